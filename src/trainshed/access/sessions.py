@@ -17,6 +17,7 @@ from typing import Any, Final
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unauthenticated
+from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 
 LIFETIME: Final = 7 * 24 * 3600 * 10**9
@@ -44,7 +45,7 @@ class _Row:
     #: SHA-256 of the token that it stands for.
     token: bytes
     #: Nanoseconds since the epoch.
-    expires: int
+    expires: Nanos
 
 
 class Sessions:

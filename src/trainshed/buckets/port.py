@@ -16,6 +16,7 @@ from typing import Protocol
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import UNKNOWN, Checksums, Staged
 from trainshed.buckets.disk.catalog import BucketCatalog
+from trainshed.core.units import Bytes
 
 MAX_RESULTS = 1000
 
@@ -25,7 +26,7 @@ class FileIdentity:
     """What changes when somebody writes to, or replaces, a file; times in ns since the epoch."""
 
     inode: int
-    size: int
+    size: Bytes
     mtime_ns: int
 
     @staticmethod

@@ -9,6 +9,7 @@ import click
 from trainshed.cli.text.colours import faint, replica_colour, severity_colour
 from trainshed.cli.text.moments import duration, local_moment, parse_moment
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.usage import Reduction, ReductionMode, ReplicaUsage
 
 _NOTHING = "–"
@@ -32,7 +33,7 @@ class ReductionView:
     id: str
     task: str
     #: When it was last heard of, ns; 0 = never.
-    seen: int
+    seen: Nanos
     #: No more will come.
     over: bool
     #: Bytes since the attempt began, over all its incarnations.

@@ -24,6 +24,7 @@ from trainshed.cli.trial_table import terminal_text, trial_table
 from trainshed.cli.tuning_views import TrialView, assignment, shown
 from trainshed.core.study.records import StudyState, TrialState
 from trainshed.core.study.spec import Algorithm, Goal, Value
+from trainshed.core.units import Nanos
 
 _PAGE = 1000
 
@@ -39,7 +40,7 @@ class StudyView:
     display_name: str
     state: StudyState
     inactive_reason: str
-    created: int
+    created: Nanos
     algorithm: str
     metrics: tuple[tuple[str, Goal], ...]
 
@@ -168,7 +169,7 @@ def description(
     study: StudyView,
     trials: Sequence[Mapping[str, Any]],
     optimal: Sequence[Mapping[str, Any]],
-    now: int,
+    now: Nanos,
     width: int | None,
 ) -> Iterator[str]:
     """The lines that describe a study."""

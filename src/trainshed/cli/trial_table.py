@@ -13,6 +13,7 @@ from trainshed.cli.text.tables import Column, best_so_far, cut, grouped, spark, 
 from trainshed.cli.tuning_views import TrialView, TuningView, assignment, shown
 from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal
+from trainshed.core.units import Nanos
 
 Piece = tuple[str, str]
 """A text and its style: a colour, `bold`, or both, as rich and `terminal_text` read it."""
@@ -43,7 +44,11 @@ _LEAST_ROWS = 3
 
 
 def trial_table(
-    metric: str, trials: Sequence[TrialView], best: Collection[int], now: int, max_width: int | None
+    metric: str,
+    trials: Sequence[TrialView],
+    best: Collection[int],
+    now: Nanos,
+    max_width: int | None,
 ) -> list[Line]:
     """The table's lines, the titles first. `best`: numbers of the trials to be marked. `max_width`:
     characters per line, None for no bound."""
@@ -118,7 +123,7 @@ class _Form:
             *([Column("NOTE", flexible=True)] if self.notes else []),
         ]
 
-    def cells(self, trial: TrialView, now: int, *, starred: bool) -> list[str]:
+    def cells(self, trial: TrialView, now: Nanos, *, starred: bool) -> list[str]:
         parameters = dict(trial.parameters)
         values = [shown(parameters[name]) if name in parameters else "–" for name in self.names]
         return [
@@ -174,7 +179,7 @@ def _forms(trials: Sequence[TrialView]) -> list[_Form]:
 
 
 def _cells(
-    form: _Form, metric: str, trials: Sequence[TrialView], best: Collection[int], now: int
+    form: _Form, metric: str, trials: Sequence[TrialView], best: Collection[int], now: Nanos
 ) -> _Cells:
     rows = [form.cells(trial, now, starred=trial.number in best) for trial in trials]
     return form, form.columns(metric, trials), rows
@@ -237,7 +242,7 @@ def _styled(text: str, style: str) -> str:
     return click.style(text, fg=colour, bold="bold" in words or None)
 
 
-def panel(job: JobView, now: int, max_width: int, height: int | None = None) -> list[Line]:
+def panel(job: JobView, now: Nanos, max_width: int, height: int | None = None) -> list[Line]:
     """The lines below the title. `max_width`: characters per line; `height`: so many lines at most, None for
     no bound."""
     tuning = job.tuning

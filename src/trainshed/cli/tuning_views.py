@@ -9,6 +9,7 @@ from trainshed.cli.text.moments import parse_moment
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal, Value
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.jobs import Trial, Tuning
 
 
@@ -74,8 +75,8 @@ class TrialView:
     reached: float | None = None
     step: int = 0
     #: ns since the epoch; 0 = not yet.
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     #: Name of the job that evaluates it; "" = none (any more).
     job: str = ""
     job_state: JobState | None = None
@@ -113,7 +114,7 @@ class TrialView:
             return self.job_state.value
         return self.state.value
 
-    def ran(self, now: int) -> int:
+    def ran(self, now: Nanos) -> int:
         """How long its program has run, 0 if it has not yet."""
         return (self.ended or now) - self.started if self.started else 0
 

@@ -34,6 +34,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler import explaining
 from trainshed.scheduler.fair_share import position
@@ -155,7 +156,7 @@ class CapacityTracker:
 
     # --- what is asked ---
 
-    def decide(self, now: int) -> tuple[Decision, ...]:
+    def decide(self, now: Nanos) -> tuple[Decision, ...]:
         """What follows from everything that was told; each decision once. Costs nothing to speak of if
         nothing changed."""
         if not self._changed:
@@ -215,7 +216,7 @@ class CapacityTracker:
         """How many jobs wait."""
         return len(self._snapshot.queue)
 
-    def why(self, uid: JobUid, now: int) -> Waiting | None:
+    def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
         """Why a job waits for its places, or to be started there; None if it does not."""
         waiting = explaining.why(self._snapshot, uid, now)
         if waiting is None and uid in self._delays:
@@ -233,7 +234,7 @@ class CapacityTracker:
         """1 = next; 0 = it does not wait."""
         return position(self._snapshot, uid)
 
-    def preflight(self, job: Job, now: int) -> Preflight:
+    def preflight(self, job: Job, now: Nanos) -> Preflight:
         """Whether a job like this would be admitted now."""
         return explaining.preflight(self._snapshot, gang(job, self._policy), now)
 

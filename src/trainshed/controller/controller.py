@@ -49,6 +49,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -758,7 +759,7 @@ class Controller:
             if (event := event_of_decision(decision, job)) is not None:
                 yield decision.uid, event
 
-    def _decide_at(self, at: int) -> None:
+    def _decide_at(self, at: Nanos) -> None:
         """The passing of time alone may let a job start at `at` (ns)."""
         if self._next_decision is not None:
             self._next_decision.cancel()

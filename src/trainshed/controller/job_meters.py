@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from trainshed.core.failure.rules import Counters
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.units import Nanos
 from trainshed.telemetry.meters import Labels, Meters
 
 
-def count_step(meters: Meters, before: Job, after: Job, now: int) -> None:
+def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:
     """Take note of a step that was stored; `now` in ns since the epoch."""
     api = after.name.api.value
     if before.phase is AttemptState.WAITING and after.is_placed:

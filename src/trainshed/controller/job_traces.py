@@ -7,6 +7,7 @@ from typing import Final
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.telemetry.spans import Span, SpanSink
 
 _STAGES: Final = {
@@ -26,7 +27,7 @@ class JobTraces:
         init=False, default_factory=dict[JobUid, list[tuple[AttemptState, int]]]
     )
 
-    def step(self, before: Job, after: Job, now: int) -> None:
+    def step(self, before: Job, after: Job, now: Nanos) -> None:
         """Take note of a step that was stored; `now` in ns since the epoch."""
         if after.uid not in self._begun:
             # The first step of a job or of its next attempt.
@@ -43,7 +44,7 @@ class JobTraces:
         self.sink.record(_span(after, stages, now))
 
 
-def _span(job: Job, stages: list[tuple[AttemptState, int]], now: int) -> Span:
+def _span(job: Job, stages: list[tuple[AttemptState, int]], now: Nanos) -> Span:
     ends = [at for _, at in stages[1:]] + [now]
     parts = tuple(
         Span(_STAGES[phase], at, max(at, end), {})

@@ -25,6 +25,7 @@ from trainshed.core.launch import (
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
+from trainshed.core.units import Bytes
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 
@@ -40,7 +41,7 @@ class LaunchDefaults:
     """What every plan of this service shares."""
 
     #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
-    memory_cap: int = 0
+    memory_cap: Bytes = 0
     #: Nanoseconds without progress after which a program is ended, unless its job says otherwise; 0 = never.
     stall_after: int = 0
     #: Programs are told where they can report how far they are, unless their job says otherwise.

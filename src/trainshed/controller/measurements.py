@@ -15,6 +15,7 @@ from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import ConvexStopping, StudySpec
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.transition import Transition
+from trainshed.core.units import Nanos
 from trainshed.store.studies import Studies
 from trainshed.studies.port import Curve
 from trainshed.summaries.following import Points
@@ -25,7 +26,7 @@ _MOST_KEPT: Final = 200_000
 """Measurements that are kept of all jobs together: some 50 MB."""
 
 
-def of_summaries(metric: str, points: Points, started: int) -> tuple[Measurement, ...]:
+def of_summaries(metric: str, points: Points, started: Nanos) -> tuple[Measurement, ...]:
     """The finite values of a run, one measurement of each step, ascending by step. Elapsed times count from
     `started` (ns)."""
     return tuple(

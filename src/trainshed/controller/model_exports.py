@@ -19,6 +19,7 @@ from trainshed.core.errors import (
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.units import Bytes
 from trainshed.store.records import Operation
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class StoredObject:
     #: Its whole gs:// URI.
     uri: str
     generation: str
-    size: int
+    size: Bytes
     #: "" = not known.
     checksum: str = ""
 

@@ -26,6 +26,7 @@ from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineUnavailable
 from trainshed.store.models import Models
@@ -44,7 +45,7 @@ class TrialMetrics(Protocol):
     """What the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called from a
     thread."""
 
-    def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
+    def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
         """Ascending by step; elapsed times are counted from `started` (ns)."""
         ...
 
@@ -252,7 +253,7 @@ class PipelineReconciler:
         return Next(pipeline, commit, cancel)
 
     async def _succeeded(
-        self, pipeline: Pipeline, backing: Job | TuningJob, now: int
+        self, pipeline: Pipeline, backing: Job | TuningJob, now: Nanos
     ) -> tuple[Pipeline, machine.Told, ModelVersion | None]:
         best, best_job = 0, JobUid(0)
         if isinstance(backing, TuningJob):

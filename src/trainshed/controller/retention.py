@@ -30,6 +30,7 @@ from trainshed.core.retention import (
     logs_due,
     parse_age,
 )
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew
 from trainshed.store.conditions import Created
@@ -77,7 +78,7 @@ class _Over:
 
     uid: JobUid
     name: JobName
-    ended: int
+    ended: Nanos
 
 
 @dataclass(slots=True)

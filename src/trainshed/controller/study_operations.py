@@ -19,6 +19,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned, stopped
 from trainshed.core.study.progress import limit_reached
 from trainshed.core.study.records import Study, StudyState, StudyUid, Trial, TrialState
+from trainshed.core.units import Nanos
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
@@ -155,7 +156,7 @@ class StudyOperations:
         )
         await self._finish(done, assigned=tuple(handed_out), suggested=tuple(new))
 
-    async def _assigned(self, trial: Trial, client: str, now: int) -> StoredTrial:
+    async def _assigned(self, trial: Trial, client: str, now: Nanos) -> StoredTrial:
         try:
             stored = await self._studies.trial(trial.study, trial.number)
             return StoredTrial(assigned(stored.trial, client, now), stored.generation)
@@ -268,7 +269,7 @@ class StudyOperations:
         self._notices.publish(JobUid(operation.study))
 
 
-def _failed(operation: Operation, code: int, message: str, now: int) -> Operation:
+def _failed(operation: Operation, code: int, message: str, now: Nanos) -> Operation:
     return replace(
         operation, state=OperationState.FAILED, updated=now, error=JobError(code, message)
     )

@@ -25,6 +25,7 @@ from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import BegunTrial, begin
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
@@ -208,7 +209,7 @@ def seen(trial: Trial) -> Seen:
     return Seen(trial.number, trial.state, trial.parameters, trial.final)
 
 
-def _moments(job: TuningJob, own: Sequence[Trial], now: int) -> tuple[Deadline, ...]:
+def _moments(job: TuningJob, own: Sequence[Trial], now: Nanos) -> tuple[Deadline, ...]:
     """When to look whether the study has come to a limit of time. Parents are only woken by it, whatever the
     event."""
     if job.state.is_final or job.outcome is not None or job.exhausted:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainshed.core.names import Api
+from trainshed.core.units import Nanos
 
 UNLIMITED = -1
 """A quota without a limit."""
@@ -43,7 +44,7 @@ class Waiting:
     #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()
     #: When it is looked at again at the latest (ns); 0 = when something changes.
-    retry_at: int = 0
+    retry_at: Nanos = 0
     #: Its place in a cluster's own queue: 1 = next; 0 = it is in none, or not known.
     position: int = 0
     #: When a cluster expects to start it (ns); 0 = nobody knows.
@@ -75,7 +76,7 @@ class Delay:
     #: When it was told (ns since the epoch); 0 = it was not.
     told: int = 0
 
-    def is_news(self, before: "Delay | None", now: int) -> bool:
+    def is_news(self, before: "Delay | None", now: Nanos) -> bool:
         """Whether it says more than the one before, which was told last: something else, or another moment
         than was expected, by more than a minute and a quarter of what is left until then. A place in the
         queue alone is no news, and clusters that change their minds are told of once a minute."""

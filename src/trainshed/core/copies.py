@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from trainshed.core.names import Api
+from trainshed.core.units import Nanos
 
 _TAKEN: Final[Mapping[Api, tuple[str, ...]]] = {
     Api.VERTEX: (
@@ -40,7 +41,7 @@ _OF_MADE_MODEL: Final = frozenset({"name", "versionId"})
 _COPY: Final = re.compile(r"_copy\d+$")
 
 
-def copy_of(api: Api, job: Mapping[str, Any], now: int) -> dict[str, Any]:
+def copy_of(api: Api, job: Mapping[str, Any], now: Nanos) -> dict[str, Any]:
     """The job's own JSON as a create of the same. `now`: nanoseconds, for an id that no other job has."""
     fresh = {key: copy.deepcopy(job[key]) for key in _TAKEN[api] if job.get(key)}
     if api is Api.ML:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainshed.core.units import Nanos
+
 BUSY_GPU: Final = 0.02
 """A GPU that is at work for this part of the time or more counts as busy."""
 BUSY_CPUS: Final = 0.05
@@ -37,8 +39,8 @@ class Span:
     """What a replica used between two looks at it."""
 
     #: ns since the epoch, like `end`.
-    begin: int
-    end: int
+    begin: Nanos
+    end: Nanos
     #: Processors at work on average.
     cpus: float
     #: Of each GPU the part of the time that it was at work; None = it does not tell.
@@ -77,13 +79,13 @@ class Verdict:
 
     idling: Idling
     #: ns since the epoch, as is `until`, up to which it is known.
-    since: int
-    until: int
+    since: Nanos
+    until: Nanos
     action: Action
 
 
 def verdict(
-    policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int], now: int
+    policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int], now: Nanos
 ) -> Verdict | None:
     """What follows for a job; None = nothing. `replicas`: the spans of each that runs, oldest first; nothing
     follows while one has none, since it was not looked at. `warned`: when its timeline was told before."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Bytes
 
 REDUCTION_PACKAGES = "/opt/trainshed/reduction"
 """Where programs in container images find the package `trainshed_reduction`."""
@@ -60,9 +61,9 @@ class Limits:
     """What one replica may use."""
 
     #: Bytes; 0 = no limit.
-    memory: int = 0
+    memory: Bytes = 0
     #: Bytes of the disk that the job asked for, watched by its shim (spec/submit#defaults); 0 = not known.
-    disk: int = 0
+    disk: Bytes = 0
     #: Relative share of the processors, 100 per vCPU; 0 = as any other process.
     cpu_weight: int = 0
     #: Nanoseconds without any sign of progress after which the program is ended; 0 = it is not watched.

@@ -14,6 +14,7 @@ from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 
 LABEL: Final = "trainshed-notify"
@@ -55,7 +56,7 @@ class Notification:
     target: str
     occasion: Occasion
     #: ns since the epoch.
-    created: int
+    created: Nanos
     #: JSON, as it is sent.
     content: str
 
@@ -69,7 +70,7 @@ def notifications(
     work: Work,
     entries: Sequence[TimelineEntry],
     targets: Iterable[Target],
-    now: int,
+    now: Nanos,
     page: str = "",
 ) -> tuple[Notification, ...]:
     """The notifications that a step asks for. `work`: as it is after the step; `entries`: the step's own.
@@ -96,7 +97,7 @@ def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
     return [*found, Occasion(work.state.value.lower())] if work.state.is_final else found
 
 
-def content(work: Work, occasion: Occasion, now: int, page: str) -> str:
+def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
     """What is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
     message = linked(work.error.message, work.name, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
@@ -136,14 +137,14 @@ def mail_of(told: Mapping[str, Any]) -> tuple[str, str]:
     return f"{title} {occasion}", "\n".join(filter(None, lines)) + "\n"
 
 
-def next_try(created: int, tries: int, now: int) -> int | None:
+def next_try(created: Nanos, tries: int, now: Nanos) -> int | None:
     """When a notification is tried again after so many failed tries (ns since the epoch); None = it is given
     up."""
     due = now + _PAUSES[min(tries, len(_PAUSES)) - 1]
     return due if due - created <= GIVEN_UP_AFTER else None
 
 
-def _moment(at: int) -> str:
+def _moment(at: Nanos) -> str:
     if not at:
         return ""
     return f"{datetime.fromtimestamp(at // _SECOND, UTC):%Y-%m-%dT%H:%M:%S}Z"

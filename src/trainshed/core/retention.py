@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
+from trainshed.core.units import Bytes, Nanos
+
 _AGE: Final = re.compile(r"(\d{1,5})([hdw])")
 _AGES: Final = {"h": 3600 * 10**9, "d": 86400 * 10**9, "w": 7 * 86400 * 10**9}
 _SIZE: Final = re.compile(r"(\d{1,9})(MB|GB|TB|MiB|GiB|TiB)")
@@ -71,7 +73,7 @@ class RetentionReport:
     #: Logs that were deleted of jobs that stay.
     logs: int = 0
     #: Bytes of all logs that were deleted.
-    freed: int = 0
+    freed: Bytes = 0
     #: Bytes of the logs that jobs that are over have now.
     kept: int = 0
 
@@ -106,8 +108,8 @@ class KeptLog:
 
     uid: int
     #: When the job was over, and whatever had made it; ns since the epoch.
-    ended: int
-    bytes: int
+    ended: Nanos
+    bytes: Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class LogCollection:
     more: int = 0
 
 
-def logs_due(logs: Sequence[KeptLog], retention: Retention, now: int) -> list[LogDue]:
+def logs_due(logs: Sequence[KeptLog], retention: Retention, now: Nanos) -> list[LogDue]:
     """The logs that are older than the setting allows; then as many of the oldest as it takes until the rest
     fits into the size. In the order of their jobs' ends."""
     before = now - parse_age(retention.logs) if retention.logs else 0
@@ -146,7 +148,7 @@ def logs_due(logs: Sequence[KeptLog], retention: Retention, now: int) -> list[Lo
     return due
 
 
-def log_deleted_message(due: LogDue, now: int) -> str:
+def log_deleted_message(due: LogDue, now: Nanos) -> str:
     """What is said in the place of a log; `now` in ns since the epoch."""
     day = datetime.fromtimestamp(now // 10**9, UTC).date()
     return f"The log was deleted on {day}: logs are kept {due.kept}."

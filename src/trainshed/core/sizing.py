@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainshed.core.catalog.machines import GIB, MachineType, machine_types, named_in
 from trainshed.core.job.spec import Machine
 from trainshed.core.names import Api
+from trainshed.core.units import Bytes
 
 _FAR_BELOW = 4
 """Who used at most a fourth of the memory that it could have is told so."""
@@ -23,7 +24,7 @@ class Used:
     """What one replica used at most."""
 
     #: Bytes.
-    memory: int
+    memory: Bytes
     #: At work at once.
     cpus: float
     #: How many its host has; 0 = not known.

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Bytes, Nanos
 
 MOST_ROWS = 1000
 """Of a terminal, and most columns."""
@@ -57,9 +58,9 @@ class Autopsy:
     incarnation: int
     #: Nanoseconds since the epoch, as is `expires`.
     kept: int
-    expires: int
+    expires: Nanos
     #: Bytes on disk; -1 = not counted yet.
-    size: int
+    size: Bytes
     exit_code: int | None = None
     signal: int | None = None
     #: It died of its memory limit.

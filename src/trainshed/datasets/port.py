@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainshed.core.datasets.plans import SplitPlan
+from trainshed.core.units import Bytes
 
 
 class DataRefused(Exception):
@@ -42,7 +43,7 @@ class Written:
 
     dataset: str
     #: Bytes that were read.
-    size: int
+    size: Bytes
     training: SplitCounts
     validation: SplitCounts
     test: SplitCounts

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from trainshed.core.datasets.wildcards import fixed_part, matches
+from trainshed.core.units import Bytes
 from trainshed.datasets.port import Account, DataRefused, DataUnwritten
 from trainshed.replica.system.unix_sockets import reachable
 
@@ -28,7 +29,7 @@ class Found:
     """An object as a list shows it."""
 
     uri: str
-    size: int
+    size: Bytes
     generation: str
 
 

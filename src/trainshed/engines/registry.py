@@ -14,6 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
 
+from trainshed.core.units import Bytes
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 GROUP = "trainshed.engines"
@@ -41,7 +42,7 @@ class ProgramRules:
     #: For how long what failed replicas left is kept, in ns; 0 = nothing is.
     autopsy_ttl: int = 0
     #: Bytes of all that is kept of them.
-    autopsy_limit: int = 10 << 30
+    autopsy_limit: Bytes = 10 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
+from trainshed.core.units import Nanos
 from trainshed.notifying.targets import NotSent, Smtp
 
 _TIMEOUT: Final = 20.0
 
 
 def message(
-    sender: str, to: Sequence[str], told: tuple[str, str], id_: str, at: int
+    sender: str, to: Sequence[str], told: tuple[str, str], id_: str, at: Nanos
 ) -> EmailMessage:
     """The mail. `told`: subject and text. `id_`: the same at each try, so that one that came twice is known;
     `at`: seconds since the epoch."""

@@ -12,6 +12,7 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
+from trainshed.core.units import Nanos
 from trainshed.notifying.targets import NotSent, key_of
 
 TIMEOUT: Final = 10.0
@@ -19,7 +20,7 @@ TIMEOUT: Final = 10.0
 _LONGEST_ANSWER: Final = 4096
 
 
-def signed(id_: str, at: int, body: bytes, secret: str) -> dict[str, str]:
+def signed(id_: str, at: Nanos, body: bytes, secret: str) -> dict[str, str]:
     """The headers of a request: which notification it is (the same at each try), when it is sent (seconds
     since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
     headers = {"webhook-id": id_, "webhook-timestamp": str(at)}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.prefix import base_of
 from trainshed.runtimes.shelf import Shelf, ShelfEntry
@@ -38,9 +39,9 @@ class Removal:
 
     kind: str
     name: str
-    bytes: int
+    bytes: Bytes
     #: When it was used last, ns since the epoch; of downloads, when it was fetched.
-    used: int
+    used: Nanos
     #: Blocks, raises OSError, and says False if it has come into use meanwhile.
     remove: Callable[[], bool]
     #: Why it stays nevertheless; "" = it goes.
@@ -50,7 +51,7 @@ class Removal:
 class CacheCleaner:
     """What may go of the cache because nothing has used it since `now - older_than` (ns)."""
 
-    def __init__(self, cache: Path, installer: Installer, *, now: int, older_than: int) -> None:
+    def __init__(self, cache: Path, installer: Installer, *, now: Nanos, older_than: int) -> None:
         self._cache = cache
         self._before = now - max(older_than, _SOON)
         self._idle_before = now - max(older_than, _WHILE_BUILT)

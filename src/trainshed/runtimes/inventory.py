@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.catalog import newest
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import FAMILIES
@@ -31,9 +32,9 @@ class InventoryEntry:
     needs: str
     #: Where it is; None = not yet.
     built: Path | None = None
-    bytes: int = 0
+    bytes: Bytes = 0
     #: When it was used last, ns since the epoch; 0 = it is not built.
-    used: int = 0
+    used: Nanos = 0
     #: What the images hold and it does not, each with the reason.
     left_out: tuple[str, ...] = ()
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.units import Nanos
 from trainshed.replica.supervisor import program
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
@@ -44,7 +45,7 @@ class ShelfEntry:
 
     key: str
     path: Path
-    used: int
+    used: Nanos
     whole: bool = True
 
 

@@ -14,6 +14,7 @@ from trainshed.core.capacity import (
     WaitReason,
 )
 from trainshed.core.names import ML_ROLES, Api, JobName, JobUid, ReplicaId
+from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.feasibility import (
@@ -46,7 +47,7 @@ _KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quara
 SECOND = 10**9
 
 
-def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
+def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
     """Why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has all it
     needs.
 
@@ -60,7 +61,7 @@ def why(snapshot: Snapshot, uid: JobUid, now: int) -> Waiting | None:
     return _unplaced(snapshot, entry) if entry.state.unplaced else None
 
 
-def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
+def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     """Whether a gang that is not in the snapshot would start at once, and where; else why not. Costs one
     plan; the snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
     if gang.uid in snapshot.entries:
@@ -91,7 +92,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: int) -> Preflight:
         snapshot.set_reservations(in_force)
 
 
-def _waiting(snapshot: Snapshot, entry: Entry, now: int) -> Waiting:
+def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
     state = entry.state
     missing, possible = assess(snapshot, entry.shape.request)
     if state.not_before > now:

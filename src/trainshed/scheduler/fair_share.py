@@ -11,6 +11,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
@@ -71,7 +72,7 @@ class _ProjectCandidates:
         self._at += 1
         return self._group.entries[head]
 
-    def share(self, entry: Entry, now: int) -> float:
+    def share(self, entry: Entry, now: Nanos) -> float:
         snapshot, project = self._snapshot, entry.project
         if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
@@ -109,7 +110,7 @@ class Candidates:
         self,
         snapshot: Snapshot,
         groups: dict[str, Group],
-        now: int,
+        now: Nanos,
         is_in_vain: Callable[[Entry], bool],
     ) -> None:
         self._now = now
@@ -188,7 +189,7 @@ def _earlier(
     return low
 
 
-def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: int) -> tuple[float, Age]:
+def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: Nanos) -> tuple[float, Age]:
     """What the turn of a project's job number `at` is sorted by: the share when the ones before it have
     started."""
     count = len(group.ages)

@@ -2,6 +2,7 @@
 long as its job says while another of its choices is free. Looked at before each plan."""
 
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
 from trainshed.scheduler.explaining import SECOND, why
 from trainshed.scheduler.feasibility import assess
@@ -13,7 +14,7 @@ MOST = 256
 """So many are looked at for one plan, the oldest first: a plan's cost must not grow with all that wait."""
 
 
-def fall_backs(snapshot: Snapshot, now: int) -> tuple[tuple[FallBack, ...], int]:
+def fall_backs(snapshot: Snapshot, now: Nanos) -> tuple[tuple[FallBack, ...], int]:
     """Who takes what instead, and when the passing of time alone may have another one do so (ns, 0 = never).
     The snapshot is afterwards as it was."""
     pass_ = _Pass(snapshot, now)
@@ -26,7 +27,7 @@ def fall_backs(snapshot: Snapshot, now: int) -> tuple[tuple[FallBack, ...], int]
 
 
 class _Pass:
-    def __init__(self, snapshot: Snapshot, now: int) -> None:
+    def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self.found: list[FallBack] = []
         self.look_again = 0
         #: Places that those have now who fall back: nobody else falls back because of them.

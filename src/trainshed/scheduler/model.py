@@ -8,6 +8,7 @@ from trainshed.core.job.spec import JobSpec, Machine, Strategy, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
+from trainshed.core.units import Bytes, Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Gang:
     region: str
     priority: int
     #: Nanoseconds since the epoch.
-    created: int
+    created: Nanos
     replicas: tuple[tuple[ReplicaId, Demand], ...]
     #: What it takes of each metric of its project and region while it is placed.
     quota: tuple[tuple[str, float], ...] = ()
@@ -71,9 +72,9 @@ class GangState:
     #: When it began to wait (ns).
     waiting_since: int = 0
     #: End of its back-off: it is not admitted earlier (ns, 0 = it has none).
-    not_before: int = 0
+    not_before: Nanos = 0
     #: When it will be over at the latest (ns, 0 = not known).
-    until: int = 0
+    until: Nanos = 0
     #: What it holds is being given back already.
     leaving: bool = False
 
@@ -111,7 +112,7 @@ class Policy:
     #: The public defaults hold where no quota is set.
     public_quotas: bool = False
     #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
-    memory_cap: int = 0
+    memory_cap: Bytes = 0
     #: Bytes that the engine may take on a node for each replica, beside the replica's own.
     memory_beside: int = 0
 
@@ -173,7 +174,7 @@ class Reservation:
 
     uid: JobUid
     #: From this moment on (ns); 0 = from no known time on.
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)

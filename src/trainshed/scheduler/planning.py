@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas
 from trainshed.scheduler.fair_share import Candidates
 from trainshed.scheduler.feasibility import assess, assess_kinds
@@ -37,7 +38,7 @@ MAX_RELOCATIONS = 32
 """For how many replicas that lost their place, and find none, resources are reserved at a time."""
 
 
-def plan(snapshot: Snapshot, now: int) -> Plan:
+def plan(snapshot: Snapshot, now: Nanos) -> Plan:
     """What is to be done at `now` (ns, never less than in an earlier call)."""
     transaction = PlanTransaction(snapshot, now)
     planner = _Planner(snapshot, transaction, now)
@@ -52,7 +53,7 @@ class _Planner:
     """One pass over the queue. What is free only shrinks in its course, so what failed once need not be tried
     again."""
 
-    def __init__(self, snapshot: Snapshot, transaction: PlanTransaction, now: int) -> None:
+    def __init__(self, snapshot: Snapshot, transaction: PlanTransaction, now: Nanos) -> None:
         self._decisions: list[Decision] = []
         self._look_again = 0
         self._snapshot = snapshot

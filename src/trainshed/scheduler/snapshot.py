@@ -13,6 +13,7 @@ from typing import TypeVar
 from trainshed.core.capacity import UNLIMITED, NodeCondition, QuotaKey
 from trainshed.core.catalog.quotas import public_limit
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import (
     CPUS,
     MEMORY,
@@ -207,7 +208,7 @@ class Queue:
     def group(self, entry: Entry) -> Group:
         return self.levels[level_of(entry)][entry.gang.project_id]
 
-    def due(self, now: int) -> tuple[list[Entry], int]:
+    def due(self, now: Nanos) -> tuple[list[Entry], int]:
         """Gangs whose back-off is over at `now`, and when the next one's is (ns), 0 = nobody else's."""
         at = bisect_right(self._back_offs, now, key=itemgetter(0))
         due = [self._backing_off[uid] for _, uid in self._back_offs[:at]]

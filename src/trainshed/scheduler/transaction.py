@@ -8,6 +8,7 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
 from trainshed.scheduler.model import Reservation
 from trainshed.scheduler.resources import (
@@ -29,7 +30,7 @@ class NodeGuard:
     """Resources of a node are reserved."""
 
     #: From this moment on (ns), 0 = at no known time.
-    at: int
+    at: Nanos
     #: What others may have of the node beyond that.
     spare: Vector
 
@@ -39,7 +40,7 @@ class MeterGuard:
     """A part of a quota, or of the number of replicas, is reserved."""
 
     #: From this moment on (ns), 0 = at no known time.
-    at: int
+    at: Nanos
     #: What others may have of it beyond that, in thousandths.
     spare: int
 
@@ -51,7 +52,7 @@ Hidden = tuple[str, Layout, Vector]
 class PlanTransaction:
     """The changes of one plan to its snapshot; `undo` takes all of them back."""
 
-    def __init__(self, snapshot: Snapshot, now: int) -> None:
+    def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self.snapshot = snapshot
         self.now = now
         self.strict = snapshot.policy.strict
@@ -198,7 +199,7 @@ class PlanTransaction:
     def reserve(
         self,
         entry: Entry,
-        at: int,
+        at: Nanos,
         parts: list[Placement],
         extra: dict[str, Vector],
         spares: list[tuple[Meter, int]],
@@ -328,7 +329,7 @@ class PlanTransaction:
         insort(self._loads, (load, node))
 
 
-def _outlasts(ends: int, at: int) -> bool:
+def _outlasts(ends: int, at: Nanos) -> bool:
     """Whether work that is over at `ends` could be in the way of what is reserved from `at` on."""
     return at == 0 or ends > at
 
@@ -433,7 +434,7 @@ class Need:
             transaction.show(hidden)
         return None
 
-    def reserve(self, at: int) -> list[Placement]:
+    def reserve(self, at: Nanos) -> list[Placement]:
         """Reserve for it what it needs, from `at` on (ns, 0 = from no known time on). Returns the places."""
         parts = (self.places() if self._nodes else None) or []
         spares: list[tuple[Meter, int]] = []

@@ -27,6 +27,7 @@ from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
+from trainshed.core.units import Nanos
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile, Met
 from trainshed.summaries.places import LogDirectory
@@ -119,7 +120,7 @@ class BucketHistory:
         self._path = state_directory(root) / ACCESS_LOG
         self._adapter = adapter
 
-    def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
+    def accesses(self, prefixes: tuple[str, ...], since: Nanos) -> tuple[tuple[Access, ...], int]:
         """As the protocol says. Requests of people, at the service's and the buckets' own ports, are left
         out."""
 

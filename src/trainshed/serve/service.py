@@ -24,6 +24,7 @@ from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
@@ -71,7 +72,7 @@ class Service:
         bootstrap: Bootstrap,
         announce: Callable[[dict[str, Any]], None],
         *,
-        last_sign: int = 0,
+        last_sign: Nanos = 0,
         stop_jobs: bool,
     ) -> None:
         """`last_sign`: when the last service of this data directory was there (ns since the epoch), 0 = there

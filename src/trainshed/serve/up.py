@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 import errno
 import sqlite3
 
+from trainshed.core.units import Nanos
+
 _NAMED = 10
 """Jobs taken over that the person at the terminal is told by name."""
 
@@ -206,7 +208,7 @@ def command(
 async def _serve(
     bootstrap: "Bootstrap",
     announce: Callable[[dict[str, Any]], None],
-    last_sign: int,
+    last_sign: Nanos,
     *,
     stop_jobs: bool,
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
 from trainshed.core.secrets import Made, SecretRef
+from trainshed.core.units import Nanos
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.eventloop.background import Crew
 from trainshed.store.secrets import Secrets
@@ -114,7 +115,7 @@ class Vault:
         self._noted.update(dict.fromkeys(fresh, now))
         self._noting.begin(self._store_use(project_id, fresh, now), "noting the use of secrets")
 
-    async def _store_use(self, project_id: str, used: list[SecretId], at: int) -> None:
+    async def _store_use(self, project_id: str, used: list[SecretId], at: Nanos) -> None:
         # Of no use but to whoever wonders whether a secret may go: no start fails for want of it.
         with contextlib.suppress(Unavailable):
             await self._secrets.note_use(

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.units import Nanos
 from trainshed.store.records import Operation
 
 
@@ -18,8 +19,8 @@ class PersistentResource:
     #: The resource as given.
     public_json: str
     #: Nanoseconds since the epoch, as is `updated`.
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     labels: tuple[tuple[str, str], ...] = ()
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainshed.core.notifications import Notification
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Outgoing:
     id: int
     notification: Notification
     #: Not to be tried before; ns since the epoch.
-    due: int
+    due: Nanos
     #: How often it was tried in vain.
     tries: int = 0
 
@@ -31,7 +32,7 @@ class Notifications(Protocol):
         """How many wait, and how many of them were tried in vain."""
         ...
 
-    async def put_off(self, id_: int, due: int) -> None:
+    async def put_off(self, id_: int, due: Nanos) -> None:
         """It was tried in vain, and is tried again at `due`."""
         ...
 

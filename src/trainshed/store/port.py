@@ -17,6 +17,7 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.notifications import Notification
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.conditions import Condition
 from trainshed.store.curves import Curves
@@ -79,7 +80,7 @@ class NodeDrain:
 
     node: str
     #: Nanoseconds since the epoch.
-    since: int
+    since: Nanos
     #: "" = none was given.
     reason: str = ""
 
@@ -175,7 +176,7 @@ class Intake(Protocol):
         ...
 
     async def replace_labels(
-        self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
+        self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
     ) -> Work:
         """Set the labels of a job in any state; `etag` "" skips the check; `now` becomes the job's `updated`.
         Returns the job as it is then. Raises NotFound, Aborted (etag differs)."""

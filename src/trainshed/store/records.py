@@ -8,6 +8,7 @@ from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.study.records import StudyUid
+from trainshed.core.units import Nanos
 
 
 class OperationKind(enum.StrEnum):
@@ -36,8 +37,8 @@ class Operation:
     #: The resource's name.
     target: str
     #: Nanoseconds since the epoch, as is `updated`.
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     state: OperationState = OperationState.SUCCEEDED
     study: StudyUid = StudyUid(0)
     #: SUGGEST: who asks for `count` trials of `study`.
@@ -81,7 +82,7 @@ class RecordSetAside:
     #: Why it cannot be read.
     cause: str
     #: When it was set aside, nanoseconds since the epoch.
-    at: int
+    at: Nanos
 
     def __str__(self) -> str:
         called = f" ({self.label})" if self.label else ""

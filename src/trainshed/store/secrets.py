@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainshed.core.secrets import SecretRef
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class SecretVersion:
 
     name: str
     version: int
-    created: int
-    used: int = 0
+    created: Nanos
+    used: Nanos = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Secrets(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def add(
-        self, project_id: str, name: str, created: int, seal: Callable[[int], bytes]
+        self, project_id: str, name: str, created: Nanos, seal: Callable[[int], bytes]
     ) -> SecretVersion:
         """Store the next version of a secret, the first one of a new secret. `seal` is called with its number
         and returns what is stored; it runs in the writer's thread, and what it raises is raised here. Numbers
@@ -69,7 +70,7 @@ class Secrets(Protocol):
         in the writer's thread, where nothing is added meanwhile, and what it raises is raised here."""
         ...
 
-    async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: int) -> None:
+    async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: Nanos) -> None:
         """Programs were given these (name, version) at `at` (ns); those that are gone are passed over."""
         ...
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from trainshed.core.names import StudyName
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
+from trainshed.core.units import Nanos
 from trainshed.store.records import Operation
 
 
@@ -51,7 +52,7 @@ class Studies(Protocol):
         """Raises NotFound."""
         ...
 
-    async def delete_study(self, name: StudyName, now: int) -> StudyUid:
+    async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
         """With its trials, measurements and operations; of these, those that still run fail with NOT_FOUND at
         `now` (ns), and stay for who waits for them. Raises NotFound."""
         ...

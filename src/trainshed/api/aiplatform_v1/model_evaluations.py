@@ -20,6 +20,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import EvaluationName
 from trainshed.core.pipelines.records import EvaluationSlice, ModelEvaluation
 from trainshed.core.requests import Faults
+from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 from trainshed.wire.finite import endless
@@ -166,7 +167,7 @@ def slice_view(record: EvaluationSlice) -> Message:
 
 
 def _read_slices(
-    given: Sequence[Any], name: EvaluationName, uids: Sequence[int], now: int
+    given: Sequence[Any], name: EvaluationName, uids: Sequence[int], now: Nanos
 ) -> list[EvaluationSlice]:
     """Raises InvalidRequest with all that is wrong."""
     slices: list[EvaluationSlice] = []

@@ -17,6 +17,7 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.pipelines.records import ModelExport, ModelVersion
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault
+from trainshed.core.units import Nanos
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 
@@ -90,7 +91,7 @@ def check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
     faults.refuse()
 
 
-def output_of(prefix: str, display_name: str, now: int) -> str:
+def output_of(prefix: str, display_name: str, now: Nanos) -> str:
     """The directory that an export makes, as the public type names it; a display name is no path there."""
     plain = "".join(
         letter if letter.isalnum() or letter in "-_." else "-" for letter in display_name

@@ -48,6 +48,7 @@ from trainshed.core.errors import (
 )
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
@@ -279,7 +280,7 @@ def _version(
     )
 
 
-def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: int) -> ModelVersion:
+def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
     """The version with the fields that an update's mask names."""
     public = json.loads(record.public_json)
     for path in paths:

@@ -54,6 +54,7 @@ from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pip
 from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.trial_jobs import printed
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
 from trainshed.wire import plans, pool
@@ -108,7 +109,7 @@ class Asked:
     public: dict[str, Any]
     inputs: TaskInputs
     #: When it is made (ns): also in the name of what is written of its dataset.
-    at: int
+    at: Nanos
 
 
 def check_create(

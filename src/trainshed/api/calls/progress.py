@@ -16,6 +16,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.progress.estimate import Estimate, Tracker
 from trainshed.core.progress.lines import Count, Level, totals_of
 from trainshed.core.streams import StreamSource
+from trainshed.core.units import Nanos
 from trainshed.store.logs.progress import Place, Report
 from trainshed.store.logs.reader import LogReader
 
@@ -39,7 +40,7 @@ class Known:
     #: "output": from what it prints; "report": the program said so; "" = not known.
     source: str = ""
     #: When it reported (ns since the epoch); 0 = it did not.
-    at: int = 0
+    at: Nanos = 0
     #: What it reported beside that.
     metrics: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -66,7 +67,7 @@ class ProgressBook:
         self._most = most
         self._followed: OrderedDict[JobUid, _Followed] = OrderedDict()
 
-    async def look(self, logs: LogReader, job: Job, now: int) -> Known:
+    async def look(self, logs: LogReader, job: Job, now: Nanos) -> Known:
         """How far a running job is; `now` in ns. Reads a bounded number of bytes."""
         replica = _primary(job)
         followed = self._of(job, replica)
@@ -102,7 +103,7 @@ class ProgressBook:
         return followed
 
 
-def reported(logs: LogReader, job: Job, now: int) -> Known | None:
+def reported(logs: LogReader, job: Job, now: Nanos) -> Known | None:
     """What a job's primary program has reported of itself in the last attempt; None = nothing."""
     told = logs.reports(StreamSource(job.uid, job.attempt, _primary(job).id))
     if not told:
@@ -111,7 +112,7 @@ def reported(logs: LogReader, job: Job, now: int) -> Known | None:
     return Known("", _estimate(told, job, now), "report", newest.at, newest.metrics)
 
 
-def _estimate(told: tuple[Report, ...], job: Job, now: int) -> Estimate | None:
+def _estimate(told: tuple[Report, ...], job: Job, now: Nanos) -> Estimate | None:
     newest = told[-1]
     counted = _counted(newest.metrics)
     if newest.percent is None and counted is None and newest.left is None:

@@ -18,6 +18,7 @@ from trainshed.core.retention import LogCollection, Retention, RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.units import Nanos
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.curves import Curves
@@ -107,7 +108,7 @@ class CapacityView(Protocol):
 class AccessHistory(Protocol):
     """What the programs of jobs did with objects. Blocks on the disk: to be asked in a thread."""
 
-    def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
+    def accesses(self, prefixes: tuple[str, ...], since: Nanos) -> tuple[tuple[Access, ...], int]:
         """Reads and finished writes of objects whose gs:// URI begins with a prefix, which ended at `since`
         (ns) or later, in that order; and from when on all there were are among them. Raises OSError."""
         ...
@@ -334,7 +335,7 @@ class Services:
     #: How late the event loop is.
     lag: Callable[[], Lag] = Lag
     #: When the service began, in ns since the epoch; 0 = not known.
-    started: int = 0
+    started: Nanos = 0
     #: What is to be sent; None = nobody is ever told.
     outbox: Notifications | None = None
     #: What the retention does; None = nothing is ever deleted.

@@ -4,15 +4,17 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from trainshed.core.units import Nanos
 
-def set_micros(target: Any, at: int) -> None:
+
+def set_micros(target: Any, at: Nanos) -> None:
     """Set a Timestamp field to `at` (ns) at the public precision of microseconds; 0 leaves it unset."""
     if at:
         target.seconds, rest = divmod(at, 10**9)
         target.nanos = rest // 1000 * 1000
 
 
-def text_micros(at: int) -> str:
+def text_micros(at: Nanos) -> str:
     """`2026-11-20T05:55:42.123456Z`, or "" for a moment that has not come."""
     if not at:
         return ""
@@ -20,7 +22,7 @@ def text_micros(at: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
-def text_nanos(at: int) -> str:
+def text_nanos(at: Nanos) -> str:
     """`2026-11-20T05:55:42.123456789Z`: one width, so that texts order like the moments."""
     seconds, rest = divmod(at, 10**9)
     return f"{whole_second(seconds)}.{rest:09d}Z"

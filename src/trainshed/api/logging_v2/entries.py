@@ -30,6 +30,7 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, Reader
 from trainshed.wire import json as wire_json
@@ -199,7 +200,7 @@ def _overlaps(job: Work, wanted: LogFilter) -> bool:
     return job.created < wanted.end and (job.ended == 0 or job.ended + SETTLED >= wanted.start)
 
 
-def _end(job: Work, wanted: LogFilter, now: int) -> int:
+def _end(job: Work, wanted: LogFilter, now: Nanos) -> int:
     """The moment before which a job's entries are given.
 
     To a job that is over no line comes late, so a reader's margin is not kept: `gcloud ai-platform jobs

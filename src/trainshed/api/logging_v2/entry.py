@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine, Severity
 from trainshed.wire import pool
@@ -65,7 +66,7 @@ class Entry:
     job: JobName
     task: str
     #: Nanoseconds since the epoch.
-    at: int
+    at: Nanos
     insert_id: str
     severity: Severity
     text: str

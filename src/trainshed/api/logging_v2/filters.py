@@ -22,6 +22,7 @@ from trainshed.api.filters.syntax import (
 )
 from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
 from trainshed.core.operators import Operator
+from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
 
 EntryTest = Callable[[Entry], bool]
@@ -43,9 +44,9 @@ class LogFilter:
     #: The same of tasks.
     tasks: frozenset[str] | None
     #: Nanoseconds since the epoch.
-    start: int
+    start: Nanos
     #: The same; exclusive.
-    end: int
+    end: Nanos
     #: The filter, but for an end that holds for all of it, which is left to `end`.
     passes: EntryTest
 

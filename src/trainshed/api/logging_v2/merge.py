@@ -12,6 +12,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 
 Position = tuple[int, str]
@@ -30,8 +31,8 @@ class Span:
     """What to read of a job: start <= at < end."""
 
     #: Nanoseconds since the epoch, as is `end`.
-    start: int
-    end: int
+    start: Nanos
+    end: Nanos
     #: None = all.
     tasks: frozenset[str] | None
     #: Only what lies beyond it in the direction of reading; None = all.

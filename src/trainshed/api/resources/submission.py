@@ -31,6 +31,7 @@ from trainshed.core.specs.warnings import (
     without_gpus,
 )
 from trainshed.core.tuning.records import TuningJob, TuningSpec
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork, Reader
 
@@ -261,7 +262,7 @@ def _first_entries(work: Work, principal: str) -> tuple[TimelineEntry, ...]:
     return (created, *told)
 
 
-def _notices(at: int, spec: JobSpec) -> tuple[TimelineEntry, ...]:
+def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
     return (
         *(TimelineEntry(at, "notice", text) for text in spec.runtime_notices),
         *(TimelineEntry(at, "warning", text) for text in spec.warnings),

@@ -20,6 +20,7 @@ from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import drills as records
 from trainshed.wire.trainshed_v1.record import Nothing
 
@@ -64,7 +65,7 @@ async def list_(call: JsonCall) -> records.DrillList:
     )
 
 
-def read_drill(fields: Fields, now: int, job: Job | None = None) -> Drill:
+def read_drill(fields: Fields, now: Nanos, job: Job | None = None) -> Drill:
     """The drill that a JSON object orders; what is wrong is noted in `fields`. `job`: whose replicas are
     named to who gives a name that is none; a plan has no job."""
     kind = fields.choice("kind", tuple(DrillKind))

@@ -29,6 +29,7 @@ from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_t
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.streams import StreamSource
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, advanced
 from trainshed.store.logs.onward import JobLog, RecentTexts, Texts
@@ -329,7 +330,7 @@ async def _before(
     replicas: Replicas,
     *,
     first: LogCursor | None = None,
-    at: int | None = None,
+    at: Nanos | None = None,
 ) -> LogPosition:
     """Each replica's last line before the line `first`, or before the moment `at`; without both its very
     last."""

@@ -13,6 +13,7 @@ from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.retention import LOG_DELETED
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _JOB_OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
@@ -31,7 +32,7 @@ class Verdict:
     """What the failure table decided."""
 
     #: Nanoseconds since the epoch.
-    at: int
+    at: Nanos
     rule: str
     effect: str
     cause: str
@@ -52,8 +53,8 @@ class Incarnation:
     number: int
     node: str = ""
     #: Nanoseconds since the epoch, as is `ended`; 0 = not come or not known.
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     #: Its attempt record's facts; None for one that lives or was lost.
     exit: Mapping[str, Any] | None = None
     #: How it was lost, in words; "" if it was not.
@@ -69,8 +70,8 @@ class Attempt:
 
     number: int
     #: Nanoseconds since the epoch, as is `ended`; 0 = not come.
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     #: Why it ended; "" while it has not.
     rule: str = ""
     replicas: dict[str, list[Incarnation]] = field(default_factory=dict[str, list[Incarnation]])
@@ -154,7 +155,7 @@ def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
         attempt.incarnation(replica, 1).node = node
 
 
-def _ends(timeline: AttemptTimeline, at: int, rule: str = "") -> None:
+def _ends(timeline: AttemptTimeline, at: Nanos, rule: str = "") -> None:
     """The attempt that has not ended has."""
     if timeline.attempts and not timeline.attempts[-1].ended and timeline.attempts[-1].number:
         attempt = timeline.attempts[-1]

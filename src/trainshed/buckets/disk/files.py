@@ -36,6 +36,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import FileIdentity, ObjectRecord
+from trainshed.core.units import Nanos
 
 _LOCKS = 256
 _ATTEMPTS = 50
@@ -143,7 +144,7 @@ class ObjectFiles:
         self.records.attach(fd, record)
         self.records.note(key, record)
 
-    def hash(self, found: Found, key: str, record: ObjectRecord, now: int) -> ObjectRecord:
+    def hash(self, found: Found, key: str, record: ObjectRecord, now: Nanos) -> ObjectRecord:
         """The record with the checksums of a file that was written through the directory."""
         sums = digest_file(found.fd).sums()
         hashed = replace(record, md5=sums.md5, crc32c=sums.crc32c)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import msgspec
 
+from trainshed.core.units import Bytes, Nanos
+
 _ROTATE_AT = 64 << 20
 _BLOCK = 256 << 10
 _READ_AT_MOST = 32 << 20
@@ -37,7 +39,7 @@ class AccessLine:
     operation: str
     bucket: str
     object: str
-    bytes: int
+    bytes: Bytes
     status: int
     identity: str
     door: str = ""
@@ -108,12 +110,12 @@ class AccessPage:
 
     lines: tuple[AccessLine, ...]
     #: From when on (ns) all there are were looked at.
-    since: int
+    since: Nanos
 
 
 def read_back(
     path: Path,
-    since: int,
+    since: Nanos,
     wanted: Callable[[AccessLine], bool],
     *,
     read_at_most: int = _READ_AT_MOST,

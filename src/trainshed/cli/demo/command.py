@@ -47,6 +47,7 @@ from trainshed.cli.text.moments import duration
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK, JobName
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.drills import Drill, ResumeReport
 from trainshed.wire.trainshed_v1.record import read
 
@@ -349,7 +350,7 @@ def _submit(
     return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)
 
 
-def _uploaded(endpoint: Endpoint, now: int) -> DemoPlaces:
+def _uploaded(endpoint: Endpoint, now: Nanos) -> DemoPlaces:
     """The places of a run, its package among them, which is there then."""
     missing = [name for name in ("project", "region", "bucket") if not getattr(endpoint, name)]
     if missing:

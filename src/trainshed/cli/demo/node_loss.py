@@ -24,6 +24,7 @@ from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.text.moments import duration
+from trainshed.core.units import Nanos
 
 _PRIMARY: Final = "workerpool0-0"
 _DONE: Final = 12
@@ -111,8 +112,8 @@ class NodeLoss:
     #: The node; "" = nothing was lost yet.
     node: str = ""
     #: Of the job's log and timeline, in ns: when the primary was lost, and when it was started again.
-    lost_at: int = 0
-    again_at: int = 0
+    lost_at: Nanos = 0
+    again_at: Nanos = 0
     #: Where it was started again.
     elsewhere: str = ""
     #: The epoch after which it went on; None = from the beginning.

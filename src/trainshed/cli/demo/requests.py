@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from trainshed.cli.sdist import DEMO_MODULE, DEMO_TUNING_MODULE, Sdist
+from trainshed.core.units import Nanos
 
 DEMO_IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:slim"
 DEMO_MACHINE = "n1-standard-4"
@@ -42,7 +43,7 @@ class DemoPlaces:
         return f"gs://{self.bucket}/{name}"
 
 
-def demo_places(bucket: str, sdist: Sdist, now: int) -> DemoPlaces:
+def demo_places(bucket: str, sdist: Sdist, now: Nanos) -> DemoPlaces:
     """Places for a run that begins at `now` (nanoseconds): a package has one place for all runs, the output
     another one for each, so that no run goes on from the checkpoints of an earlier one."""
     digest = hashlib.sha256(sdist.content).hexdigest()[:16]

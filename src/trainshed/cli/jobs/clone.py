@@ -17,6 +17,7 @@ from trainshed.cli.run.command import ProgramCommand, follow_on
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
+from trainshed.core.units import Nanos
 
 _watch = click.option(
     "--watch/--detach",
@@ -110,7 +111,7 @@ def retry(
     _submit(client, session, again, place, form, follow=follow)
 
 
-def _copy(old: dict[str, Any], changes: Changes, now: int) -> tuple[JobFile, dict[str, str]]:
+def _copy(old: dict[str, Any], changes: Changes, now: Nanos) -> tuple[JobFile, dict[str, str]]:
     if old.get("kind") == "pipeline":
         raise click.ClickException(
             f"{old['name']} is a training pipeline; clone its job: trainshed jobs describe names it."
@@ -122,7 +123,7 @@ def _copy(old: dict[str, Any], changes: Changes, now: int) -> tuple[JobFile, dic
     return JobFile(api, job), {"project": parts[1], "region": region}
 
 
-def _fresh_output(endpoint: Endpoint, old: dict[str, Any], now: int) -> str | None:
+def _fresh_output(endpoint: Endpoint, old: dict[str, Any], now: Nanos) -> str | None:
     """A directory of its own for the copy of a job that had one."""
     resource: dict[str, Any] = old.get("resource") or {}
     if not has_own_output(resource):

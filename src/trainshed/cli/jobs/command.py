@@ -32,6 +32,7 @@ from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import faint, state_colour
 from trainshed.cli.text.moments import local_moment
 from trainshed.cli.text.tables import Column, joined, table
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
@@ -180,7 +181,7 @@ def cancel(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
 
 
 def job_table(
-    jobs: list[JobView], now: int, width: int | None, zone: tzinfo | None = None
+    jobs: list[JobView], now: Nanos, width: int | None, zone: tzinfo | None = None
 ) -> list[str]:
     """The lines of a list of jobs, with their kinds where they differ from custom jobs; `width`: characters
     per line, None for no bound."""

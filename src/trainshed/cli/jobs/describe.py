@@ -22,6 +22,7 @@ from trainshed.cli.trial_table import best_text, best_trial, counts, terminal_te
 from trainshed.cli.tuning_views import TuningView, shown
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.timeline import (
     Attempt,
     Counters,
@@ -55,8 +56,8 @@ class IncarnationView:
     task: str
     number: int
     node: str
-    started: int
-    ended: int
+    started: Nanos
+    ended: Nanos
     #: How it ended; "" while it lives.
     how: str
     #: What followed, and the verdict behind it.
@@ -76,7 +77,7 @@ class IncarnationView:
 
 def description(
     job: JobView,
-    now: int,
+    now: Nanos,
     zone: tzinfo | None = None,
     width: int | None = None,
     submitted: SubmittedView | None = None,
@@ -151,7 +152,7 @@ def waiting_lines(waiting: WaitingView) -> Iterator[str]:
         yield "it is the next one" if waiting.position == 1 else _behind(waiting.position - 1)
 
 
-def replica_table(replicas: tuple[ReplicaView, ...], now: int) -> list[str]:
+def replica_table(replicas: tuple[ReplicaView, ...], now: Nanos) -> list[str]:
     """The lines of a table of replicas; restarts and departures have columns only where there are any."""
     restarted = any(replica.restarts for replica in replicas)
     leaving = any(replica.leaving for replica in replicas)

@@ -22,6 +22,7 @@ from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Column, titled
 from trainshed.core.capacity import WaitReason
 from trainshed.core.names import Api
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import (
     Explanation,
     MachineAccelerators,
@@ -193,7 +194,7 @@ def _devices(devices: MachineAccelerators | None) -> str:
     return f"{devices.count} × {devices.type}" if devices else "–"
 
 
-def _read(file: TextIO, api: str | None, now: int) -> JobFile:
+def _read(file: TextIO, api: str | None, now: Nanos) -> JobFile:
     """The job of the file. An `ml` job whose file gives no id gets one that no other has. Raises
     click.ClickException."""
     name = Path(file.name).stem if file.name not in ("-", "<stdin>") else "job"

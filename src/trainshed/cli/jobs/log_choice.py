@@ -12,6 +12,7 @@ import click
 
 from trainshed.cli.jobs.views import TimelineView
 from trainshed.cli.text.moments import parse_moment, rfc3339
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 
 SEVERITIES = (
@@ -39,8 +40,8 @@ class LogChoice:
     """What of a job's log is shown; what is not set chooses all."""
 
     #: ns since the epoch; 0 = not set, as of `until`.
-    since: int = 0
-    until: int = 0
+    since: Nanos = 0
+    until: Nanos = 0
     #: The least severity; "" = any.
     severity: str = ""
     pattern: re.Pattern[str] | None = None
@@ -120,7 +121,7 @@ def _at(line: Line) -> str:
     return line.at
 
 
-def moment(text: str, now: int, option: str, zone: tzinfo | None = None) -> int:
+def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> int:
     """`10m`, `2h` (ago) or a date and time, in this machine's zone where it names none, as nanoseconds.
     Raises click.UsageError."""
     if not text:

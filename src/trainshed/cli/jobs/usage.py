@@ -20,6 +20,7 @@ from trainshed.cli.text.colours import faint, replica_colour, state_colour
 from trainshed.cli.text.moments import duration, gibibytes, parse_moment
 from trainshed.cli.text.tables import Column, joined, spark, table
 from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.usage import GpuUsage, ReplicaUsage, Usage
 
@@ -84,7 +85,7 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
     return ["", *summary_table(replicas), *reduction_lines(usage.replicas), *hint_lines(usage)]
 
 
-def _lines(usage: Usage, now: int) -> list[str]:
+def _lines(usage: Usage, now: Nanos) -> list[str]:
     return [*usage_lines(usage, now), *reduction_lines(usage.replicas)]
 
 
@@ -140,7 +141,7 @@ def _is_over(usage: Usage) -> bool:
     return JobState(usage.state).is_final
 
 
-def usage_lines(usage: Usage, now: int) -> list[str]:
+def usage_lines(usage: Usage, now: Nanos) -> list[str]:
     """A job's usage as a table, and what is to be said of it."""
     last = max((parse_moment(replica.sample_time) for replica in usage.replicas), default=0)
     if not last and _is_over(usage):

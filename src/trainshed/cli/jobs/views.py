@@ -16,6 +16,7 @@ from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
 from trainshed.core.progress.remaining import remaining_text
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
@@ -35,8 +36,8 @@ class ReplicaView:
     node: str = ""
     incarnation: int = 1
     #: ns since the epoch; 0 = not yet, as of `ended`.
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     #: How its program ended; "" while it has not.
     how: str = ""
     #: In this attempt, by rule.
@@ -116,7 +117,7 @@ class AutopsyView:
 
     task: str
     attempt: int
-    expires: int
+    expires: Nanos
 
     @staticmethod
     def of(autopsy: records.KeptAutopsy) -> "AutopsyView":
@@ -135,9 +136,9 @@ class JobView:
     display_name: str
     state: JobState
     #: ns since the epoch, as the next two; 0 = not yet.
-    created: int
-    started: int
-    ended: int
+    created: Nanos
+    started: Nanos
+    ended: Nanos
     error_code: int = 0
     #: "" = none.
     error: str = ""
@@ -227,7 +228,7 @@ class JobView:
         """The job that does the work: a pipeline's own, else the job itself."""
         return self.child or self
 
-    def lasted(self, now: int) -> str:
+    def lasted(self, now: Nanos) -> str:
         """How long it ran: from its start to its end, or to `now`; "" while it has not started, and if it
         never did."""
         return duration((self.ended or now) - self.started) if self.started else ""
@@ -274,7 +275,7 @@ class LogLine:
     """One line of a replica."""
 
     #: ns since the epoch.
-    at: int
+    at: Nanos
     replica: str
     severity: str
     message: str
@@ -307,7 +308,7 @@ class LogLine:
 class TimelineView:
     """One entry of a job's timeline."""
 
-    at: int
+    at: Nanos
     #: A short stable word.
     kind: str
     message: str

@@ -43,6 +43,7 @@ from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.trial_table import best_text, best_trial
 from trainshed.cli.tuning_views import assignment
+from trainshed.core.units import Nanos
 
 _ASK_EVERY = 2.0
 """Seconds."""
@@ -93,7 +94,7 @@ class Board:
             case _:
                 assert_never(update)
 
-    def rows(self, now: int) -> tuple[Row, ...]:
+    def rows(self, now: Nanos) -> tuple[Row, ...]:
         """A row per replica, in the order of the job's pools."""
         newest = dict(self.newest)
         return tuple(
@@ -174,7 +175,7 @@ def first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0].strip()
 
 
-def _row(replica: ReplicaView, newest: LogLine | None, now: int) -> Row:
+def _row(replica: ReplicaView, newest: LogLine | None, now: Nanos) -> Row:
     started = replica.started
     return Row(
         replica=replica.id,
@@ -259,7 +260,7 @@ def live(
 
 
 def _table(
-    board: Board, now: int, spinner: "Spinner", console: "Console", far: str = ""
+    board: Board, now: Nanos, spinner: "Spinner", console: "Console", far: str = ""
 ) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
@@ -286,7 +287,7 @@ def _table(
     return Group(*parts)
 
 
-def _replicas(board: Board, now: int) -> "RenderableType":
+def _replicas(board: Board, now: Nanos) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
@@ -382,7 +383,7 @@ def _far(client: Client, uid: str) -> str:
     return progress_text(read(client.get(job_path(uid, "/progress")), Progress))
 
 
-def ending(over: JobView, now: int) -> list[str]:
+def ending(over: JobView, now: Nanos) -> list[str]:
     """How a job ended: state and time, of a tuning job its best trial, of a pipeline its model, else the
     error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)

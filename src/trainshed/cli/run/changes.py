@@ -10,6 +10,7 @@ import click
 
 from trainshed.core.copies import copy_of
 from trainshed.core.names import Api
+from trainshed.core.units import Nanos
 
 _OWN_OUTPUT = re.compile(r"gs://[^/]+/runs/.+-\d{8}-\d{6}-\d{3}")
 
@@ -29,7 +30,7 @@ class Changes:
     arguments: Sequence[str] = ()
 
 
-def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: int) -> dict[str, Any]:
+def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: Nanos) -> dict[str, Any]:
     """The job's own JSON as a create of it, changed. `now`: nanoseconds, for an id that no other job has.
     Raises click.UsageError for a change that a job of its kind cannot have."""
     fresh = copy_of(api, job, now)

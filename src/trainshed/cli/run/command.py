@@ -24,6 +24,7 @@ from trainshed.cli.sdist import PackagingError
 from trainshed.core.names import Api
 from trainshed.core.notifications import LABEL
 from trainshed.core.snippets import SnippetForm, snippet
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.record import read
 
@@ -234,7 +235,7 @@ def _of_file(
     options: dict[str, Any],
     arguments: tuple[str, ...],
     place: dict[str, str],
-    now: int,
+    now: Nanos,
 ) -> JobFile:
     for_files = {
         "file",
@@ -282,7 +283,7 @@ def _of_file(
 
 
 def _of_program(
-    endpoint: Endpoint, options: dict[str, Any], arguments: tuple[str, ...], now: int
+    endpoint: Endpoint, options: dict[str, Any], arguments: tuple[str, ...], now: Nanos
 ) -> tuple[JobFile, Program | None]:
     path: Path | None = options["path"]
     if path is None and not options["image"]:

@@ -12,6 +12,7 @@ from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.images import named_image, short_names
 from trainshed.core.catalog.machines import closest, machine_types
 from trainshed.core.names import Api
+from trainshed.core.units import Nanos
 
 DEFAULT_IMAGE = "scikit-learn"
 DEFAULT_MACHINE = "n1-standard-4"
@@ -147,7 +148,7 @@ def timeout(text: str) -> str:
     return f"{int(match[1]) * _SECONDS[match[2]]}s"
 
 
-def output_directory(bucket: str, name: str, now: int) -> str:
+def output_directory(bucket: str, name: str, now: Nanos) -> str:
     """Where a job writes that names no place: a directory of its own. `now`: nanoseconds."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
     moment = datetime.fromtimestamp(now // 10**9, UTC)

@@ -6,6 +6,8 @@ Moments are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
 import re
 from datetime import UTC, datetime, tzinfo
 
+from trainshed.core.units import Nanos
+
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 _SECOND = 10**9
 _MINUTE = 60 * _SECOND
@@ -28,23 +30,23 @@ def parse_moment(text: str) -> int:
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
 
 
-def rfc3339(at: int) -> str:
+def rfc3339(at: Nanos) -> str:
     """A moment as the service's API takes it."""
     seconds, nanos = divmod(at, _SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
-def local_moment(at: int, zone: tzinfo | None = None) -> str:
+def local_moment(at: Nanos, zone: tzinfo | None = None) -> str:
     """`2026-11-20 06:05:12` in `zone` (None: the zone of this machine), "–" for a moment not come."""
     return f"{_local(at, zone):%Y-%m-%d %H:%M:%S}" if at else "–"
 
 
-def exact_moment(at: int, zone: tzinfo | None = None) -> str:
+def exact_moment(at: Nanos, zone: tzinfo | None = None) -> str:
     """`2026-11-20 06:05:12.345`: for lines of several days."""
     return f"{local_moment(at, zone)}.{at % _SECOND // 1_000_000:03d}"
 
 
-def local_clock(at: int, zone: tzinfo | None = None) -> str:
+def local_clock(at: Nanos, zone: tzinfo | None = None) -> str:
     """`06:05:12.345`: the time of day alone, for the lines of one story."""
     return f"{_local(at, zone):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
 
@@ -74,7 +76,7 @@ def gibibytes(size: int) -> str:
     return f"{gib:.1f} GiB" if gib < 100 else f"{gib:.0f} GiB"
 
 
-def _local(at: int, zone: tzinfo | None) -> datetime:
+def _local(at: Nanos, zone: tzinfo | None) -> datetime:
     return datetime.fromtimestamp(at // _SECOND, UTC).astimezone(zone)
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
+from trainshed.core.units import Nanos
 
 
 class Split(enum.StrEnum):
@@ -122,16 +123,16 @@ def completed(given: Sequence[float]) -> tuple[float, float, float]:
     return training, validation, test
 
 
-def directory_name(dataset_id: str, annotation: str, at: int) -> str:
+def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
     """`dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
     return f"dataset-{dataset_id}-{annotation}-{_moment(at)}"
 
 
-def is_of_time(directory: str, at: int) -> bool:
+def is_of_time(directory: str, at: Nanos) -> bool:
     """Whether a directory was named at that time, to the microsecond."""
     return directory.endswith(f"-{_moment(at)}")
 
 
-def _moment(at: int) -> str:
+def _moment(at: Nanos) -> str:
     seconds = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{seconds}.{at // 1000 % 10**6:06}Z"

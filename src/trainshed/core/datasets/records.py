@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.units import Nanos
 
 METADATA_SCHEMAS: Final = "gs://google-cloud-aiplatform/schema/dataset/metadata"
 """Directory of the public schemas by which clients say of which kind a dataset is."""
@@ -77,8 +78,8 @@ class Dataset:
     kind: DatasetKind
     display_name: str
     #: Nanoseconds since the epoch, as is `updated`.
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     #: `metadata` as given, as JSON text; "null" if none was.
     metadata: str = "null"
     description: str = ""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from trainshed.core.units import Nanos
+
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
@@ -15,9 +17,9 @@ class ExitRecord:
     #: The replica's memory limit was hit, and the main process died of it.
     oom: bool
     #: Nanoseconds since the epoch.
-    started: int
+    started: Nanos
     #: Nanoseconds since the epoch.
-    ended: int
+    ended: Nanos
     #: Lines written to the log in all, so that readers know the log is whole.
     log_lines: int = 0
     #: The last lines of the log, at most 2 kB, for the public error message.

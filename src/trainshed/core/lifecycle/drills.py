@@ -5,6 +5,7 @@ import enum
 from dataclasses import dataclass
 
 from trainshed.core.names import ReplicaId
+from trainshed.core.units import Nanos
 
 
 class DrillKind(enum.StrEnum):
@@ -44,12 +45,12 @@ class Drill:
     kind: DrillKind
     replica: ReplicaId
     #: When it was ordered (ns).
-    ordered: int
+    ordered: Nanos
     at_line: str = ""
     #: Nanoseconds.
     after: int = 0
     #: When it fired (ns); 0 = it is armed.
-    fired: int = 0
+    fired: Nanos = 0
     #: The attempt that it hit.
     attempt: int = 0
     #: The incarnation that it hit.

@@ -14,6 +14,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import ReplicaId
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class PauseOver:
     """A pause of the job's own ends: before a restart, or while notes are gathered."""
 
     #: Nanoseconds since the epoch, as are all `at` below.
-    at: int
+    at: Nanos
 
 
 class CancelCause(enum.StrEnum):
@@ -144,7 +145,7 @@ class CancelRequested:
 
     cause: CancelCause
     #: When the request was accepted; a primary that exited before keeps its own outcome.
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class DrillTriggered:
     """What the drill waits for has come."""
 
     number: int
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,23 +174,23 @@ class DrillLanded:
 class LimitNears:
     """The job will meet its running limit in an hour."""
 
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDue:
     """It is time to look whether the job writes checkpoints (spec/lifecycle#long-jobs)."""
 
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLooked:
     """The job's bucket was looked at for checkpoints."""
 
-    at: int
+    at: Nanos
     #: When it was last written to, nanoseconds since the epoch; 0 = never, -1 = it cannot be known.
-    written: int
+    written: Nanos
 
 
 Event = (
@@ -297,7 +298,7 @@ Instruction = (
 class TimelineEntry:
     """One line of the job's timeline, for people and programs."""
 
-    at: int
+    at: Nanos
     #: A short stable word.
     kind: str
     message: str

@@ -65,6 +65,7 @@ from trainshed.core.lifecycle.states import (
 )
 from trainshed.core.lifecycle.transition import FailurePolicy, Step, Transition
 from trainshed.core.names import ReplicaId
+from trainshed.core.units import Nanos
 
 _POLICY = FailurePolicy()
 _STOPPED_THERE = "it was stopped on its node, and not by the service"
@@ -75,11 +76,11 @@ _STOPPED_THERE = "it was stopped on its node, and not by the service"
 class Deadline:
     """What happens to the job at `at` (ns) if it has not moved on by then."""
 
-    at: int
+    at: Nanos
     event: Event
 
 
-def step(job: Job, event: Event, now: int, policy: FailurePolicy = _POLICY) -> Step:
+def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step:
     """Apply one event. Events of an earlier attempt or incarnation, and events that come again, are ignored:
     whoever reports may report twice. Raises IllegalTransition for what can never be."""
     if job.state.is_final:
@@ -345,7 +346,7 @@ def _current(
     return None
 
 
-def _primary_exited_before(job: Job, at: int) -> bool:
+def _primary_exited_before(job: Job, at: Nanos) -> bool:
     return any(r.id.is_primary and r.exit is not None and r.exit.ended <= at for r in job.replicas)
 
 
@@ -402,12 +403,12 @@ def _tell_delay(transition: Transition, delay: Delay) -> None:
         transition.record(timeline.start_delayed(job, delay, transition.now))
 
 
-def _building_entry(event: PreparationAdvanced, now: int) -> TimelineEntry:
+def _building_entry(event: PreparationAdvanced, now: Nanos) -> TimelineEntry:
     message = f"After {_rounded(event.took)}: {event.message}"
     return TimelineEntry(now, "building", message, {"attempt": event.attempt, "took": event.took})
 
 
-def _launching_entry(event: RuntimePrepared, now: int) -> TimelineEntry:
+def _launching_entry(event: RuntimePrepared, now: Nanos) -> TimelineEntry:
     after = f" after {_rounded(event.took)}" if event.took else ""
     details = {"took": event.took} if event.took else {}
     return TimelineEntry(
@@ -527,7 +528,7 @@ GIVEN_UP_RULE = "machine_failed"
 _MAY_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
-def give_up(job: Job, event: Event, cause: str, now: int) -> Step:
+def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step:
     """End the job because `event` could not be applied (`cause`). Goes by no table: they may be what failed.
     An end that the event told of is taken as such, so that the job does not wait for it again. How the job
     ends stays as it was decided before: an accepted cancel is never lost (spec/lifecycle#cancel)."""

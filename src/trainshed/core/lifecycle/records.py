@@ -12,6 +12,7 @@ from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import JobName, JobUid, ReplicaId
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Replica:
     #: The node that it is placed on; "" = it has no place, and waits for one.
     node: str = ""
     #: When it started (ns).
-    started: int = 0
+    started: Nanos = 0
     #: How it ended; None = it has not, or there is no record.
     exit: ExitRecord | None = None
     #: Why it was asked to leave its node; "" = it was not.
@@ -39,7 +40,7 @@ class Replica:
     #: How many notes of this incarnation are recorded.
     notes: int = 0
     #: It is not started earlier (ns); 0 = it may be.
-    not_before: int = 0
+    not_before: Nanos = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Note:
 
     replica: ReplicaId
     incarnation: int
-    at: int
+    at: Nanos
     name: str
     severity: str
     text: str
@@ -64,7 +65,7 @@ class Outcome:
     rule: str
     error: JobError | None = None
     #: When it was decided (ns); of a cancel: when it was accepted.
-    at: int = 0
+    at: Nanos = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,11 @@ class Retry:
     #: The row of the failure table because of which it is.
     rule: str
     #: When it was decided (ns).
-    at: int
+    at: Nanos
     #: The next attempt begins at once in the same places; else the job waits for places.
     keeps_room: bool = True
     #: It waits from this moment on (ns).
-    not_before: int = 0
+    not_before: Nanos = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,13 @@ class Job:
     spec: JobSpec
     #: The created resource in public JSON (input fields only), from which views are made.
     public_json: str
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     labels: tuple[tuple[str, str], ...] = ()
     state: JobState = JobState.QUEUED
     #: When all replicas were up for the first time (ns).
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     #: Counts from 1; 0 before the first admission.
     attempt: int = 0
     #: Where that attempt stands; WAITING while there is none with places.
@@ -122,7 +123,7 @@ class Job:
     #: Job retries so far, by rule.
     retries: Counters = ()
     #: It is not admitted earlier (ns).
-    not_before: int = 0
+    not_before: Nanos = 0
     #: Which of its spec's choices it runs by; the spec is as that says.
     choice: int = 0
     #: What the out-of-memory escalation has made of each replica's memory limit.
@@ -138,7 +139,7 @@ class Job:
     stalled_nodes: tuple[str, ...] = ()
     #: Gathered and not recorded yet, for more like them may come until `notes_until` (ns).
     notes: tuple[Note, ...] = ()
-    notes_until: int = 0
+    notes_until: Nanos = 0
     #: The job that made this one; None = a client did.
     parent: Parent | None = None
     #: What was told last of why the attempt does not start; None = nothing was, or something has started

@@ -6,6 +6,7 @@ from typing import Final
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import ReplicaId
+from trainshed.core.units import Nanos
 
 NEVER_STARTED: Final = "never started"
 """Cause of the loss of one that was stopped before it began; it never will."""
@@ -39,7 +40,7 @@ class ReplicaStarted:
     attempt: int
     replica: ReplicaId
     incarnation: int
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class ReplicaNoted:
     incarnation: int
     #: Counts the incarnation's notes from 1.
     number: int
-    at: int
+    at: Nanos
     #: What kind of note it is.
     name: str
     #: INFO, WARNING or ERROR.

@@ -16,6 +16,7 @@ from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import public_replica_name
+from trainshed.core.units import Nanos
 
 _NAMED = 5
 """Replicas that are named of many."""
@@ -31,7 +32,7 @@ _BECAUSE: Final = {
 """Why the service has stopped a replica, by how its job ends."""
 
 
-def admitted(job: Job, now: int) -> TimelineEntry:
+def admitted(job: Job, now: Nanos) -> TimelineEntry:
     noun = "replica" if len(job.replicas) == 1 else "replicas"
     nodes = {str(replica.id): replica.node for replica in job.replicas}
     return TimelineEntry(
@@ -42,7 +43,7 @@ def admitted(job: Job, now: int) -> TimelineEntry:
     )
 
 
-def again(job: Job, now: int) -> TimelineEntry:
+def again(job: Job, now: Nanos) -> TimelineEntry:
     unplaced = sum(not replica.node for replica in job.replicas)
     missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another one" * bool(unplaced)
     return TimelineEntry(
@@ -53,7 +54,7 @@ def again(job: Job, now: int) -> TimelineEntry:
     )
 
 
-def waits_again(job: Job, now: int) -> TimelineEntry:
+def waits_again(job: Job, now: Nanos) -> TimelineEntry:
     # In tenths of a second, rounded up: it was decided a moment ago.
     pause = -(-max(0, job.not_before - now) // 10**8) * 10**8
     when = f" in {_duration(pause)}" if pause else ""
@@ -62,7 +63,7 @@ def waits_again(job: Job, now: int) -> TimelineEntry:
     )
 
 
-def start_delayed(job: Job, delay: Delay, now: int) -> TimelineEntry:
+def start_delayed(job: Job, delay: Delay, now: Nanos) -> TimelineEntry:
     details: dict[str, object] = {"attempt": job.attempt, "cause": delay.cause.value}
     if delay.word:
         details["word"] = delay.word
@@ -74,7 +75,7 @@ def start_delayed(job: Job, delay: Delay, now: int) -> TimelineEntry:
     return TimelineEntry(now, "delayed", message, details)
 
 
-def nodes_given(job: Job, replicas: Sequence[Replica], now: int) -> TimelineEntry:
+def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEntry:
     where = ", ".join(
         f"{public_replica_name(job.name.api, replica.id)} on {replica.node}"
         for replica in replicas[:_NAMED]
@@ -102,7 +103,7 @@ def _in_its_queue(delay: Delay) -> str:
     return place + (f"; {expected_start(delay.expected)}" if delay.expected else "")
 
 
-def fell_back(job: Job, reason: str, now: int) -> TimelineEntry:
+def fell_back(job: Job, reason: str, now: Nanos) -> TimelineEntry:
     choices = job.spec.choices
     taken = choices[job.choice]
     return TimelineEntry(
@@ -113,7 +114,7 @@ def fell_back(job: Job, reason: str, now: int) -> TimelineEntry:
     )
 
 
-def placed(job: Job, replica: Replica, now: int) -> TimelineEntry:
+def placed(job: Job, replica: Replica, now: Nanos) -> TimelineEntry:
     name = public_replica_name(job.name.api, replica.id)
     return TimelineEntry(
         now,
@@ -123,7 +124,7 @@ def placed(job: Job, replica: Replica, now: int) -> TimelineEntry:
     )
 
 
-def asked_to_leave(job: Job, replica: Replica, reason: str, now: int) -> TimelineEntry:
+def asked_to_leave(job: Job, replica: Replica, reason: str, now: Nanos) -> TimelineEntry:
     name = public_replica_name(job.name.api, replica.id)
     return TimelineEntry(
         now,
@@ -143,7 +144,7 @@ def started(job: Job, replica: Replica) -> TimelineEntry:
     )
 
 
-def running(job: Job, at: int) -> TimelineEntry:
+def running(job: Job, at: Nanos) -> TimelineEntry:
     return TimelineEntry(at, "running", "All replicas are running.", {"attempt": job.attempt})
 
 
@@ -176,7 +177,7 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
     )
 
 
-def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEntry:
+def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> TimelineEntry:
     name = public_replica_name(job.name.api, replica.id)
     if event.by_service:
         message = f"The service could not run {name}: {event.cause}."
@@ -186,7 +187,7 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: int) -> TimelineEn
     )
 
 
-def verdict(job: Job, found: Evidence, verdict: Verdict, now: int, drill: int) -> TimelineEntry:
+def verdict(job: Job, found: Evidence, verdict: Verdict, now: Nanos, drill: int) -> TimelineEntry:
     """What the failure table says, by which row and on what evidence (spec/failures#rules)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
@@ -243,7 +244,7 @@ def drill_fired(job: Job, drill: Drill) -> TimelineEntry:
     )
 
 
-def limit_nears(job: Job, now: int) -> TimelineEntry:
+def limit_nears(job: Job, now: Nanos) -> TimelineEntry:
     end = job.started + job.spec.scheduling.timeout
     return TimelineEntry(
         now,
@@ -254,7 +255,7 @@ def limit_nears(job: Job, now: int) -> TimelineEntry:
     )
 
 
-def no_checkpoint(where: str, now: int, hours: int) -> TimelineEntry:
+def no_checkpoint(where: str, now: Nanos, hours: int) -> TimelineEntry:
     """`where`: the gs:// prefix below which checkpoints are expected."""
     return TimelineEntry(
         now,
@@ -264,16 +265,16 @@ def no_checkpoint(where: str, now: int, hours: int) -> TimelineEntry:
     )
 
 
-def refused_event(name: str, message: str, now: int) -> TimelineEntry:
+def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
     """The service met a state of the job that it does not understand, and gave the attempt up."""
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 
-def cancel_requested(job: Job, cause: CancelCause, at: int) -> TimelineEntry:
+def cancel_requested(job: Job, cause: CancelCause, at: Nanos) -> TimelineEntry:
     return TimelineEntry(at, "cancel_requested", cancel_message(job, cause))
 
 
-def over(outcome: Outcome, now: int) -> TimelineEntry:
+def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
     message = outcome.error.message if outcome.error else "Job completed successfully."
     return TimelineEntry(now, outcome.state.value.lower(), message, {"rule": outcome.rule})
 

@@ -33,6 +33,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaTrigger,
 )
 from trainshed.core.names import ReplicaId
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Transition:
 
     __slots__ = ("_before", "_entries", "job", "now", "policy")
 
-    def __init__(self, job: Job, now: int, policy: FailurePolicy) -> None:
+    def __init__(self, job: Job, now: Nanos, policy: FailurePolicy) -> None:
         #: Always a valid record: between two calls nothing is half done.
         self.job = job
         #: Nanoseconds since the epoch.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
 from trainshed.core.operators import Operator
+from trainshed.core.units import Nanos
 
 
 class Field(enum.StrEnum):
@@ -35,7 +36,7 @@ class MomentIs:
     field: Moment
     operator: Operator
     #: Nanoseconds since the epoch.
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.units import Nanos
 
 EXPERIMENT: Final = "system.Experiment"
 """The schema of contexts that are experiments."""
@@ -93,8 +94,8 @@ class MetadataStore:
     name: StoreName
     description: str
     #: Nanoseconds since the epoch, as is `updated`.
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,8 @@ class Node:
 
     name: NodeName
     #: Nanoseconds since the epoch, as is `updated`.
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     #: Milliseconds since the epoch of the last change that a client can see; grows with every one.
     etag: int
     display_name: str = ""
@@ -142,7 +143,7 @@ class Children:
 
     count: int = 0
     #: Nanoseconds since the epoch; 0 without any.
-    updated: int = 0
+    updated: Nanos = 0
 
 
 class EdgeRole(enum.StrEnum):
@@ -166,7 +167,7 @@ class Edge:
     role: EdgeRole
     target: NodeName
     #: Nanoseconds since the epoch.
-    at: int
+    at: Nanos
     labels: tuple[tuple[str, str], ...] = ()
 
 

@@ -24,6 +24,7 @@ from trainshed.core.lifecycle.states import JobState, PipelineState, PipelineTri
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
 
 _CANCELLED = "The pipeline was cancelled by the user."
 
@@ -45,7 +46,7 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
 
 
 def observed(
-    pipeline: Pipeline, backing: Job | TuningJob | None, now: int
+    pipeline: Pipeline, backing: Job | TuningJob | None, now: Nanos
 ) -> tuple[Pipeline, Told]:
     """What the backing job shows, but for its success (`succeeded`). None: it was deleted."""
     if pipeline.state.is_final:
@@ -91,7 +92,7 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
 
 
 def succeeded(
-    pipeline: Pipeline, version: ModelVersion | None, best_job: JobUid, now: int
+    pipeline: Pipeline, version: ModelVersion | None, best_job: JobUid, now: Nanos
 ) -> tuple[Pipeline, Told]:
     """The job succeeded, and its model, if one was asked for, is registered with this very step. `best_job`:
     the job of the best trial of a tuning task, 0 = it was none."""
@@ -103,7 +104,7 @@ def succeeded(
     return replace(ended, ended=now, updated=now, started=ended.started or now), (entry,)
 
 
-def model_missing(pipeline: Pipeline, uri: str, now: int) -> tuple[Pipeline, Told]:
+def model_missing(pipeline: Pipeline, uri: str, now: Nanos) -> tuple[Pipeline, Told]:
     """The job succeeded and left nothing where the model should be."""
     error = JobError(
         INVALID_ARGUMENT,
@@ -114,7 +115,7 @@ def model_missing(pipeline: Pipeline, uri: str, now: int) -> tuple[Pipeline, Tol
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
 
 
-def parent_model_missing(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline, Told]:
+def parent_model_missing(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
     """The model that was to get a new version is no more."""
     error = JobError(
         INVALID_ARGUMENT,
@@ -125,7 +126,7 @@ def parent_model_missing(pipeline: Pipeline, name: ModelName, now: int) -> tuple
     return _ends(pipeline, PipelineTrigger.MODEL_FAILED, error, now)
 
 
-def model_taken(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline, Told]:
+def model_taken(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
     """Somebody else has made a model of the name that this one was to have; it gets no version that nobody
     asked for."""
     error = JobError(
@@ -139,7 +140,7 @@ def model_taken(pipeline: Pipeline, name: ModelName, now: int) -> tuple[Pipeline
 
 
 def model_version(
-    pipeline: Pipeline, uri: str, versions: tuple[ModelVersion, ...], now: int
+    pipeline: Pipeline, uri: str, versions: tuple[ModelVersion, ...], now: Nanos
 ) -> ModelVersion:
     """The version that the pipeline leaves, after those that the model has (newest first)."""
     draft = pipeline.spec.model
@@ -163,7 +164,7 @@ def model_version(
     )
 
 
-def given_up(pipeline: Pipeline, cause: str, now: int) -> tuple[Pipeline, Told]:
+def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told]:
     """The service fails each time it looks at the pipeline: it ends, and its job is to be cancelled. Goes by
     no table: they may be what failed. An accepted cancel is never lost."""
     state, error = PipelineState.CANCELLED, JobError(CANCELLED, _CANCELLED, cause="cancelled")
@@ -177,7 +178,7 @@ def given_up(pipeline: Pipeline, cause: str, now: int) -> tuple[Pipeline, Told]:
 
 
 def _ends(
-    pipeline: Pipeline, trigger: PipelineTrigger, error: JobError | None, now: int
+    pipeline: Pipeline, trigger: PipelineTrigger, error: JobError | None, now: Nanos
 ) -> tuple[Pipeline, Told]:
     ended = replace(_goes(pipeline, trigger), error=error, ended=now, updated=now)
     message = error.message if error else "The pipeline is over."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import EvaluationName, JobName, JobUid, ModelName
+from trainshed.core.units import Nanos
 
 
 class Task(enum.StrEnum):
@@ -55,12 +56,12 @@ class Pipeline:
     spec: PipelineSpec
     #: As given.
     public_json: str
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     labels: tuple[tuple[str, str], ...] = ()
     state: PipelineState = PipelineState.QUEUED
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     error: JobError | None = None
     #: Its backing job; 0 = there is none yet.
     job: JobUid = JobUid(0)
@@ -69,7 +70,7 @@ class Pipeline:
     #: `MODEL_NAME@VERSION` that it left; "" = none.
     model: str = ""
     #: When a cancel was accepted.
-    cancelled: int = 0
+    cancelled: Nanos = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ class ModelVersion:
     #: The model's input fields in public JSON.
     public_json: str
     artifact_uri: str
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     #: "default" is among them for exactly one version of each model.
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -104,7 +105,7 @@ class ModelEvaluation:
     #: As given.
     public_json: str
     #: Nanoseconds since the epoch.
-    created: int
+    created: Nanos
     display_name: str = ""
     #: As given, and those of slices that came later.
     slice_dimensions: tuple[str, ...] = ()
@@ -122,7 +123,7 @@ class EvaluationSlice:
     #: As given.
     public_json: str
     #: Nanoseconds since the epoch.
-    created: int
+    created: Nanos
     #: What the part is cut by, and which one it is; "" = not said.
     dimension: str = ""
     value: str = ""

@@ -16,6 +16,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.resume.steps import Step
 from trainshed.core.resume.traffic import NO_PLACE, FileSeen, Traffic, read, written
+from trainshed.core.units import Nanos
 
 _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
@@ -24,7 +25,7 @@ _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 class Ruling:
     """What the failure table decided."""
 
-    at: int
+    at: Nanos
     rule: str
     effect: str
     #: Which restart or retry it was, of `budget`; 0 where none is counted.
@@ -39,17 +40,17 @@ class Hit:
 
     drill: Drill
     #: Start of the incarnation that was hit.
-    began: int
+    began: Nanos
     #: Its end; the injection where the end is not told.
-    ended: int
+    ended: Nanos
     ruling: Ruling | None
     #: The next incarnation's start, in this attempt or a later one.
-    restarted: int = 0
+    restarted: Nanos = 0
     #: Of that next incarnation.
     attempt: int = 0
     incarnation: int = 0
     #: The start of the one after that.
-    until: int = 0
+    until: Nanos = 0
 
 
 def hits(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Hit, ...]:
@@ -146,7 +147,7 @@ class Finding:
     hit: Hit
     progress: Progress
     #: When the next incarnation wrote its first line, nanoseconds; 0 = it has not.
-    first_line: int
+    first_line: Nanos
     #: Files whose writing was over before the injection, the newest first.
     written: tuple[FileSeen, ...]
     #: Those of them that were read from the restart to the first step after it, or, without one, since the

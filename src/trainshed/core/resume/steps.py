@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from trainshed.core.patterns import Regex, compile_regex
+from trainshed.core.units import Nanos
 
 _FINEST_FIRST: Final = ("global_step", "step", "iteration", "epoch")
 _WORDS: Final[Mapping[str, str]] = {
@@ -56,7 +57,7 @@ class Step:
     """A step number and when it was written (ns)."""
 
     number: int
-    at: int
+    at: Nanos
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.units import Bytes, Nanos
 
 _URI: Final = re.compile(r"gs://[^\s,;'\"]+")
 _MOST_PREFIXES: Final = 20
@@ -20,11 +21,11 @@ NO_PLACE: Final = (
 class Access:
     """One object written or read as a whole or in part, from `at` to `ended` (ns)."""
 
-    at: int
-    ended: int
+    at: Nanos
+    ended: Nanos
     write: bool
     uri: str
-    bytes: int
+    bytes: Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class FileSeen:
     """A file, when it was last written or first read (ns), and how many bytes were moved for it then."""
 
     uri: str
-    at: int
-    bytes: int
+    at: Nanos
+    bytes: Bytes
 
 
 def folders(job: Job) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> t
     return tuple(found.values())
 
 
-def traffic(job: Job, accesses: tuple[Access, ...], since: int, files_written: int) -> Traffic:
+def traffic(job: Job, accesses: tuple[Access, ...], since: Nanos, files_written: int) -> Traffic:
     """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known.
     `files_written`: when anything in the job's folders was last written in any way, 0 = never, -1 = not
     known."""

@@ -23,6 +23,7 @@ from trainshed.core.datasets.schemas import (
 )
 from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
+from trainshed.core.units import Nanos
 
 _DATASET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _METHODS: Final = {
@@ -35,7 +36,7 @@ _METHODS: Final = {
 _OF_TABLES: Final = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 
 
-def read_data(pipeline: Section, dataset: Dataset | None, at: int) -> SplitPlan | None:
+def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
     """`inputDataConfig`; None if it is left out. `dataset`: the one that it names, None where that is not
     known; `at`: when the pipeline is made (ns). What is wrong is reported to the section's faults."""
     if not pipeline.has("inputDataConfig"):
@@ -53,7 +54,7 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: int) -> SplitPlan 
     return read_plan(config, dataset, at)
 
 
-def read_export(config: Section, dataset: Dataset, at: int) -> SplitPlan | None:
+def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | None:
     """`exportConfig`; without a split all rows are one set. See `read_plan`."""
     if not config.has("gcsDestination"):
         config.fault("gcsDestination", "The destination must be set; the files are written there.")
@@ -72,7 +73,7 @@ def dataset_id_fault(dataset: str) -> str:
     )
 
 
-def read_plan(config: Section, dataset: Dataset | None, at: int) -> SplitPlan | None:
+def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
     """The split, the annotations and the destination of a config; None where the dataset is not known, or
     something is wrong, which is reported to the section's faults."""
     rule = _read_rule(config, dataset)

@@ -22,6 +22,7 @@ from trainshed.core.specs import syntax
 from trainshed.core.specs.input_data import read_data
 from trainshed.core.specs.tuning import ParsedTuningJob, read_tuning_spec
 from trainshed.core.specs.vertex import ParsedCustomJob, read_job_spec, unserved, with_warnings
+from trainshed.core.units import Nanos
 
 DEFINITIONS = {
     "custom_task_1.0.0.yaml": Task.CUSTOM,
@@ -52,7 +53,7 @@ def parse_pipeline(
     max_trials: int,
     new_id: str,
     dataset: Dataset | None = None,
-    at: int = 0,
+    at: Nanos = 0,
 ) -> ParsedPipeline:
     """Read a TrainingPipeline.
 

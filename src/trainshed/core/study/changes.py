@@ -12,6 +12,7 @@ from typing import Final
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
 from trainshed.core.study.records import Measurement, Trial, TrialState
+from trainshed.core.units import Nanos
 
 
 class TrialTrigger(enum.StrEnum):
@@ -69,12 +70,12 @@ NOT_MEASURED: Final = "It was completed without a measurement of every metric of
 (facts/resources#trials, facts/tuning#metrics)."""
 
 
-def assigned(trial: Trial, client: str, now: int) -> Trial:
+def assigned(trial: Trial, client: str, now: Nanos) -> Trial:
     """`client` evaluates it from now on. Raises FailedPrecondition unless it is REQUESTED."""
     return replace(_moved(trial, TrialTrigger.ASSIGNED), client=client, started=now)
 
 
-def measured(trial: Trial, now: int) -> Trial:
+def measured(trial: Trial, now: Nanos) -> Trial:
     """A measurement is added to it, by somebody who evaluates it. Raises FailedPrecondition if it is over."""
     return replace(_moved(trial, TrialTrigger.MEASURED), started=trial.started or now)
 
@@ -84,7 +85,7 @@ def stopped(trial: Trial) -> Trial:
     return replace(_moved(trial, TrialTrigger.STOP_ASKED), stopped_early=True)
 
 
-def completed(trial: Trial, final: Measurement | None, now: int) -> Trial:
+def completed(trial: Trial, final: Measurement | None, now: Nanos) -> Trial:
     """It is over with this final measurement, or infeasible for want of one. Raises FailedPrecondition if it
     was over before: a final measurement is never replaced."""
     if final is None:
@@ -92,7 +93,7 @@ def completed(trial: Trial, final: Measurement | None, now: int) -> Trial:
     return replace(_moved(trial, TrialTrigger.COMPLETED), final=final, ended=now)
 
 
-def infeasible(trial: Trial, reason: str, now: int) -> Trial:
+def infeasible(trial: Trial, reason: str, now: Nanos) -> Trial:
     """It is over without a final measurement. Raises FailedPrecondition if it was over before."""
     moved = _moved(trial, TrialTrigger.FOUND_INFEASIBLE)
     return replace(moved, final=None, infeasible_reason=reason, ended=now)

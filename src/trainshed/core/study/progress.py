@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import Goal, Limits, Metric, Selection, StudySpec
+from trainshed.core.units import Nanos
 
 
 def objectives(spec: StudySpec) -> tuple[Metric, ...]:
@@ -40,7 +41,7 @@ def _has_all(spec: StudySpec, measurement: Measurement) -> bool:
     return all(measurement.value(metric.id) is not None for metric in spec.metrics)
 
 
-def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: int, now: int) -> str:
+def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: Nanos, now: Nanos) -> str:
     """Which limit a study has come to, in words; "" for none. `trials`: all of it, ascending by number."""
     limits = spec.limits
     if limits.min_trials is not None and len(trials) < limits.min_trials:
@@ -56,7 +57,7 @@ def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: int, now: i
     return _without_progress(limits, spec, trials, now)
 
 
-def moments(spec: StudySpec, trials: Sequence[Trial], created: int) -> tuple[int, ...]:
+def moments(spec: StudySpec, trials: Sequence[Trial], created: Nanos) -> tuple[int, ...]:
     """The moments (ns), past ones among them, at which `limit_reached` may come to another answer by time
     alone."""
     limits = spec.limits
@@ -72,7 +73,7 @@ def moments(spec: StudySpec, trials: Sequence[Trial], created: int) -> tuple[int
     return tuple(found)
 
 
-def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], now: int) -> str:
+def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], now: Nanos) -> str:
     many, long = limits.max_trials_without_progress, limits.max_duration_without_progress
     if many is None and long is None:
         return ""

@@ -15,6 +15,7 @@ from trainshed.core.requests import Faults
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
+from trainshed.core.units import Nanos
 
 _SAME: Final = 1e-10
 """Discrete values this near are one (facts/tuning#vertex)."""
@@ -246,7 +247,7 @@ class GivenTrial:
 
 
 def parse_trial(
-    spec: StudySpec, study: StudyUid, given: GivenTrial, now: int
+    spec: StudySpec, study: StudyUid, given: GivenTrial, now: Nanos
 ) -> tuple[Trial, tuple[Measurement, ...]]:
     """The trial, without a number, and its measurements, ascending by (step, elapsed) and each pair once.
 

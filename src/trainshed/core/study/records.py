@@ -9,6 +9,7 @@ from typing import NewType
 
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.spec import StudySpec, Value
+from trainshed.core.units import Nanos
 
 StudyUid = NewType("StudyUid", int)
 """Identity of a study; that of a tuning job's study is the job's own uid."""
@@ -59,9 +60,9 @@ class Trial:
     number: int
     state: TrialState
     parameters: Parameters
-    created: int
-    started: int = 0
-    ended: int = 0
+    created: Nanos
+    started: Nanos = 0
+    ended: Nanos = 0
     #: Who evaluates it; "" = nobody asked for it by name.
     client: str = ""
     final: Measurement | None = None
@@ -93,6 +94,6 @@ class Study:
     #: As given.
     public_json: str
     #: Nanoseconds since the epoch.
-    created: int
+    created: Nanos
     state: StudyState = StudyState.ACTIVE
     inactive_reason: str = ""

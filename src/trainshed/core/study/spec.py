@@ -7,6 +7,8 @@ Built only by `core.specs`; whoever holds a `StudySpec` need not check it again.
 import enum
 from dataclasses import dataclass
 
+from trainshed.core.units import Nanos
+
 Value = float | int | str
 """Of a parameter: DOUBLE and DISCRETE a float, INTEGER an int, CATEGORICAL a text."""
 
@@ -141,7 +143,7 @@ class Limits:
     max_trials_without_progress: int | None = None
     max_duration_without_progress: int | None = None
     #: Nanoseconds since the epoch.
-    end_at: int | None = None
+    end_at: Nanos | None = None
     #: Trials that run are stopped as well.
     stop_asap: bool = False
 

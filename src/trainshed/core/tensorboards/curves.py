@@ -16,6 +16,7 @@ from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api
 from trainshed.core.tensorboards.records import BoardName, Point
+from trainshed.core.units import Nanos
 
 MOST_SERIES: Final = 1000
 """Of a job; what it logs under further tags is passed over."""
@@ -37,7 +38,7 @@ class CurveSeries:
     #: Of the point that was read last: its step, when it was measured (ns), and its value; None = no finite
     #: number.
     step: int
-    at: int
+    at: Nanos
     value: float | None
     #: Points that were read, those that came twice included.
     count: int

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.units import Nanos
 
 T = TypeVar("T")
 
@@ -95,8 +96,8 @@ class BoardResource:
     #: Identity in the service: what the points of a run or of a series are kept by.
     uid: int
     #: Nanoseconds since the epoch, as is `updated`.
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     display_name: str = ""
     description: str = ""
     labels: tuple[tuple[str, str], ...] = ()
@@ -115,7 +116,7 @@ class Point(NamedTuple):
 
     step: int
     #: When it was measured: nanoseconds since the epoch.
-    at: int
+    at: Nanos
     #: A scalar, or a serialised tensor.
     value: float | bytes
 

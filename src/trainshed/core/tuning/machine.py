@@ -30,6 +30,7 @@ from trainshed.core.study.spec import Goal
 from trainshed.core.tuning import timeline
 from trainshed.core.tuning.records import RunningTrial, SeenSummaries, TuningJob
 from trainshed.core.tuning.transition import Transition
+from trainshed.core.units import Nanos
 
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
@@ -223,7 +224,7 @@ def _infeasible(
     error: JobError | None,
     *,
     counts: bool,
-    at: int = 0,
+    at: Nanos = 0,
 ) -> None:
     over = replace(
         transition.current(trial),
@@ -285,7 +286,7 @@ def settle(transition: Transition) -> None:
     transition.record(timeline.over(transition.job, transition.now))
 
 
-def _natural_end(job: TuningJob, now: int) -> Outcome:
+def _natural_end(job: TuningJob, now: Nanos) -> Outcome:
     if job.succeeded:
         return Outcome(JobState.SUCCEEDED, "all_trials_over", at=now)
     message = f"None of the {job.begun} trials has a result; each trial says why."
@@ -293,7 +294,7 @@ def _natural_end(job: TuningJob, now: int) -> Outcome:
     return Outcome(JobState.FAILED, "no_trial_succeeded", error, now)
 
 
-def give_up(job: TuningJob, cause: str, now: int) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
+def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
     """End the job because of `cause`; the jobs of its trials are to be cancelled. Goes by no table: they may
     be what failed. How the job ends stays as it was decided before."""
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
@@ -315,7 +316,7 @@ def give_up(job: TuningJob, cause: str, now: int) -> tuple[TuningJob, tuple[Time
     )
 
 
-def abandoned(trials: Sequence[Trial], cause: str, now: int) -> tuple[Trial, ...]:
+def abandoned(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, ...]:
     """The trials that ran, as they end with their job."""
     return tuple(
         replace(

@@ -12,6 +12,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.study.records import Measurement, StudyUid
 from trainshed.core.study.spec import StudySpec
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,12 @@ class TuningJob:
     spec: TuningSpec
     #: As given.
     public_json: str
-    created: int
-    updated: int
+    created: Nanos
+    updated: Nanos
     labels: tuple[tuple[str, str], ...] = ()
     state: JobState = JobState.QUEUED
-    started: int = 0
-    ended: int = 0
+    started: Nanos = 0
+    ended: Nanos = 0
     #: How it will end, as soon as that is decided; None = it is not.
     outcome: Outcome | None = None
     error: JobError | None = None

@@ -8,12 +8,13 @@ from trainshed.core.names import Api
 from trainshed.core.study.records import Parameters, Trial
 from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
+from trainshed.core.units import Nanos
 
 _SHOWN = 20
 """Tags that a reason names."""
 
 
-def began(job: TuningJob, trial: Trial, job_name: str, now: int) -> TimelineEntry:
+def began(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEntry:
     end = job.spec.first_trial + job.spec.max_trials - 1
     return TimelineEntry(
         now,
@@ -23,7 +24,7 @@ def began(job: TuningJob, trial: Trial, job_name: str, now: int) -> TimelineEntr
     )
 
 
-def succeeded(spec: StudySpec, trial: Trial, *, is_best: bool, now: int) -> TimelineEntry:
+def succeeded(spec: StudySpec, trial: Trial, *, is_best: bool, now: Nanos) -> TimelineEntry:
     assert trial.final is not None
     values = ", ".join(f"{name} {value:g}" for name, value in trial.final.metrics)
     early = " was stopped early and" if trial.stopped_early else ""
@@ -41,7 +42,7 @@ def succeeded(spec: StudySpec, trial: Trial, *, is_best: bool, now: int) -> Time
     )
 
 
-def infeasible(trial: Trial, now: int) -> TimelineEntry:
+def infeasible(trial: Trial, now: Nanos) -> TimelineEntry:
     return TimelineEntry(
         now,
         "trial_infeasible",
@@ -50,7 +51,7 @@ def infeasible(trial: Trial, now: int) -> TimelineEntry:
     )
 
 
-def stopping(number: int, why: str, now: int) -> TimelineEntry:
+def stopping(number: int, why: str, now: Nanos) -> TimelineEntry:
     return TimelineEntry(
         now,
         "trial_stopping",
@@ -59,7 +60,7 @@ def stopping(number: int, why: str, now: int) -> TimelineEntry:
     )
 
 
-def waits_for_engine(why: str, now: int) -> TimelineEntry:
+def waits_for_engine(why: str, now: Nanos) -> TimelineEntry:
     return TimelineEntry(
         now,
         "waiting",
@@ -67,12 +68,12 @@ def waits_for_engine(why: str, now: int) -> TimelineEntry:
     )
 
 
-def drawn(count: int, why: str, now: int) -> TimelineEntry:
+def drawn(count: int, why: str, now: Nanos) -> TimelineEntry:
     trials = "The next trial is" if count == 1 else f"The next {count} trials are"
     return TimelineEntry(now, "warning", f"{trials} drawn at random: the algorithm failed ({why}).")
 
 
-def exhausted(job: TuningJob, now: int) -> TimelineEntry:
+def exhausted(job: TuningJob, now: Nanos) -> TimelineEntry:
     return TimelineEntry(
         now,
         "exhausted",
@@ -80,19 +81,19 @@ def exhausted(job: TuningJob, now: int) -> TimelineEntry:
     )
 
 
-def limit_reached(why: str, now: int) -> TimelineEntry:
+def limit_reached(why: str, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "limit_reached", f"No further trials are run: {why}.")
 
 
-def running(now: int) -> TimelineEntry:
+def running(now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "running", "The first trial is running.")
 
 
-def cancel_accepted(message: str, at: int) -> TimelineEntry:
+def cancel_accepted(message: str, at: Nanos) -> TimelineEntry:
     return TimelineEntry(at, "cancel_requested", message)
 
 
-def over(job: TuningJob, now: int) -> TimelineEntry:
+def over(job: TuningJob, now: Nanos) -> TimelineEntry:
     """How it ended, and with which trial."""
     state = job.state.value.lower()
     counts = f"{job.succeeded} of {job.begun} trials succeeded"

@@ -10,6 +10,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobTrigger
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.tuning.records import RunningTrial, TuningJob
+from trainshed.core.units import Nanos
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Transition:
 
     __slots__ = ("_before", "_entries", "_measured", "_trials", "job", "now")
 
-    def __init__(self, job: TuningJob, now: int) -> None:
+    def __init__(self, job: TuningJob, now: Nanos) -> None:
         #: Always a valid record: between two calls nothing is half done.
         self.job = job
         #: Nanoseconds since the epoch.

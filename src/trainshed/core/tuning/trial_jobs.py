@@ -21,6 +21,7 @@ from trainshed.core.tuning import timeline
 from trainshed.core.tuning.machine import settle
 from trainshed.core.tuning.records import RunningTrial, TuningJob
 from trainshed.core.tuning.transition import Transition
+from trainshed.core.units import Nanos
 
 _EXACT = 2**53
 """Up to it, an integer is the same number as a float."""
@@ -70,7 +71,7 @@ def begin(
     return tuple(made)
 
 
-def _trial_job(job: TuningJob, trial: Trial, now: int) -> Job:
+def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
     """The custom job that evaluates a trial, as it is stored for the first time."""
     if job.name.api is Api.ML:
         name = job.name.of_trial(trial.number)

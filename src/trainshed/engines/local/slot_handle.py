@@ -14,6 +14,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Nanos
 from trainshed.engines.local import findings
 from trainshed.engines.local.link import Link, connect
 from trainshed.engines.port import (
@@ -240,7 +241,7 @@ class SlotHandle:
     def _report_event(self, event: ReplicaEvent) -> None:
         self._emit(ReplicaReport(self.job_uid, event))
 
-    def _emit_started(self, incarnation: int, at: int) -> None:
+    def _emit_started(self, incarnation: int, at: Nanos) -> None:
         self._report_event(ReplicaStarted(self.attempt, self.slot.replica, incarnation, at))
 
     def _emit_notes(self, incarnation: int, notes: Sequence[protocol.Message]) -> None:

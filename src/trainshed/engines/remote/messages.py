@@ -16,6 +16,7 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
+from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.credentials import Credential
@@ -58,7 +59,7 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     #: The service's cache directory, where the node does not see it; "" = it does.
     cache: str = ""
     #: Bytes of what the node keeps of it, beyond which what was not used for longest goes; 0 = any number.
-    cache_limit: int = 0
+    cache_limit: Bytes = 0
     #: PEM, key and chain, by which Google's hosts are served to programs; "" = they are not.
     interception: str = ""
     #: PEM of the authorities that programs are to believe then.
@@ -356,9 +357,9 @@ class SharedFiles(msgspec.Struct, frozen=True, tag=True):
     epoch."""
 
     #: Since when it was asked in vain.
-    since: int
+    since: Nanos
     #: When it answered; 0 = it has not yet.
-    until: int = 0
+    until: Nanos = 0
 
 
 class Lines(msgspec.Struct, frozen=True, tag=True):

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
+from trainshed.core.units import Bytes
 from trainshed.engines.remote.messages import Appended
 from trainshed.engines.streams import FileStreams
 
@@ -34,7 +35,7 @@ class _Sent:
     """What the other side has of a file."""
 
     inode: int
-    size: int
+    size: Bytes
 
 
 class StreamSender:

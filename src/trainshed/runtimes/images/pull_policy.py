@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.units import Nanos
 from trainshed.runtimes.images.commands import logged
 from trainshed.runtimes.images.references import (
     host_of,
@@ -160,7 +161,7 @@ class PullProgress:
         sized = all(layer.total for layer in waiting)
         return _STUCK if not self._layers or (waiting and sized) else _LONGEST_SILENCE
 
-    def _state(self, now: int, still: int) -> str:
+    def _state(self, now: Nanos, still: int) -> str:
         told = [f"{(now - self._began) / _SECOND:.0f} s"]
         if self._layers:
             total = sum(layer.total for layer in self._layers.values())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from trainshed.core.units import Bytes
 from trainshed.runtimes.stop import Stop
 
 
@@ -34,7 +35,7 @@ class ImageConfig:
     architecture: str = ""
     system: str = ""
     #: Bytes, unpacked.
-    size: int = 0
+    size: Bytes = 0
 
 
 class ImageTool(Protocol):

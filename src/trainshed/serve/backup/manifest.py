@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from trainshed.cli.text.moments import rfc3339
+from trainshed.core.units import Bytes, Nanos
 
 FILE = "MANIFEST"
 UNFINISHED = ".restoring"
@@ -43,7 +44,7 @@ class Contents:
     #: Of the database.
     schema: int
     #: ns since the epoch: the moment of the database.
-    created: int
+    created: Nanos
     #: The directory that it was taken from.
     data: str
     jobs: int
@@ -60,7 +61,7 @@ class Entry:
     #: Relative, with `/`.
     path: str
     mode: int
-    size: int = 0
+    size: Bytes = 0
     #: ns since the epoch.
     mtime: int = 0
     #: "" = a directory.

@@ -17,6 +17,7 @@ from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.spelling import data_option, typed
 from trainshed.cli.text.moments import counted, local_moment
+from trainshed.core.units import Bytes
 from trainshed.replica.system import durable
 from trainshed.serve.backup.manifest import (
     FILE,
@@ -40,7 +41,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _RestoredFile:
-    size: int
+    size: Bytes
     sha256: str
 
 

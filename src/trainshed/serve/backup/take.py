@@ -36,6 +36,7 @@ from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import local, on_this_machine
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.moments import counted, local_moment
+from trainshed.core.units import Nanos
 from trainshed.serve import clock
 from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode, record_of
 from trainshed.serve.backup.sinks import DirectorySink, Sink, TarSink
@@ -59,7 +60,7 @@ class _Summary:
     objects: int = 0
 
 
-def take(data: Path, sink: Sink, *, now: int, config: Path | None = None) -> Contents:
+def take(data: Path, sink: Sink, *, now: Nanos, config: Path | None = None) -> Contents:
     """Write a backup of `data` as of `now` (ns) into the sink, the manifest last. `config`: a file of
     settings to take along.
 
@@ -76,7 +77,7 @@ class _Backup:
         self._temporary = temporary
         self._taken = _Summary()
 
-    def take(self, now: int, config: Path | None) -> Contents:
+    def take(self, now: Nanos, config: Path | None) -> Contents:
         # Before the database as well as after it: values are sealed with a key that one of the two has.
         sealing_keys = _lines(self._data / sealing.FILE)
         copy = self._temporary / DATABASE_FILE

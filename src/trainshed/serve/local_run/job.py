@@ -15,6 +15,7 @@ from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.secrets import SecretRef, references
 from trainshed.core.specs.vertex import parse_custom_job
+from trainshed.core.units import Nanos
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.serve.local_run.program_files import ProgramFiles, is_installed
@@ -138,7 +139,7 @@ def specified(
     return dataclasses.replace(spec, pools=(dataclasses.replace(pool, program=program),))
 
 
-def job(uid: JobUid, place: ProjectRegion, spec: JobSpec, now: int, node: str) -> Job:
+def job(uid: JobUid, place: ProjectRegion, spec: JobSpec, now: Nanos, node: str) -> Job:
     """The job as if it had just been placed on `node`."""
     return Job(
         uid=uid,

@@ -24,6 +24,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs import warnings
 from trainshed.core.streams import Streams, StreamSource
+from trainshed.core.units import Bytes
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.local import machine
 from trainshed.engines.local.engine import LocalEngine
@@ -57,7 +58,7 @@ class RunEnd:
 
     record: ExitRecord
     #: Bytes.
-    memory_limit: int
+    memory_limit: Bytes
     #: Where its files are kept; None = nowhere.
     kept: str | None = None
 

@@ -10,6 +10,7 @@ import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams, StreamSource
+from trainshed.core.units import Bytes, Nanos
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -18,7 +19,7 @@ class Launch(msgspec.Struct, frozen=True):
     #: 0 = it is not known.
     incarnation: int = 0
     #: Nanoseconds since the epoch.
-    at: int = 0
+    at: Nanos = 0
     argv: tuple[str, ...] = ()
     #: Where it started; "" = in a working directory of its own.
     directory: str = ""
@@ -35,9 +36,9 @@ class Launch(msgspec.Struct, frozen=True):
     #: Number of the Unix user; -1 = the service's own.
     user: int = -1
     #: Bytes; 0 = no limit.
-    memory: int = 0
+    memory: Bytes = 0
     #: Bytes; 0 = no limit.
-    disk: int = 0
+    disk: Bytes = 0
     #: Processes and threads; 0 = no limit.
     processes: int = 0
     #: Uuids.

@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from trainshed.core.names import SERVICE, JobUid, ReplicaId
+from trainshed.core.units import Nanos
 
 
 class Stream(enum.StrEnum):
@@ -54,7 +55,7 @@ class LogLine:
     #: Counts from 0 per replica and attempt without gaps.
     n: int
     #: Nanoseconds since the epoch; ascends strictly with `n`.
-    at: int
+    at: Nanos
     stream: Stream
     text: str
     severity: Severity
@@ -87,7 +88,7 @@ class LogLine:
 class LogCursor:
     """The place of one line in the merged order; as text it is a page token."""
 
-    at: int
+    at: Nanos
     replica: ReplicaId
     attempt: int
     n: int

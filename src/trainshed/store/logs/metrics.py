@@ -12,6 +12,7 @@ import msgspec
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.study.records import Measurement
+from trainshed.core.units import Nanos
 
 _PRIMARY = ReplicaId(0, 0)
 _MOST = 200_000
@@ -21,8 +22,8 @@ _MOST = 200_000
 class _Entry(msgspec.Struct, frozen=True):
     """Either the start of an incarnation or one report; times in ns since the epoch."""
 
-    started: int = 0
-    at: int = 0
+    started: Nanos = 0
+    at: Nanos = 0
     step: int = 0
     values: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
@@ -41,7 +42,7 @@ class MetricsReader:
         self._lock = threading.Lock()
         self._known: OrderedDict[JobUid, _Known] = OrderedDict()
 
-    def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
+    def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
         """All that a trial has measured in all its attempts and incarnations, one measurement per step,
         ascending by step; of each metric at each step the value that was reported last. The metrics of one
         measurement stand in the order of their names.
@@ -131,7 +132,7 @@ class _Known:
             self._taken[attempt] = taken + end
         return True
 
-    def measurements(self, started: int) -> tuple[Measurement, ...]:
+    def measurements(self, started: Nanos) -> tuple[Measurement, ...]:
         since = started or self._begun or self._first
         if since != self._since:
             self._since = since

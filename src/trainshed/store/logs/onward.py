@@ -12,6 +12,7 @@ from typing import Final
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
+from trainshed.core.units import Bytes
 from trainshed.store.logs.lines import LogPosition
 from trainshed.store.logs.segments import place_after
 
@@ -33,7 +34,7 @@ Write = Callable[[StreamSource, bytes], Texts]
 class _Kept:
     texts: Texts
     #: Bytes of the range.
-    size: int
+    size: Bytes
     #: The last news of the job when it was read.
     news: int
     #: There was more to be read behind it.

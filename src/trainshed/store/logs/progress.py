@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from trainshed.core.streams import Segment
+from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry
 
@@ -47,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
     """One report of a program on itself."""
 
     #: Nanoseconds.
-    at: int
+    at: Nanos
     #: 0 to 100; None = not said.
     percent: float | None = None
     #: Seconds.

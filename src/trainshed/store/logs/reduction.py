@@ -13,6 +13,7 @@ import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
+from trainshed.core.units import Nanos
 from trainshed.store.logs.segments import contents
 
 COUNTERS: Final = ("received_bytes", "sent_bytes")
@@ -37,7 +38,7 @@ class Sample:
     """What was reported last by then: numbers, or numbers by rank. Counters count from the start of the
     incarnation."""
 
-    at: int
+    at: Nanos
     metrics: Mapping[str, Metric]
 
 
@@ -47,7 +48,7 @@ class ReplicaReduction:
 
     replica: ReplicaId
     incarnation: int
-    started: int
+    started: Nanos
     samples: tuple[Sample, ...]
     #: The last sample is the last one.
     over: bool = False
@@ -81,9 +82,9 @@ class ReplicaReduction:
 class _Entry(msgspec.Struct, frozen=True):
     """A line: a start, or a sample."""
 
-    started: int = 0
+    started: Nanos = 0
     incarnation: int = 0
-    at: int = 0
+    at: Nanos = 0
     metrics: dict[str, int | float | list[int | float]] = msgspec.field(
         default_factory=dict[str, int | float | list[int | float]]
     )

@@ -12,6 +12,7 @@ import msgspec
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
+from trainshed.core.units import Bytes, Nanos
 from trainshed.store.logs.segments import contents
 
 
@@ -23,7 +24,7 @@ class GpuLook:
     busy: float | None
     used: int | None
     total: int | None
-    peak: int | None
+    peak: Bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,15 @@ class Look:
     """What a replica used by then."""
 
     #: Nanoseconds since the epoch.
-    at: int
+    at: Nanos
     #: Counts from the start of the incarnation, as does a GPU's `busy`.
     cpu: float
-    memory: int
-    peak: int
+    memory: Bytes
+    peak: Bytes
     processes: int
     gpus: tuple[GpuLook, ...] = ()
     #: Bytes that its files took; 0 = not known.
-    disk: int = 0
+    disk: Bytes = 0
     #: Bytes sent and received over TCP since the start; None = they are not counted.
     moved: tuple[int, int] | None = None
 
@@ -49,15 +50,15 @@ class Point:
     """What was used between two looks; memory and disk as at the second one."""
 
     #: Of the second look; ns since the epoch.
-    at: int
+    at: Nanos
     #: Processors at work on average.
     cpus: float
     #: Bytes.
-    memory: int
+    memory: Bytes
     #: Of each GPU the part of the time that it was at work; None = it does not tell.
     gpus: tuple[float | None, ...] = ()
     #: Bytes; 0 = not known.
-    disk: int = 0
+    disk: Bytes = 0
     #: Bytes a second that were sent and received; None = they are not counted.
     moved: tuple[float, float] | None = None
 
@@ -67,7 +68,7 @@ class Life:
     """One incarnation."""
 
     incarnation: int
-    started: int
+    started: Nanos
     #: Bytes of memory; 0 = none.
     limit: int = 0
     #: Processors that its machine has; 0 = not known.
@@ -150,19 +151,19 @@ class ReplicaUsage:
 class _Entry(msgspec.Struct, frozen=True):
     """A line: a start, or a look."""
 
-    started: int = 0
+    started: Nanos = 0
     incarnation: int = 0
     limit: int = 0
     cpus: int = 0
-    at: int = 0
+    at: Nanos = 0
     cpu: float = 0.0
-    memory: int = 0
-    peak: int = 0
+    memory: Bytes = 0
+    peak: Bytes = 0
     processes: int = 0
     gpus: list[str | list[float | None]] = msgspec.field(
         default_factory=list[str | list[float | None]]
     )
-    disk: int = 0
+    disk: Bytes = 0
     #: Bytes sent and received.
     net: tuple[int, int] | None = None
     last: bool = False

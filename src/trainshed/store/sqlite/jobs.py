@@ -14,6 +14,7 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.codec import (
     decode_job,
@@ -97,7 +98,7 @@ class SqliteIntake:
         await self._writer.run("tell_all", work)
 
     async def replace_labels(
-        self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: int
+        self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
     ) -> Work:
         encoded = encode_labels(labels)
 

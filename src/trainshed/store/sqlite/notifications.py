@@ -6,6 +6,7 @@ from typing import Any
 
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification, Occasion
+from trainshed.core.units import Nanos
 from trainshed.store.notifications import Outgoing
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
@@ -30,7 +31,7 @@ class SqliteNotifications:
 
         return self._snapshots.here(read)
 
-    async def put_off(self, id_: int, due: int) -> None:
+    async def put_off(self, id_: int, due: Nanos) -> None:
         await self._execute("put_off", {"id": id_, "due": due})
 
     async def remove(self, id_: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trainshed.core.errors import NotFound
 from trainshed.core.secrets import SecretRef
+from trainshed.core.units import Nanos
 from trainshed.store.secrets import Sealed, SecretVersion, Stored
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
@@ -17,7 +18,7 @@ class SqliteSecrets:
         self._snapshots = snapshots
 
     async def add(
-        self, project_id: str, name: str, created: int, seal: Callable[[int], bytes]
+        self, project_id: str, name: str, created: Nanos, seal: Callable[[int], bytes]
     ) -> SecretVersion:
         key = {"project_id": project_id, "name": name}
 
@@ -71,7 +72,7 @@ class SqliteSecrets:
 
         return await self._writer.run("reseal_secrets", work)
 
-    async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: int) -> None:
+    async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: Nanos) -> None:
         rows = [
             {"project_id": project_id, "name": name, "version": version, "at": at}
             for name, version in used

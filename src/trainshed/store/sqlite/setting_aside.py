@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from trainshed.core.errors import Unavailable
+from trainshed.core.units import Nanos
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_writer
@@ -91,7 +92,7 @@ def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
 
 
 def set_aside(
-    connection: sqlite3.Connection, bad: UnreadableRecord, now: int
+    connection: sqlite3.Connection, bad: UnreadableRecord, now: Nanos
 ) -> list[RecordSetAside]:
     """Move every row with these bytes, in one transaction. One that was changed or removed since it was read
     stays."""

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
 from trainshed.core.names import StudyName
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
+from trainshed.core.units import Nanos
 from trainshed.store.codec import decode_measurement, decode_study, decode_trial, encode_study
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation
@@ -92,7 +93,7 @@ class SqliteStudies:
 
         await self._writer.run("set_study_state", work)
 
-    async def delete_study(self, name: StudyName, now: int) -> StudyUid:
+    async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
         def work(connection: sqlite3.Connection) -> tuple[StudyUid, bool]:
             uid = _study(connection, name).uid
             hide_study(connection, uid, name, now)
@@ -293,7 +294,7 @@ CHUNK: Final = 4_000
 """Rows of one transaction: some 20 ms."""
 
 
-def hide_study(connection: sqlite3.Connection, uid: StudyUid, name: StudyName, now: int) -> None:
+def hide_study(connection: sqlite3.Connection, uid: StudyUid, name: StudyName, now: Nanos) -> None:
     """From now on nobody finds the study; its names are free, and what runs for it has failed."""
     connection.execute(_DELETING["hide_study"], {"uid": uid})
     writes.fail_operations_of(connection, uid, str(name), now)

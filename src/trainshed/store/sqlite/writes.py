@@ -11,6 +11,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
+from trainshed.core.units import Nanos
 from trainshed.store.codec import (
     decode_operation,
     encode_details,
@@ -124,7 +125,7 @@ def delete_operation(connection: sqlite3.Connection, name: str) -> None:
 
 
 def fail_operations_of(
-    connection: sqlite3.Connection, study: StudyUid, name: str, now: int
+    connection: sqlite3.Connection, study: StudyUid, name: str, now: Nanos
 ) -> None:
     """What still runs for the study `name`, which is gone, ends with NOT_FOUND at `now`. It does not go with
     the study, so that who waits for it is told."""

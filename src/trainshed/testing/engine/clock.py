@@ -4,6 +4,8 @@ happen."""
 import heapq
 from collections.abc import Callable
 
+from trainshed.core.units import Nanos
+
 Happening = Callable[[], None]
 
 
@@ -12,7 +14,7 @@ class Clock:
     which it was put there. `wall`: what a clock on the wall shows, which may be set back, and forward
     again."""
 
-    def __init__(self, now: int = 0) -> None:
+    def __init__(self, now: Nanos = 0) -> None:
         self.now = now
         self._ahead_by = 0
         self._upcoming: list[tuple[int, int, Happening]] = []
@@ -26,7 +28,7 @@ class Clock:
         """It shows so many ns more than `now` from here on, fewer if that is negative."""
         self._ahead_by = ahead_by
 
-    def at(self, moment: int, happening: Happening) -> None:
+    def at(self, moment: Nanos, happening: Happening) -> None:
         """Let `happening` be called at `moment`, at once if that has passed. Nothing is ever taken back:
         whoever is called looks whether it still applies."""
         self._count += 1
@@ -39,7 +41,7 @@ class Clock:
         """When the next happening is due; None: nothing is ahead."""
         return self._upcoming[0][0] if self._upcoming else None
 
-    def advance(self, moment: int) -> None:
+    def advance(self, moment: Nanos) -> None:
         """Move on to `moment`; all that is due until then happens, each at its own time."""
         while self._upcoming and self._upcoming[0][0] <= moment:
             due, _, happening = heapq.heappop(self._upcoming)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trainshed.core.units import Nanos
 from trainshed.engines.port import EngineUnavailable, Node, NodeChanged, NodeState
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.events import FaultyEventBus
@@ -32,7 +33,7 @@ class Place:
     alive: bool = True
     gone: bool = False
     draining: bool = False
-    since: int = 0
+    since: Nanos = 0
 
     @property
     def state(self) -> NodeState:

@@ -17,6 +17,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     EngineEvent,
     ReplicaReport,
@@ -115,7 +116,7 @@ class Incarnation:
     script: Script
     node: str
     fate: Fate = Fate.STARTING
-    started: int = 0
+    started: Nanos = 0
     #: It was sent SIGTERM.
     stopped: bool = False
     #: It is to be stopped with this grace (nanoseconds) once its node can be reached; None = it is not.
@@ -228,7 +229,7 @@ class Processes:
         self._reported = reported
         self._earliest = 0
 
-    def no_starts_before(self, moment: int) -> None:
+    def no_starts_before(self, moment: Nanos) -> None:
         """There is no zygote until then."""
         self._earliest = max(self._earliest, moment)
 

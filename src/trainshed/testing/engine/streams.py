@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.study.records import Measurement
+from trainshed.core.units import Nanos
 from trainshed.testing.engine.programs import Reports
 
 
@@ -20,7 +21,7 @@ class Line:
     replica: ReplicaId
     incarnation: int
     n: int
-    at: int
+    at: Nanos
     text: str
 
 
@@ -32,7 +33,14 @@ class Journals:
         self._last: dict[tuple[JobUid, int, ReplicaId], Line] = {}
 
     def write(
-        self, uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, *, at: int, text: str
+        self,
+        uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        *,
+        at: Nanos,
+        text: str,
     ) -> Line:
         before = self._last.get((uid, attempt, replica))
         n, earliest = (before.n + 1, before.at + 1) if before else (0, 0)
@@ -94,13 +102,13 @@ class Notebooks:
         self._values: defaultdict[JobUid, dict[int, dict[str, float]]] = defaultdict(dict)
         self._last: dict[tuple[JobUid, int], int] = {}
 
-    def write(self, uid: JobUid, started: int, at: int, report: Reports) -> None:
+    def write(self, uid: JobUid, started: Nanos, at: Nanos, report: Reports) -> None:
         """`started`: when the program that reports was started, ns."""
         self._started.setdefault(uid, started)
         self._values[uid].setdefault(report.step, {})[report.metric] = report.value
         self._last[uid, report.step] = at
 
-    def measurements(self, job_uid: JobUid, started: int = 0) -> tuple[Measurement, ...]:
+    def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
         """Like `MetricsReader.measurements`: ascending by step, the metrics of each in the order of their
         names."""
         begin = started or self._started.get(job_uid, 0)

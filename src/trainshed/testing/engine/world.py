@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
@@ -226,7 +227,7 @@ class World:
         """Nothing starts until another zygote is there; what runs goes on."""
         self._processes.no_starts_before(self.clock.now + back_after)
 
-    def fail(self, until: int) -> None:
+    def fail(self, until: Nanos) -> None:
         """The engine answers nothing until then."""
         self.unavailable_until = max(self.unavailable_until, until)
 

@@ -20,6 +20,7 @@ from trainshed.core.datasets.schemas import FORMATS
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
+from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
@@ -54,7 +55,7 @@ def view(record: Dataset) -> Message:
     return message
 
 
-def read_new(given: Any, metadata: str | None, name: DatasetName, now: int) -> Dataset:
+def read_new(given: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
     """The record of a dataset to create. `metadata`: as it was sent, None where only the message is known.
     Raises InvalidRequest with all that is wrong."""
     public = wire_json.to_public(given)
@@ -195,7 +196,7 @@ def read_mask(paths: Iterable[str]) -> tuple[str, ...]:
     return given or UPDATABLE
 
 
-def updated(record: Dataset, given: Any, fields: tuple[str, ...], now: int) -> Dataset:
+def updated(record: Dataset, given: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
     """The dataset with the fields of the message. Raises InvalidRequest with all that is wrong, Aborted."""
     if given.etag not in ("", record.etag):
         raise Aborted(

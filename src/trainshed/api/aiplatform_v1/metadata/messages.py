@@ -15,6 +15,7 @@ from trainshed.core.metadata.merging import changed, merged
 from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 from trainshed.wire.finite import endless
@@ -123,7 +124,7 @@ def read_mask(paths: Iterable[str], kind: NodeKind) -> tuple[str, ...]:
     return read_update_mask(paths, _OF_KIND[kind], open_fields=("metadata",))
 
 
-def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: int) -> Node:
+def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: Nanos) -> Node:
     """The node after an update. Without a mask all that the request sets is taken over. `etag`: of the state
     that the request was made for, "" = any; runs of experiments take one that is not the newest and are
     merged. What changes nothing leaves the etag as it is. Raises Aborted."""

@@ -13,6 +13,7 @@ from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.tensorboards.records import BoardName, BoardResource, Level, ValueType
+from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
@@ -105,7 +106,7 @@ def value_number(value_type: ValueType | None) -> int:
     return 0 if value_type is None else 1 + list(ValueType).index(value_type)
 
 
-def read_new(message: Any, name: BoardName, uid: int, now: int) -> BoardResource:
+def read_new(message: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource:
     """The record of a resource to create. Raises InvalidRequest with all that is wrong."""
     faults = Faults()
     level = name.level
@@ -147,7 +148,7 @@ def read_mask(paths: Iterable[str], level: Level) -> tuple[str, ...]:
 
 
 def updated(
-    record: BoardResource, message: Any, fields: tuple[str, ...], now: int
+    record: BoardResource, message: Any, fields: tuple[str, ...], now: Nanos
 ) -> BoardResource:
     """The record with the fields of the message. Raises InvalidRequest with all that is wrong."""
     faults = Faults()

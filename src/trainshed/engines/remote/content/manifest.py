@@ -7,6 +7,8 @@ interpreter. It lies at the same path on every node, because environments hold a
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainshed.core.units import Bytes
+
 BUILT = ".built"
 """The file of a finished unit; who uses the unit holds a shared lock on it
 (`trainshed.replica.supervisor.program`)."""
@@ -22,7 +24,7 @@ class Unit:
     #: Tells its content from any other (`trees.Identity`).
     digest: str
     #: Of its files.
-    bytes: int
+    bytes: Bytes
     #: All of its bytecode is there; another time there may be more.
     is_compiled: bool
     #: (directory, permission bits) of those that it lies in, from the outermost that belongs to the service.

@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from trainshed.core.units import Bytes
 from trainshed.engines.remote.content.manifest import BUILT, Unit
 
 STATE = ".node"
@@ -34,7 +35,7 @@ class Record:
 
     path: str
     digest: str
-    bytes: int
+    bytes: Bytes
     is_compiled: bool
     #: The boot in which it was fetched; "" = all of it is known to be on disk.
     boot: str
