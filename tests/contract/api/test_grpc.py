@@ -17,6 +17,7 @@ from trainshed.api.calls import call as api_call
 from trainshed.api.calls.call import Call
 from trainshed.api.rest import RestSurface
 from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
+from trainshed.store.port import NewWork
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool as wire_pool
 
@@ -157,24 +158,18 @@ async def test_a_refusal_too_long_for_a_trailer_still_arrives(house: GrpcHouse) 
     assert listed[-1].description.startswith(f"... and {90 - (len(listed) - 1)} more")
 
 
-async def test_a_call_that_is_given_up_is_carried_out_whole(
-    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) -> None:
     """A job that is stored and never woken would wait for the next start of the service."""
     reached, go_on, woken = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    create = house.store.intake.create_job
+    create = house.services.create
 
-    async def slow(*arguments: Any, **named: Any) -> Any:
+    async def slow(*made: NewWork) -> None:
         reached.set()
         await go_on.wait()
-        return await create(*arguments, **named)
-
-    def submitted(work: Any) -> None:
-        house.woken.append(work.uid)
+        await create(*made)
         woken.set()
 
-    monkeypatch.setattr(type(house.store.intake), "create_job", staticmethod(slow))
-    object.__setattr__(house.services, "submitted", submitted)
+    object.__setattr__(house.services, "create", slow)
     request = wire_json.from_public(
         "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
     ).SerializeToString()

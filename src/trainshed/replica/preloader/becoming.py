@@ -49,7 +49,10 @@ def become(connection: socket.socket, root: str) -> None:
             resource.setrlimit(number, tuple(limits))
         os.chdir(second["directory"])
         _begin_again(first, second, root)
+        # As an interpreter finds them that begins, whatever the one who started the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     except (Exception, SystemExit) as error:  # Whatever it is, the program can start by itself.
         give_up(connection, "%s: %s" % (type(error).__name__, error))
     connection.sendall(b"started\n")
