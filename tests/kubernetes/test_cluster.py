@@ -148,6 +148,38 @@ def test_a_pod_that_fits_nowhere_waits_and_says_why(cluster: KubernetesLab, tmp_
     staged(body)(None, engine_lab(cluster, tmp_path))
 
 
+def test_a_pod_beyond_its_namespaces_quota_waits_and_says_why(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none-at-all"},
+        "spec": {"hard": {"pods": "0"}},
+    }
+
+    async def body(_: object, stage: Stage) -> None:
+        cluster.kubectl("apply", "-f", "-", given=json.dumps(quota))
+        try:
+            [request] = requests_for(uid := stage.job(), "node1", PRIMARY)
+            with pytest.raises(EngineUnavailable):
+                await stage.engine.allocate(uid, 1, [request])
+            await stage.until(
+                lambda: any(
+                    isinstance(event, StartWaits) and event.delay for event in stage.events
+                ),
+                "why it waits",
+            )
+            [told, *_] = [e.delay for e in stage.events if isinstance(e, StartWaits) and e.delay]
+            assert told.word == "ExceededQuota" and "quota" in told.message
+            assert not our_pods(cluster)
+        finally:
+            cluster.kubectl("delete", "resourcequota", "none-at-all")
+        await stage.allocate(uid)
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
 def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
     """By its name, and by the labels that tools look at; nothing in it is secret, or a user's."""
 
