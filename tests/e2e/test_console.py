@@ -189,7 +189,7 @@ def test_a_log_of_many_lines_is_a_window(service: Service, enter: Callable[..., 
         expect(log.locator(".log-line").last).not_to_have_text(before)
     assert log.locator(".log-line").count() <= 3_500
     page.get_by_label("Search in the log").fill("line 4711")
-    expect(log.locator(".log-line")).to_have_count(11)
+    expect(log.locator(".log-line")).to_have_count(11, timeout=20_000)
 
 
 FREEZES = """() => { window.freezes = [0];
