@@ -2,27 +2,23 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trainshed.engines.kubernetes.manifests import DIRECTORY
 from trainshed.engines.kubernetes.settings import KubernetesSettings, parse
 from trainshed.engines.local import machine
-from trainshed.engines.local.autopsies import Keeping
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
-from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import EVERYBODYS, Library
 from trainshed.engines.remote.credentials import Credential, Issuer
-from trainshed.engines.remote.engine import PORT, RemoteEngine
+from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import AgentCommand, RemoteOptions
+from trainshed.engines.remote.surroundings import doors, engine_here, last_port, told_to_agents
 from trainshed.engines.streams import FileStreams
 
 _AGENTS: Final = f"{DIRECTORY}/agents"
@@ -49,15 +45,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         ) from failure
     directory = context.data / "engines" / "kubernetes"
     identity = machine.identity(context.data)
-    doors = {
-        door: path
-        for door, path in (
-            ("buckets", context.access.storage_socket),
-            ("rest", context.access.rest_socket),
-            ("grpc", context.access.grpc_socket),
-        )
-        if path is not None
-    }
     code = _Code(settings.python)
     options = RemoteOptions(
         identity=identity,
@@ -65,7 +52,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         lease=settings.lease,
         # A node that is only not heard of is waited for (`look.node_state`).
         down_is_lost=True,
-        agent=partial(_document, context, settings, tuple(doors)),
+        agent=partial(_document, context, settings),
         command=code.command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
@@ -81,9 +68,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         return Hub(
             Issuer.open(directory / "authority", options.now),
             host=settings.host,
-            port=settings.port or _last_port(directory),
+            port=settings.port or last_port(directory),
             received=News,
-            doors=doors,
+            doors=doors(context),
             admits=agents.admits,
             serve=agents.serve,
             introduction=agents.may_introduce,
@@ -91,14 +78,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
             dialled=settings.service_address,
         )
 
-    zygote = context.zygote if isinstance(context.zygote, ZygoteHandle) else None
-    here = Options(
-        hidden=context.hidden,
-        visible=context.rules.visible,
-        level=context.rules.isolation,
-        keeping=Keeping(context.rules.autopsy_ttl, context.rules.autopsy_limit),
-        now=context.now,
-    )
     cluster = KubernetesCluster(
         settings,
         identity,
@@ -112,7 +91,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         FileStreams(context.data / "logs"),
         options,
         new_hub,
-        here=LocalEngine(directory / "here", here, zygote=zygote),
+        here=engine_here(context, directory / "here"),
     )
 
 
@@ -144,40 +123,19 @@ class _Code:
 def _document(
     context: EngineContext,
     settings: KubernetesSettings,
-    doors: tuple[str, ...],
     *,
     credential: Credential,
-    **own: object,
+    **own: Any,
 ) -> AgentDocument:
     """What all agents are told, and what is one's own."""
     own["address"] = ""  # Its Pod's, whatever the node's is.
     return AgentDocument(
         credential=replace(credential, host=settings.service_address),
         directory=_AGENTS,
-        level=context.rules.isolation,
-        processes=context.rules.max_processes,
-        usage_every=context.rules.usage_every,
-        disk_enforced=context.rules.enforce_disk,
-        hidden=tuple(map(str, context.hidden)),
-        visible=tuple(map(str, context.rules.visible)),
-        interception=_text(context.access.certificate),
-        trust=_text(context.access.trust),
-        doors=doors,
         cache=str(context.cache),
         cache_limit=round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         grace=settings.grace,
-        **own,  # pyright: ignore[reportArgumentType] `RemoteOptions.agent` says which
+        # What is its own, `RemoteOptions.agent` says.
+        **(told_to_agents(context) | own),
     )
-
-
-def _text(path: Path | None) -> str:
-    return path.read_text("utf-8") if path is not None and path.exists() else ""
-
-
-def _last_port(directory: Path) -> int:
-    """Where agents of jobs that run will call; 0 = nowhere yet."""
-    try:
-        return int((directory / PORT).read_text())
-    except (FileNotFoundError, ValueError):
-        return 0

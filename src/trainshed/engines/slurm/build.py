@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trainshed.engines.local import machine
-from trainshed.engines.local.autopsies import Keeping
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
-from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
@@ -19,11 +16,12 @@ from trainshed.engines.remote.cluster import Cluster
 from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Credential, Issuer
-from trainshed.engines.remote.engine import PORT, RemoteEngine
+from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import AgentCommand, RemoteOptions, module_command
+from trainshed.engines.remote.surroundings import doors, engine_here, last_port, told_to_agents
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
 from trainshed.engines.slurm.users import look_up, node_directory
@@ -43,21 +41,12 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         _open_cache(context.cache)
     directory = context.data / "engines" / "slurm"
     identity = machine.identity(context.data)
-    doors = {
-        door: path
-        for door, path in (
-            ("buckets", context.access.storage_socket),
-            ("rest", context.access.rest_socket),
-            ("grpc", context.access.grpc_socket),
-        )
-        if path is not None
-    }
     options = RemoteOptions(
         identity=identity,
         directory=directory,
         lease=settings.lease,
         down_is_lost=settings.down_is_lost,
-        agent=partial(_document, context, settings, tuple(doors)),
+        agent=partial(_document, context, settings),
         command=_command(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
@@ -74,9 +63,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         return Hub(
             Issuer.open(directory / "authority", time.time),
             host=settings.host,
-            port=settings.port or _last_port(directory),
+            port=settings.port or last_port(directory),
             received=News,
-            doors=doors,
+            doors=doors(context),
             admits=agents.admits,
             serve=agents.serve,
             introduction=agents.may_introduce,
@@ -84,20 +73,12 @@ def new_engine(context: EngineContext) -> RemoteEngine:
             dialled=settings.service_address,
         )
 
-    zygote = context.zygote if isinstance(context.zygote, ZygoteHandle) else None
-    here = Options(
-        hidden=context.hidden,
-        visible=context.rules.visible,
-        level=context.rules.isolation,
-        keeping=Keeping(context.rules.autopsy_ttl, context.rules.autopsy_limit),
-        now=context.now,
-    )
     return RemoteEngine(
         _cluster(settings, identity),
         FileStreams(context.data / "logs"),
         options,
         new_hub,
-        here=LocalEngine(directory / "here", here, zygote=zygote),
+        here=engine_here(context, directory / "here"),
     )
 
 
@@ -159,12 +140,11 @@ def _directories(settings: SlurmSettings) -> tuple[str, ...]:
 def _document(
     context: EngineContext,
     settings: SlurmSettings,
-    doors: tuple[str, ...],
     *,
     node: str,
     user: str,
     credential: Credential,
-    **own: object,
+    **own: Any,
 ) -> AgentDocument:
     """What all agents are told, and what is one's own."""
     settings = _of_node(settings, node)
@@ -173,20 +153,12 @@ def _document(
         user=user,
         credential=replace(credential, host=settings.service_address),
         directory=node_directory(settings, look_up(user) if user else None),
-        level=context.rules.isolation,
-        processes=context.rules.max_processes,
-        usage_every=context.rules.usage_every,
-        disk_enforced=context.rules.enforce_disk,
-        hidden=tuple(map(str, context.hidden)),
-        visible=tuple(map(str, context.rules.visible)),
-        interception=_text(context.access.certificate),
-        trust=_text(context.access.trust),
-        doors=doors,
         cache="" if settings.shared else str(context.cache),
         cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
-        **own,  # pyright: ignore[reportArgumentType] `RemoteOptions.agent` says which
+        # What is its own, `RemoteOptions.agent` says.
+        **(told_to_agents(context) | own),
     )
 
 
@@ -211,15 +183,3 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
         return AgentCommand(made[key].argv, made[key].parcel)
 
     return command
-
-
-def _text(path: Path | None) -> str:
-    return path.read_text("utf-8") if path is not None and path.exists() else ""
-
-
-def _last_port(directory: Path) -> int:
-    """Where agents of jobs that run will call; 0 = nowhere yet."""
-    try:
-        return int((directory / PORT).read_text())
-    except (FileNotFoundError, ValueError):
-        return 0
