@@ -132,7 +132,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "stale commit's events dropped",
-        _CONTROLLER + "controller.py",
+        _CONTROLLER + "mailboxes.py",
         "                stale += 1\n                self._put_back(uid, mailbox)\n",
         "                stale += 1\n                self._mailboxes[uid].reload = True\n",
         "The end of a replica is forgotten because a user cancelled in that moment.",
@@ -167,7 +167,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "alarm rings early",
-        _CONTROLLER + "controller.py",
+        _CONTROLLER + "alarms.py",
         "        if self._now() < deadline.at:\n",
         "        if self._now() < 0:\n",
         "After a day of waiting, or when the clock was set back, a limit is met before its time.",

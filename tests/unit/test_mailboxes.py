@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from tests.sim import virtual
-from trainshed.controller import controller
-from trainshed.controller.controller import Mailbox, Mailboxes
+from trainshed.controller import mailboxes
+from trainshed.controller.mailboxes import Mailbox, Mailboxes
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event, PauseOver
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
@@ -104,7 +104,7 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
 ) -> None:
     """spec/operations#errors: what the operator is to do, and no stacks of ours; they would fill what is left
     of the disk."""
-    monkeypatch.setattr(controller, "_PAUSE", 0.0)
+    monkeypatch.setattr(mailboxes, "_PAUSE", 0.0)
     tries, stored = 0, asyncio.Event()
 
     async def apply(uid: JobUid, mailbox: Mailbox) -> None:

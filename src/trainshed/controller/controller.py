@@ -3,18 +3,17 @@
 Level-triggered: everything it does follows from the stored job, so a restart only has to look again. No
 polling: jobs are woken by requests, engine events, deadlines, decisions of the scheduler and their own
 carriers. What wakes a job is its mailbox, drained by a task of its own so that no two changes of one job run
-together, or the alarm of its earliest deadline, derived from the stored job. Over 600 lines, because these
-and the commit read and write one table of jobs in hand.
+together, or the alarm of its earliest deadline, derived from the stored job. Over 600 lines, because what is
+decided, committed and carried out reads and writes one table of jobs in hand.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from trainshed.controller.alarms import LONGEST_DELAY, Alarms
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier, preparation_message, ready
 from trainshed.controller.curves import JobCurves
@@ -25,6 +24,7 @@ from trainshed.controller.leftovers import (
     settle_leftovers,
     settle_unknown,
 )
+from trainshed.controller.mailboxes import Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
 from trainshed.controller.ports import Ports
@@ -70,20 +70,6 @@ from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
 
-_LONGEST_DELAY = 24 * 3600.0
-"""Seconds; a later deadline is looked at again then, so that a changed clock is noticed."""
-_STALE_LIMIT = 20
-"""Commits in a row that may find the job changed; more mean that another service has taken the lead."""
-_GATHER = 0.05
-"""Seconds for which events are gathered of which more are sure to come, and not longer than until the last of
-them. A gang's start, or its end, is then a commit or two, and the processors are its programs'."""
-_MOST = 50
-"""Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the
-loop."""
-_PAUSE = 1.0
-"""Seconds before what could not be stored is tried again."""
-_TOLD_EVERY = 60
-"""Tries in a row that fail alike, of which one is told: the log may lie on the disk that is full."""
 _TIDY = 10.0
 """Seconds that a stopping service gives at most to the clearing up after finished jobs. What a cluster is not
 given back by then it holds until the next start."""
@@ -95,174 +81,7 @@ _CROWD = 100
 _TURN = 0.02
 """Seconds after which others on the event loop have their turn while jobs are taken in at the start."""
 
-_OF_A_GANG = (ReplicaStarted, ReplicaExited, ReplicaLost)
-"""What comes from each of its replicas."""
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
-
-
-@dataclass(slots=True)
-class Mailbox:
-    """What came in for one job and is not applied yet."""
-
-    events: list[Event] = field(default_factory=list[Event])
-    #: The stored job may have changed: it is loaded again.
-    reload: bool = False
-    #: So many events are waited for, as far as they are such as come from all of a gang; 0 = nobody waits.
-    awaited: int = 0
-    #: Set when all of them have come in, or something else has.
-    is_complete: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class Mailboxes:
-    """`apply`: takes in what came for a job; StaleCommit means that it is to be applied to the job as it is
-    then. `expected`: how many events like these, which come from all of a gang, come in soon; 0 = they are of
-    other kinds."""
-
-    def __init__(
-        self,
-        apply: Callable[[JobUid, Mailbox], Awaitable[None]],
-        expected: Callable[[JobUid, Mailbox], int],
-    ) -> None:
-        self._apply = apply
-        self._expected = expected
-        self._mailboxes: defaultdict[JobUid, Mailbox] = defaultdict(Mailbox)
-        self._busy: dict[JobUid, asyncio.Task[None]] = {}
-        self._held: set[JobUid] = set()
-        self._closing = False
-
-    def wake(self, uid: JobUid) -> None:
-        """The stored job was changed by somebody else, or is new."""
-        mailbox = self._mailboxes[uid]
-        mailbox.reload = True
-        mailbox.is_complete.set()
-        self._ensure_busy(uid)
-
-    def look(self, uid: JobUid) -> None:
-        """What the controller has of a job is as it is stored, and was not looked at yet."""
-        self._mailboxes.setdefault(uid, Mailbox())
-        self._ensure_busy(uid)
-
-    def add(self, uid: JobUid, event: Event) -> None:
-        """Something happened to a job."""
-        mailbox = self._mailboxes[uid]
-        mailbox.events.append(event)
-        if len(mailbox.events) >= mailbox.awaited or not isinstance(event, _OF_A_GANG):
-            mailbox.is_complete.set()
-        self._ensure_busy(uid)
-
-    def hold(self, uid: JobUid) -> None:
-        """Keep what comes in for a job that is just being stored, until `release` or `drop`."""
-        self._held.add(uid)
-
-    def release(self, uid: JobUid) -> None:
-        """It is stored: take in what has come meanwhile."""
-        self._held.discard(uid)
-        if uid in self._mailboxes:
-            self._ensure_busy(uid)
-
-    def drop(self, uid: JobUid) -> None:
-        """It was not stored: there is nobody whom anything can have happened to."""
-        self._held.discard(uid)
-        self._mailboxes.pop(uid, None)
-
-    def close(self) -> tuple[asyncio.Task[None], ...]:
-        """Begin nothing more; returns what still works."""
-        self._closing = True
-        return tuple(self._busy.values())
-
-    def _ensure_busy(self, uid: JobUid) -> None:
-        if uid not in self._busy and uid not in self._held and not self._closing:
-            self._busy[uid] = keep(partial(self._drain, uid), f"job {uid}: taking in its events")
-
-    async def _drain(self, uid: JobUid) -> None:
-        """Apply all that came in for one job, until nothing is left."""
-        stale = refused = 0
-        while uid in self._mailboxes and not self._closing:
-            await self._gather(uid)
-            mailbox = self._take(uid)
-            try:
-                await self._apply(uid, mailbox)
-                stale = refused = 0
-            except StaleCommit:
-                # A request wrote in between: look at the job again and apply the same events to it.
-                stale += 1
-                self._put_back(uid, mailbox)
-                if stale > _STALE_LIMIT:
-                    about(log, uid).error("changes under this service; has another one taken over?")
-                    await asyncio.sleep(_PAUSE)
-            except (EngineUnavailable, Unavailable) as failure:
-                if refused % _TOLD_EVERY == 0:
-                    about(log, uid).warning("%s; it is tried once more each second", failure)
-                refused += 1
-                self._put_back(uid, mailbox)
-                await asyncio.sleep(_PAUSE)
-            except Exception:
-                # As broad as this: events are acknowledged once they are here, and must not be lost for a bug
-                # in one step.
-                about(log, uid).exception("events not stored; once more in a second")
-                self._put_back(uid, mailbox)
-                await asyncio.sleep(_PAUSE)
-        del self._busy[uid]
-
-    async def _gather(self, uid: JobUid) -> None:
-        mailbox = self._mailboxes[uid]
-        mailbox.awaited = self._expected(uid, mailbox)
-        if len(mailbox.events) < mailbox.awaited:
-            mailbox.is_complete.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GATHER):
-                    await mailbox.is_complete.wait()
-        mailbox.awaited = 0
-
-    def _take(self, uid: JobUid) -> Mailbox:
-        """What came in, or as much of it as is taken in at once; the rest stays."""
-        mailbox = self._mailboxes.pop(uid)
-        if len(mailbox.events) > _MOST:
-            self._mailboxes[uid].events = mailbox.events[_MOST:]
-            mailbox.events = mailbox.events[:_MOST]
-        return mailbox
-
-    def _put_back(self, uid: JobUid, mailbox: Mailbox) -> None:
-        self._mailboxes[uid].events[:0] = mailbox.events
-        self._mailboxes[uid].reload = True
-
-
-class Alarms:
-    """One pending wake-up per job, on the running event loop."""
-
-    def __init__(self, now: Callable[[], int], ring: Callable[[JobUid, Deadline], None]) -> None:
-        self._now = now
-        self._ring = ring
-        self._pending: dict[JobUid, tuple[Deadline, asyncio.TimerHandle]] = {}
-
-    def set(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
-        """Replace the job's alarm by its earliest deadline; none clears it."""
-        earliest = min(deadlines, key=lambda deadline: deadline.at, default=None)
-        pending = self._pending.get(uid)
-        if pending is not None:
-            if pending[0] == earliest:
-                return
-            pending[1].cancel()
-            del self._pending[uid]
-        if earliest is not None:
-            self._arm(uid, earliest)
-
-    def close(self) -> None:
-        for _, handle in self._pending.values():
-            handle.cancel()
-        self._pending.clear()
-
-    def _arm(self, uid: JobUid, deadline: Deadline) -> None:
-        delay = min(max(deadline.at - self._now(), 0) / 1e9, _LONGEST_DELAY)
-        handle = asyncio.get_running_loop().call_later(delay, self._check, uid, deadline)
-        self._pending[uid] = (deadline, handle)
-
-    def _check(self, uid: JobUid, deadline: Deadline) -> None:
-        del self._pending[uid]
-        if self._now() < deadline.at:
-            self._arm(uid, deadline)
-        else:
-            self._ring(uid, deadline)
 
 
 @dataclass(slots=True)
@@ -765,7 +584,7 @@ class Controller:
             self._next_decision.cancel()
         delay = max(at - self._now(), 0) / 1e9
         loop = asyncio.get_running_loop()
-        self._next_decision = loop.call_later(min(delay, _LONGEST_DELAY), self._time_passed)
+        self._next_decision = loop.call_later(min(delay, LONGEST_DELAY), self._time_passed)
 
     def _time_passed(self) -> None:
         self._capacity.time_passed()
@@ -824,6 +643,3 @@ class Controller:
     def _wake_measured(self, parent: JobUid) -> None:
         del self._measured[parent]
         self.wake(parent)
-
-
-log = logging.getLogger(__name__)
