@@ -64,8 +64,8 @@ def test_everything_that_is_wrong_with_where_machines_go_is_named_at_once() -> N
     lines = str(caught.value).splitlines()
     assert "no machine type is called 'n1-standard-3'. Did you mean n1-standard-4?" in lines[0]
     assert "machines[1]: it names neither types nor accelerators" in lines[1]
-    assert "machines[2].extra: --qos has a setting of its own" in lines[2]
-    assert "machines[2].accelerators: there is no accelerator type 'A100'" in lines[3]
+    assert "machines[2].accelerators: there is no accelerator type 'A100'" in lines[2]
+    assert "machines[2].extra: --qos has a setting of its own" in lines[3]
     assert len(lines) == 4
 
 

@@ -3,17 +3,12 @@
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
-from trainshed.core.catalog.accelerators import accelerator_types
-from trainshed.core.catalog.machines import closest, machine_types
-from trainshed.core.names import Api
-from trainshed.core.routes import MachineWanted, Route
-from trainshed.engines.tables import unknown_accelerators, wrong_fields
+from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _Namespace = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$")]
@@ -157,7 +152,7 @@ def parse(table: Mapping[str, Any]) -> KubernetesSettings:
         )
     if not wrong:
         settings = msgspec.convert(dict(table), KubernetesSettings)
-        wrong = [*_wrong_accelerators(settings), *_wrong_machines(settings)]
+        wrong = [*_wrong_accelerators(settings), *wrong_machines(settings.machines, "kubernetes")]
         if not wrong:
             return settings
     raise ValueError("\n".join(f"[engines.kubernetes] {line}" for line in wrong))
@@ -198,30 +193,4 @@ def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
                 f"accelerators.{name}: {one.resource} on the same nodes stands for {other} already; tell "
                 "them apart by node_selector"
             )
-    return wrong
-
-
-def _wrong_machines(settings: KubernetesSettings) -> list[str]:
-    wrong: list[str] = []
-    types, devices = machine_types(), {name for api in Api for name in accelerator_types(api)}
-    left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
-    for number, one in enumerate(settings.machines):
-        at = f"machines[{number}]."
-        unknown = list(unknown_accelerators(one.accelerators))
-        wrong += [f"{at}accelerators: {line}" for line in unknown]
-        strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
-        for name in strange:
-            hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
-            wrong.append(f"{at}types: no machine type is called {name!r}.{hint}")
-        mine = {m for m in left if Route(tuple(one.types), tuple(one.accelerators)).is_for(m)}
-        if not mine and not strange and not unknown:
-            wrong.append(
-                f"machines[{number}]: those before it are for all of its machines already; put it before them"
-            )
-        if not one.types and not one.accelerators:
-            wrong.append(
-                f"machines[{number}]: it names neither types nor accelerators; what is for all machines "
-                "is said in [engines.kubernetes] itself"
-            )
-        left -= mine
     return wrong

@@ -6,17 +6,14 @@ import re
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
-from trainshed.core.catalog.accelerators import accelerator_types
-from trainshed.core.catalog.machines import closest, machine_types
+from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
-from trainshed.core.routes import MachineWanted, Route
-from trainshed.engines.tables import unknown_accelerators, wrong_fields
+from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 
 _Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+-]{0,200}$")]
 _Directory = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]{0,500})?$")]
@@ -303,39 +300,20 @@ def _wrong_accelerators(settings: SlurmSettings) -> list[str]:
 
 
 def _wrong_machines(settings: SlurmSettings) -> list[str]:
-    wrong: list[str] = []
-    types, devices = machine_types(), {name for api in Api for name in accelerator_types(api)}
-    left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
+    wrong = wrong_machines(settings.machines, "slurm")
     kinds = {("gpu", kind): name for name, kind in settings.accelerators.items()}
     for number, one in enumerate(settings.machines):
         at = f"machines[{number}]."
         wrong += _wrong_extra(one.extra or (), at)
-        unknown = list(unknown_accelerators(one.accelerators))
-        wrong += [f"{at}accelerators: {line}" for line in unknown]
-        strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
-        for name in strange:
-            hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
-            wrong.append(f"{at}types: no machine type is called {name!r}.{hint}")
-        if one.gres:
-            if len(one.accelerators) != 1:
-                wrong.append(
-                    f"{at}gres: {one.gres!r} stands for one accelerator type; "
-                    "accelerators must name it, alone"
-                )
-            else:
-                name, _, kind = one.gres.partition(":")
-                public = kinds.setdefault((name, kind), one.accelerators[0])
-                if public != one.accelerators[0]:
-                    wrong.append(f"{at}gres: {one.gres!r} stands for {public} already")
-        mine = {m for m in left if Route(tuple(one.types), tuple(one.accelerators)).is_for(m)}
-        if not mine and not strange and not unknown:
+        if not one.gres:
+            continue
+        if len(one.accelerators) != 1:
             wrong.append(
-                f"machines[{number}]: those before it are for all of its machines already; put it before them"
+                f"{at}gres: {one.gres!r} stands for one accelerator type; accelerators must name it, alone"
             )
-        if not one.types and not one.accelerators:
-            wrong.append(
-                f"machines[{number}]: it names neither types nor accelerators; what is for all machines "
-                "is said in [engines.slurm] itself"
-            )
-        left -= mine
+            continue
+        name, _, kind = one.gres.partition(":")
+        public = kinds.setdefault((name, kind), one.accelerators[0])
+        if public != one.accelerators[0]:
+            wrong.append(f"{at}gres: {one.gres!r} stands for {public} already")
     return wrong
