@@ -146,10 +146,10 @@ def test_a_connection_that_has_just_ended_keeps_nobody_from_looking_after_the_ot
         def post(self, order: messages.Order) -> None:
             raise ChannelClosed("The connection has ended.")
 
-    handle = AgentHandle("labs-1-1-0/a", JobUid(1), 1, 0, "a")
+    handle = AgentHandle("labs-1-1-0/a", JobUid(1), 1, 0, "a", lease=1.0)
     handle.connect(cast("Any", Ended()))
     assert handle.is_connected
-    handle.post_alive()
+    handle.acknowledge(1)
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])

@@ -38,6 +38,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.remote.cluster import HoldName
 from trainshed.engines.remote.engine import RemoteEngine
+from trainshed.engines.remote.lease import beat, longest_silence
 
 _OWN = (
     *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
@@ -266,11 +267,50 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
             end = await stage.end(uid)
         finally:
             await lab.reconnect(stage.engine, slot.node)
-        assert time.monotonic() - cut > LEASE + 5
+        # It may have said its last word a moment before.
+        assert time.monotonic() - cut > longest_silence(LEASE) - 2 * beat(LEASE)
         assert isinstance(end, ReplicaLost)
         assert (end.loss, end.cause) == (Loss.NODE_FAILED, f"node {slot.node} is gone")
 
     staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+@pytest.mark.parametrize(
+    ("away", "dies"),
+    [(60.0, False), pytest.param(LEASE + 4, True, marks=pytest.mark.soak)],
+)
+def test_a_service_that_ends_as_it_should_may_be_away_for_longer(
+    tmp_path: Path, away: float, dies: bool
+) -> None:
+    """spec/invariants#one-incarnation. It has said for how long; a node that was lost meanwhile may have
+    programs that live for as long, and the next service knows that."""
+
+    async def body(_: object, stage: Stage) -> None:
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        [slot] = await stage.allocate(uid)
+        await stage.close()
+        if dies:
+            lab.freeze(slot.node, frozen=True)
+        else:
+            await asyncio.sleep(LEASE + 1)
+        stage.engine = lab.engine()
+        began = time.monotonic()
+        await stage.open()
+        if dies:
+            end = await stage.end(uid)
+            lab.freeze(slot.node, frozen=False)
+            assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
+            assert time.monotonic() - began > longest_silence(away)
+        else:
+            await stage.started(uid)
+            assert not stage.ends(uid)
+            assert len(stage.lines(uid)) == 1
+
+    staged(body)(None, RemoteLab(tmp_path, free_port(), down_is_lost=False, away=away))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")

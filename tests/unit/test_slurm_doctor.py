@@ -46,14 +46,14 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
 @pytest.mark.parametrize(
     ("slurm_waits", "lease", "told", "cause", "remedy"),
     [
-        # docs/slurm.md, "What is lost when": at most a third of it, or two lives may overlap.
-        ("300 sec", 100, "late", "145 s", "at most 36"),
-        ("300 sec", 300, "overlap", "100 s", "at most 100"),
-        ("300 sec", 101, "overlap", "101 s", "at most 100"),
-        ("90 sec", 60, "overlap", "60 s", "at most 30"),
-        ("9 sec", 20, "overlap", "9)", "at least 60"),
+        # docs/slurm.md, "What is lost when": five less than a third of it, or two lives may overlap.
+        ("300 sec", 96, "overlap", "100 s", "at most 95"),
+        ("300 sec", 300, "overlap", "305 s", "at most 95"),
+        ("90 sec", 60, "overlap", "65 s", "at most 25"),
+        ("9 sec", 20, "overlap", "9)", "at least 75"),
+        ("900 sec", 295, "late", "300 s", "at most 90"),
         # Slurm gives no node up.
-        ("0 sec", 300, "late", "345 s", "at most 36"),
+        ("0 sec", 300, "late", "305 s", "at most 90"),
     ],
 )
 def test_what_a_silent_node_may_cost_is_told(
@@ -66,7 +66,7 @@ def test_what_a_silent_node_may_cost_is_told(
 
 @pytest.mark.parametrize(
     ("slurm_waits", "lease", "after"),
-    [("300 sec", 36, "59 s"), ("60 sec", 30, "50 s"), ("5 sec", 20, "35 s"), ("0 sec", 20, "35 s")],
+    [("300 sec", 90, "95 s"), ("60 sec", 30, "35 s"), ("5 sec", 20, "25 s"), ("0 sec", 20, "25 s")],
 )
 def test_a_short_lease_is_good_whatever_slurms_patience(
     slurm_waits: str, lease: float, after: str

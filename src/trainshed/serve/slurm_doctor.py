@@ -16,8 +16,8 @@ from typing import Any
 
 import trainshed
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.agents import longest_silence
 from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
+from trainshed.engines.remote.lease import longest_silence
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
 from trainshed.engines.slurm.routes import Routes
@@ -26,10 +26,10 @@ from trainshed.engines.slurm.users import Users
 from trainshed.serve.findings import Finding, bad, good, less
 
 _TOLD_NODES = 5
-_LATE = 60
+_LATE = 120
 """Seconds after which a lost node is told late."""
-_SOON = 36
-"""Seconds of the longest lease with which it is not."""
+_SOON = 90
+"""Seconds of a lease with which it is not."""
 _PINGS = 3
 """Slurm pings a node so often within SlurmdTimeout: what was cut off from it just before the last of these is
 given up a part of that time later."""
@@ -263,23 +263,22 @@ def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = 
     """What a node that falls silent costs. `config`: as `commands.parse_config` has it. `lease`, in seconds,
     `down_is_lost`: of the settings. Pure."""
     patience = _seconds(config.get("slurmdtimeout", ""))
-    longest = patience // _PINGS
-    if down_is_lost and patience and lease > longest:
-        enough = f"SlurmdTimeout (slurm.conf) to at least {math.ceil(_PINGS * lease)}"
+    least = patience // _PINGS
+    lost = longest_silence(lease)
+    longest = least - math.ceil(lost - lease)
+    if down_is_lost and patience and lost > least:
+        enough = f"SlurmdTimeout (slurm.conf) to at least {math.ceil(_PINGS * lost)}"
         return less(
             "lost nodes",
             "lives of a replica may overlap: on a node that is cut off, and where it goes on.",
             cause=f"What runs on a node that Slurm gives up is lost at once (down_is_lost), which may be "
-            f"{longest} s after the node was cut off (SlurmdTimeout={patience}); programs there end after "
-            f"{lease:g} s (lease).",
+            f"{least} s after the node was cut off (SlurmdTimeout={patience}); programs there have ended "
+            f"after {lost:g} s (lease).",
             remedy=f"Take down_is_lost out of [engines.slurm], or set lease to at most {longest}: no longer "
             f"may the service be away then. Or set {enough}."
             if longest >= SHORTEST_LEASE
             else f"Take down_is_lost out of [engines.slurm], or set {enough}.",
         )
-    lost = longest_silence(lease)
-    if down_is_lost and patience:
-        lost = min(lost, patience * (1 + 1 / _PINGS))
     if lost > _LATE:
         return less(
             "lost nodes",

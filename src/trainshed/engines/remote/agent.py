@@ -52,6 +52,7 @@ from trainshed.engines.remote import first_start, messages, preflight, shared_fi
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
+from trainshed.engines.remote.lease import LAST_GRACE, Lease, beat
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.news import Known, Untold
@@ -73,8 +74,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two tries to reach the service."""
 _MIRROR_EVERY = 2.0
 """Seconds between two looks at files that nothing is told of, such as what replicas use."""
-_LAST_GRACE = 5 * 10**9
-"""ns that programs have when the lease is over."""
+_LOOK = 1.0
+"""Seconds between two looks at whether the lease is over, which may be sooner than it was."""
 _LAST_WORDS = 5.0
 """Seconds that the service has to be told of their ends."""
 _OVER = (
@@ -122,7 +123,7 @@ class Agent:
         self._cache = _cache(document)
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
-        self._heard = time.monotonic()
+        self._lease = Lease(document.lease, time.monotonic())
         #: What was seen of files that are shared, until it was sent that they answer again.
         self._files: list[messages.SharedFiles] = []
         #: The first call of the service; None = it was taken.
@@ -150,13 +151,11 @@ class Agent:
         leaving = begin(self._leaving.wait(), "waiting to be let go")
         try:
             while not self._leaving.is_set():
-                left = self._heard + self._document.lease - time.monotonic()
+                left = self._lease.until - time.monotonic()
                 if left <= 0:
-                    log.error(
-                        "the service was silent for %g s: programs are ended", self._document.lease
-                    )
+                    log.error("the service is silent, and the lease is over: programs are ended")
                     break
-                await asyncio.wait([leaving], timeout=left)
+                await asyncio.wait([leaving], timeout=min(left, _LOOK))
             self._is_over = True
             # Whoever has let it go knows.
             if not self._leaving.is_set():
@@ -226,11 +225,12 @@ class Agent:
                 capabilities=self._engine.capabilities(),
                 facts=first_start.facts_of(self._engine, self._document, self._address),
             )
+        said = time.monotonic()
         await connection.send(hello)
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
-        self._heard = time.monotonic()
+        self._lease.begin_anew(welcome.lease or self._lease.seconds, said)
         self._skew = time.time() - welcome.clock if welcome.clock else None
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
@@ -245,20 +245,28 @@ class Agent:
             self._untold.add(None, seen)
         self._untold.add(None, messages.Current())
         telling = keep(lambda: self._tell(connection), "telling the service")
+        beating = keep(lambda: self._beat(connection), "giving signs of life")
         doing: set[asyncio.Task[None]] = set()
         try:
             while True:
                 order = await connection.receive()
-                self._heard = time.monotonic()
                 if isinstance(order, messages.Alive):
-                    connection.post(messages.Beat())
+                    self._lease.acknowledge(order.number)
                     continue
                 task = begin(self._do(connection, order), "doing what the service asked for")
                 doing.add(task)
                 task.add_done_callback(doing.discard)
         finally:
             telling.cancel()
-            await asyncio.gather(telling, *doing, return_exceptions=True)
+            beating.cancel()
+            await asyncio.gather(telling, beating, *doing, return_exceptions=True)
+
+    async def _beat(self, connection: Connection) -> None:
+        """Have the lease renewed, for as long as there is a connection."""
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                connection.post(messages.Beat(self._lease.say(time.monotonic())))
+                await asyncio.sleep(beat(self._lease.seconds))
 
     async def _tell(self, connection: Connection) -> None:
         """What is new, each after the bytes of streams that it makes readable. Ends the connection if it
@@ -348,8 +356,10 @@ class Agent:
         await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
 
     async def _change(self, order: messages.Call) -> messages.AnyAnswer:
-        """From one attempt to another."""
+        """From one attempt to another, or from one service to the next."""
         match order:
+            case messages.Away(seconds=seconds):
+                self._lease.be_left_alone(seconds, time.monotonic())
             case messages.Rest():
                 await self._engine.release(self._job_uid, self._attempt)
                 if self._cache is not None:
@@ -507,7 +517,7 @@ class Agent:
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
-        await self._engine.stop(uid, attempt, _LAST_GRACE)
+        await self._engine.stop(uid, attempt, round(LAST_GRACE * 10**9))
         while True:
             try:
                 await self._engine.release(uid, attempt)

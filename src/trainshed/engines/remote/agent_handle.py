@@ -33,10 +33,14 @@ class AgentGone(EngineUnavailable):
 
 
 class AgentHandle:
-    """`name`: whom its certificate names."""
+    """`name`: whom its certificate names. `lease`: for how many seconds it may live without a word of the
+    service."""
 
-    def __init__(self, name: str, job_uid: JobUid, attempt: int, part: int, node: str) -> None:
+    def __init__(
+        self, name: str, job_uid: JobUid, attempt: int, part: int, node: str, *, lease: float
+    ) -> None:
         self.name = name
+        self.lease = lease
         self.job_uid = job_uid
         self.attempt = attempt
         #: Which of the attempt's holds it is in.
@@ -53,10 +57,12 @@ class AgentHandle:
         self.is_gone = False
         #: Since when it is not connected, in seconds of the monotonic clock; None = it is.
         self.silent_since: float | None = time.monotonic()
+        #: It was connected to this service once.
+        self.has_connected = False
         #: It has told all that it knew before it was connected.
         self.is_current = False
-        #: When it last said something, in seconds of the monotonic clock.
-        self.heard = 0.0
+        #: When it last said something, or could not have yet, in seconds of the monotonic clock.
+        self.heard = time.monotonic()
         #: Its connection was ended because nothing was heard on it any more.
         self.is_unheard = False
         #: The cluster is asked to start it just now.
@@ -80,6 +86,7 @@ class AgentHandle:
         """It can be asked from now on."""
         self._connection = connection
         self.silent_since = None
+        self.has_connected = True
         self.is_unheard = False
         self.is_current = False
         self.heard = time.monotonic()
@@ -121,12 +128,12 @@ class AgentHandle:
         self._fail("it is gone")
         self._changed.set()
 
-    def post_alive(self) -> None:
-        """Tell it that the service lives, and have it answer."""
+    def acknowledge(self, number: int) -> None:
+        """Tell it that its word of that number was heard."""
         if self._connection is not None:
             # It may just have ended, which whoever hears the agent out is about to learn.
             with contextlib.suppress(ChannelClosed):
-                self._connection.post(messages.Alive())
+                self._connection.post(messages.Alive(number))
 
     def cut(self) -> None:
         """End a connection on which nothing is heard."""

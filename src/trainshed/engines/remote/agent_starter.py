@@ -140,7 +140,7 @@ class AgentStarter:
         finally:
             agent.is_starting = False
             if not agent.is_connected:
-                agent.silent_since = time.monotonic()
+                agent.silent_since = agent.heard = time.monotonic()
 
     def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
         reports = self._cluster.report().nodes

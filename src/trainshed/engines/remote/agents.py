@@ -36,9 +36,11 @@ from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.known_nodes import KnownNodes
+from trainshed.engines.remote.lease import beat, longest_silence
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies, TornStream
 from trainshed.engines.remote.nodes import ClusterNodes
+from trainshed.engines.remote.promises import Promises
 from trainshed.engines.remote.records import Seat, place
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew
@@ -46,30 +48,18 @@ from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
-_LONGEST_BEAT = 20.0
-"""Seconds; a connection on which nothing comes for twice as long is ended, and the lease begins to run."""
 _TICK = 0.5
 """Seconds between two looks at which agents are silent."""
 _SETTLED = 1.0
 """Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
 _UNDECIDED = 30.0
 """Seconds of silence for which it is waited to be told who ended an agent's hold."""
-_MARGIN = 5.0
-"""Seconds after its lease until an agent counts as dead: its programs take their time to die."""
-
-
-def longest_silence(lease: float) -> float:
-    """Seconds from the last word of an agent until it counts as dead, whatever the cluster says."""
-    return 2 * _beat(lease) + lease + _MARGIN
-
-
-def _beat(lease: float) -> float:
-    """Seconds between two words to agents, each of which is answered."""
-    return min(lease / 4, _LONGEST_BEAT)
-
-
+_LOADING = 10.0
+"""Seconds that an agent may take from its start until it counts its lease."""
 _LEAVING = 10.0
 """Seconds that an agent has to clean up, before its node is given back."""
+_FAREWELL = 2.0
+"""Seconds that agents have to learn that the service ends."""
 
 _AT_FIRST = Capabilities(
     enforced_memory=True,
@@ -84,9 +74,9 @@ _AT_FIRST = Capabilities(
 
 
 class Agents:
-    """`identity`: what tells this service from others that use the cluster. `lease`: seconds without a word
-    of the service after which an agent ends its programs. `down_is_lost`: as in `RemoteOptions`. `library`:
-    what agents may be sent; None = nothing. `now`: seconds since the epoch."""
+    """`identity`: what tells this service from others that use the cluster. `lease`, `away`, `down_is_lost`:
+    as in `RemoteOptions`. `promises`: what agents of an earlier service were promised. `library`: what agents
+    may be sent; None = nothing. `now`: seconds since the epoch."""
 
     def __init__(
         self,
@@ -97,7 +87,9 @@ class Agents:
         streams: FileStreams,
         *,
         identity: str,
+        promises: Promises,
         lease: float,
+        away: float,
         down_is_lost: bool,
         library: Library | None,
         now: Callable[[], float],
@@ -112,8 +104,9 @@ class Agents:
         self._known = known
         self._streams = streams
         self._identity = identity
+        self._promises = promises
         self._lease = lease
-        self._beat = _beat(lease)
+        self._away = away
         self._down_is_lost = down_is_lost
         self._library = library
         self._now = now
@@ -128,12 +121,13 @@ class Agents:
         for gang in self._attempts.gangs.values():
             for where, start in gang.record.agents.items():
                 part, node = where.split("/", 1)
-                self.add(gang, int(part), node, start)
+                self.add(gang, int(part), node, start).lease = self._promises.longest
         self._tasks.keep(self._look_round, "looking after agents")
 
     async def close(self) -> None:
         """Let go of all of them; they run on."""
         await self._tasks.close()
+        await self._take_leave()
         await self.hub.close()
 
     # --- whom the hub admits ---
@@ -186,7 +180,12 @@ class Agents:
         """It may connect from now on. `start`: tells it from those that were there before."""
         hold = hold_name(self._identity, gang.record, part)
         agent = AgentHandle(
-            f"{hold}/{node}/{start}", gang.record.job_uid, gang.record.attempt, part, node
+            f"{hold}/{node}/{start}",
+            gang.record.job_uid,
+            gang.record.attempt,
+            part,
+            node,
+            lease=self._lease,
         )
         gang.agents[place(part, node)] = self._by_name[agent.name] = agent
         return agent
@@ -270,12 +269,14 @@ class Agents:
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
         mine = [seat.replica for seat in gang.seats_of(agent)]
         sizes = await asyncio.to_thread(copies.sizes, mine)
-        await connection.send(messages.Welcome(sizes, self._now()))
+        await connection.send(messages.Welcome(sizes, self._now(), self._lease))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
+            # It has read what it was welcomed with, whatever it was promised before.
+            agent.lease = self._lease
             if (now := self._gang(agent)) is not gang:
                 if now is None:
                     if isinstance(news, messages.Answer):
@@ -332,8 +333,8 @@ class Agents:
                 agent.caught_up()
             case messages.Ending():
                 agent.is_ending = True
-            case messages.Beat():
-                pass
+            case messages.Beat(number):
+                agent.acknowledge(number)
             case _:
                 raise ChannelClosed(f"{type(news).__name__} was not expected")
 
@@ -358,26 +359,45 @@ class Agents:
     # --- what is lost ---
 
     async def _look_round(self) -> None:
-        beat = 0.0
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
-            if now >= beat:
-                beat = now + self._beat
-                for agent in tuple(self._by_name.values()):
-                    agent.post_alive()
             agents = tuple(self._by_name.values())
             heard = {agent.node for agent in agents if agent.is_connected}
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > 2 * self._beat:
+                if agent.is_connected and now - agent.heard > 2 * beat(self._lease):
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
                     await self.lose(agent, end)
+            if self._promises.longest > self._lease and all(
+                agent.lease <= self._lease for agent in self._by_name.values()
+            ):
+                # If it cannot be written down, a later service waits for longer than it has to.
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(self._promises.fulfil)
+
+    async def _take_leave(self) -> None:
+        """Have agents go on for as long as the service may be away."""
+        agents = [agent for agent in self._by_name.values() if agent.is_connected]
+        if self._away <= self._lease or not agents:
+            return
+        try:
+            await asyncio.to_thread(self._promises.lengthen, self._away)
+            async with asyncio.timeout(_FAREWELL):
+                await asyncio.gather(
+                    *(
+                        agent.call(lambda number: messages.Away(number=number, seconds=self._away))
+                        for agent in agents
+                    ),
+                    return_exceptions=True,
+                )
+        except OSError as failure:
+            log.warning("agents end their programs %g s from now on: %s", self._lease, failure)
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
         """Why an agent that is silent counts as dead, and how its replicas were lost; None = it does not
@@ -386,7 +406,8 @@ class Agents:
         if agent.is_starting:
             return None
         silent = now - agent.silent_since
-        is_over = silent > self._lease + _MARGIN
+        longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
+        is_over = now - agent.heard > longest
         self._cluster.suspect(agent.node)
         report = self._cluster.report()
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
@@ -402,7 +423,7 @@ class Agents:
         if is_over:
             return HoldEnd(
                 Loss.AGENT_LOST,
-                f"node {agent.node} has not been heard of for {self._lease:g} s; its agent has ended "
+                f"node {agent.node} has not been heard of for {agent.lease:g} s; its agent has ended "
                 "its programs by then",
             )
         if is_down or not known or not is_settled:

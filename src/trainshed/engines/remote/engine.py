@@ -43,6 +43,7 @@ from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies
 from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import RemoteOptions
+from trainshed.engines.remote.promises import PROMISE, Promises
 from trainshed.engines.remote.records import place
 from trainshed.engines.remote.slots import SlotMaker
 from trainshed.engines.remote.terminals import RemoteTerminal
@@ -80,6 +81,7 @@ class RemoteEngine:
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
         self._known = KnownNodes(options.directory / KNOWN_NODES)
+        self._promises = Promises(options.directory / PROMISE, options.lease)
         self._agents = Agents(
             self._attempts,
             cluster,
@@ -87,7 +89,9 @@ class RemoteEngine:
             self._known,
             streams,
             identity=options.identity,
+            promises=self._promises,
             lease=options.lease,
+            away=options.away,
             down_is_lost=options.down_is_lost,
             library=options.library,
             now=options.now,
@@ -121,6 +125,7 @@ class RemoteEngine:
         await self._attempts.load()
         await self._nodes.load()
         await self._known.load()
+        await self._load_promises()
         try:
             await self._cluster.start()
         except (ClusterUnavailable, ClusterRefused) as failure:
@@ -395,6 +400,16 @@ class RemoteEngine:
         seat = gang.record.seat(replica) if gang else None
         agent = gang.agent(seat) if gang and seat else None
         return None if agent is None or agent.is_gone else agent
+
+    async def _load_promises(self) -> None:
+        """Raises EngineUnavailable."""
+        has_agents = any(gang.record.agents for gang in self._attempts.gangs.values())
+        try:
+            await asyncio.to_thread(self._promises.load, has_agents=has_agents)
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(
+                f"it is not known for how long agents of before may live: {error}"
+            ) from error
 
     async def _listen(self) -> None:
         """Where agents that run already will call again. Raises EngineUnavailable."""

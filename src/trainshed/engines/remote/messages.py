@@ -21,7 +21,7 @@ from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.credentials import Credential
 
-VERSION = 1
+VERSION = 2
 """Raised when one side could not understand the other any more."""
 
 
@@ -40,7 +40,7 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     #: Directory on the node in which it makes one of its own, and removes it.
     directory: str
-    #: Seconds without a word of the service after which it ends its programs, and itself.
+    #: Seconds without a word of the service after which it ends its programs, and itself (`lease`).
     lease: float
     #: Sandbox level that is demanded; "" = the strongest that works there.
     level: str = ""
@@ -91,10 +91,14 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     sizes: dict[str, dict[str, int]]
     #: The service's clock, in seconds since the epoch; 0 = it is not told.
     clock: float = 0.0
+    #: As in `AgentDocument`, from now on; 0 = as it was.
+    lease: float = 0.0
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """Said several times within a lease."""
+    """The answer to each `Beat`, by its number."""
+
+    number: int
 
 
 class Allocate(Call, frozen=True, tag=True):
@@ -208,6 +212,13 @@ class Adopt(Call, frozen=True, tag=True):
     sizes: dict[str, dict[str, int]]
 
 
+class Away(Call, frozen=True, tag=True):
+    """The service is about to end, as it should. For so many seconds nothing of what runs there begins
+    elsewhere, though nothing is heard of it."""
+
+    seconds: float
+
+
 class Leave(Call, frozen=True, tag=True):
     """Nothing lives there any more: remove what is left, and end."""
 
@@ -228,6 +239,7 @@ AnyCall = (
     | Reach
     | Rest
     | Adopt
+    | Away
     | Leave
 )
 """All that a service asks for."""
@@ -250,6 +262,7 @@ Order = (
     | Reach
     | Rest
     | Adopt
+    | Away
     | Leave
 )
 """All that a service says."""
@@ -385,7 +398,9 @@ class Ending(msgspec.Struct, frozen=True, tag=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """It lives. Said as often as the service says `Alive`, and in answer to it."""
+    """It lives. Said several times within a lease, which is renewed when that is answered."""
+
+    number: int
 
 
 AnyAnswer = Answer | Slots | FilesAt | Listening | Reached

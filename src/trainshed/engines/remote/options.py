@@ -31,6 +31,8 @@ class RemoteOptions:
     directory: Path
     #: Seconds without a word of the service after which an agent ends its programs.
     lease: float
+    #: The same once the service has said that it ends; no longer than `lease` = that.
+    away: float = 0.0
     #: What runs on a node that the cluster gives up is lost at once, though it may live until its agent's
     #: lease is over.
     down_is_lost: bool = False

@@ -45,6 +45,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         identity=identity,
         directory=directory,
         lease=settings.lease,
+        away=settings.away,
         down_is_lost=settings.down_is_lost,
         agent=partial(_document, context, settings),
         command=_command(settings),

@@ -127,9 +127,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: GiB of what is sent to a node that shares no files; beyond it goes what was not used for longest.
     #: 0 = as much as its disk takes.
     cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
-    #: Seconds of silence after which an agent ends its programs, and what ran there is lost. As long as the
-    #: service may be away.
-    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
+    #: Seconds without a word of the service after which an agent ends its programs, and what ran there is
+    #: lost. So long it may be away that was killed.
+    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 90.0
+    #: So long it may be away that has ended as it should (SIGTERM, Ctrl-C); no longer than `lease` = that.
+    away: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 600.0
     #: What runs on a node that Slurm gives up is lost at once, though on one that is cut off it may live
     #: until the lease is over.
     down_is_lost: bool = False

@@ -1,0 +1,61 @@
+"""For how long agents may live that a service has not heard since it started: as long as an earlier service
+has promised them. In a file, since that service is gone."""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from trainshed.replica.system import durable
+
+log = logging.getLogger(__name__)
+
+PROMISE: Final = "promise.json"
+"""File in the engine's directory."""
+_UNWRITTEN: Final = 300.0
+"""Seconds that agents were promised by default when there was no such file."""
+
+
+class _Promise(msgspec.Struct, frozen=True):
+    #: Without a word.
+    seconds: float
+
+
+class Promises:
+    """`lease`: what every agent is promised that this service hears. Its methods block."""
+
+    def __init__(self, path: Path, lease: float) -> None:
+        self._path = path
+        self._lease = lease
+        #: The longest that an agent may have been promised, in seconds.
+        self.longest = lease
+
+    def load(self, *, has_agents: bool) -> None:
+        """`has_agents`: there are some of an earlier service. Raises OSError, ValueError: the file is
+        damaged."""
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=_Promise).seconds
+        except FileNotFoundError:
+            found = _UNWRITTEN if has_agents else 0.0
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{self._path} cannot be read ({error}); remove it") from error
+        self.longest = max(found, self._lease)
+        if found != self.longest:
+            self._write()
+
+    def lengthen(self, seconds: float) -> None:
+        """Before agents are told. Raises OSError: they must not be."""
+        if seconds > self.longest:
+            self.longest = seconds
+            self._write()
+
+    def fulfil(self) -> None:
+        """No agent lives by an earlier one any more. Raises OSError: a later service waits too long."""
+        if self.longest > self._lease:
+            self.longest = self._lease
+            self._write()
+
+    def _write(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        durable.write(str(self._path), msgspec.json.encode(_Promise(self.longest)).decode())

@@ -1,0 +1,82 @@
+"""The time of an agent and that of its service: which is over first (spec/invariants#one-incarnation)."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed.engines.remote.lease import LAST_GRACE, Lease, beat, longest_silence
+from trainshed.engines.remote.promises import PROMISE, Promises
+
+
+def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -> None:
+    lease = Lease(90, now=0)
+    assert lease.until == 90
+    first, second, third = lease.say(10), lease.say(20), lease.say(30)
+    lease.acknowledge(second)
+    assert lease.until == 110
+    # What was said before it was heard as well, and counts no more.
+    lease.acknowledge(first)
+    assert lease.until == 110
+    lease.acknowledge(third)
+    assert lease.until == 120
+    lease.acknowledge(99)
+    assert lease.until == 120
+
+
+def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
+    lease = Lease(90, now=0)
+    word = lease.say(10)
+    lease.begin_anew(60, said=12)
+    lease.acknowledge(word)
+    assert (lease.seconds, lease.until) == (60, 72)
+
+
+def test_what_was_promised_for_an_absence_ends_with_the_next_connection() -> None:
+    lease = Lease(90, now=0)
+    lease.be_left_alone(600, now=5)
+    assert lease.until == 605
+    lease.begin_anew(90, said=30)
+    assert lease.until == 120
+    lease.be_left_alone(10, now=40)
+    assert lease.until == 120
+
+
+@pytest.mark.parametrize("seconds", [5.0, 36.0, 90.0, 300.0])
+def test_the_service_waits_for_longer_than_programs_can_live(seconds: float) -> None:
+    assert longest_silence(seconds) > seconds + LAST_GRACE
+    # Two of its words may be lost.
+    assert 3 * beat(seconds) < seconds
+
+
+def promises(directory: Path, lease: float, *, has_agents: bool = True) -> Promises:
+    found = Promises(directory / PROMISE, lease)
+    found.load(has_agents=has_agents)
+    return found
+
+
+def test_what_agents_were_promised_outlives_the_service(tmp_path: Path) -> None:
+    promises(tmp_path, 90, has_agents=False).lengthen(600)
+    assert promises(tmp_path, 60).longest == 600
+    # Still, for as long as nobody says that all of them have been heard, or are gone.
+    later = promises(tmp_path, 60)
+    assert later.longest == 600
+    later.fulfil()
+    assert promises(tmp_path, 60).longest == 60
+
+
+def test_a_lease_that_was_longer_counts_for_those_who_have_it(tmp_path: Path) -> None:
+    promises(tmp_path, 300)
+    assert promises(tmp_path, 90).longest == 300
+    assert promises(tmp_path, 900).longest == 900
+    assert promises(tmp_path, 90).longest == 900
+
+
+def test_agents_of_a_service_that_wrote_no_promise_had_the_lease_of_then(tmp_path: Path) -> None:
+    assert promises(tmp_path / "none", 90, has_agents=False).longest == 90
+    assert promises(tmp_path / "some", 90, has_agents=True).longest == 300
+
+
+def test_a_damaged_promise_is_told(tmp_path: Path) -> None:
+    (tmp_path / PROMISE).write_text("{")
+    with pytest.raises(ValueError, match="cannot be read"):
+        promises(tmp_path, 90)
