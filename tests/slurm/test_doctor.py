@@ -19,7 +19,7 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
     found = findings(slurm_lab, partition="hi", down_is_lost=True)
     # The lab's slurmctld is less patient than any lease (docs/slurm.md, "What is lost when").
     lost = found.pop("lost nodes")
-    assert lost.verdict == "less" and "SlurmdTimeout (slurm.conf) to at least 900" in lost.remedy
+    assert lost.verdict == "less" and "SlurmdTimeout (slurm.conf) to at least 285" in lost.remedy
     assert {finding.verdict for finding in found.values()} == {"good"}
     assert {"isolation on nodes", "memory on nodes", "GPUs on nodes", "time limit"} <= found.keys()
     assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].told
