@@ -30,11 +30,11 @@ if ! command -v slurmctld >/dev/null 2>&1 && ! [ -x /usr/sbin/slurmctld ]; then
     fi
 fi
 # The tests of the console drive a real browser.
-if ! command -v chromium >/dev/null 2>&1; then
+if ! command -v chromium-headless-shell >/dev/null 2>&1 && ! command -v chromium >/dev/null 2>&1; then
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "Installing chromium for the tests of the console ..." >&2
         export DEBIAN_FRONTEND=noninteractive
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 ||
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell; } >/dev/null 2>&1 ||
             echo "NOTE: chromium cannot be installed here; the console's tests in a browser are SKIPPED." >&2
     else
         echo "NOTE: chromium is not installed here; the console's tests in a browser are SKIPPED." >&2

@@ -1,6 +1,5 @@
 """The pictures of the guides show what is there now."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,10 @@ from PIL import Image, ImageChops, ImageStat
 from playwright.sync_api import ViewportSize, expect, sync_playwright
 
 from tests.docs.blocks import ROOT
+from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM
 from tests.e2e.running import common_place, container_job, running, submit
 from tests.e2e.stories import make_pipe
 
-CHROMIUM = shutil.which("chromium")
 PICTURES = ROOT / "build" / "pictures"
 _SIZE: ViewportSize = {"width": 1280, "height": 510}
 _TRAINS = """
@@ -23,7 +22,7 @@ _JOBS = ("resnet-finetune", "baseline", "evaluate", "ablation-lr")
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: no picture is made")
+@WITH_CHROMIUM
 def test_the_picture_of_the_console_is_what_it_shows(tmp_path: Path) -> None:
     """The new picture is in build/pictures; if this fails because the console looks otherwise now, look at it
     and copy it to docs/images."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.test_controller import World, world
+from tests.sim.scripted_world import World, world
 from tests.unit.jobs import job
 from trainshed.controller import carrier
 from trainshed.core.capacity import Delay, DelayCause, WaitReason

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.test_controller import PRIMARY, WORKER, World, world
+from tests.sim.scripted_world import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, REDUCER, SECOND, job
 from trainshed.controller import controller
 from trainshed.core.job.spec import Scheduling

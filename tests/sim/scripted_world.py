@@ -1,0 +1,151 @@
+"""One store, a scripted engine, and the controllers that come and go over them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tests.sim.parents import parent_stores
+from tests.sim.scripted import ScriptedDatasets, ScriptedEngine, ScriptedRuntimes
+from tests.unit.jobs import CREATED, SECOND, job
+from trainshed.controller.controller import Controller
+from trainshed.controller.launch_plans import LaunchDefaults
+from trainshed.controller.ports import Ports
+from trainshed.core.job.spec import Scheduling
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.streams import FileStreams, ServiceStreams
+from trainshed.scheduler.model import Policy
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.service_log import ServiceLog
+from trainshed.store.notices import Notices
+from trainshed.store.port import NewWork, Store, open_store
+
+PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
+
+
+class Buckets:
+    """Every job directory can be written; `written` says when something last was."""
+
+    written = 0
+
+    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def write_probe(self, uri: str) -> None:
+        """Every job directory can be written."""
+
+    def last_written(self, uri: str) -> int:
+        return self.written
+
+
+class World:
+    """One store, one engine, and the controllers that come and go."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        warm: bool = True,
+        limit: int = 100,
+        nodes: tuple[str, ...] = ("node-0",),
+    ) -> None:
+        self.directory = directory
+        self.engine = ScriptedEngine()
+        self.engine.nodes = nodes
+        self.runtimes = ScriptedRuntimes(warm=warm)
+        self.datasets = ScriptedDatasets()
+        self.policy = Policy(max_replicas=limit)
+        self.buckets = Buckets()
+        self.logs = LogReader(FileStreams(directory / "logs"), ServiceStreams(directory / "logs"))
+        self.time = CREATED + SECOND
+        self.store: Store = open_store("sqlite", directory)
+        self.notices = Notices()
+        self.controller = self._controller()
+
+    def _controller(self) -> Controller:
+        return Controller(
+            intake=self.store.intake,
+            ledger=self.store.ledger,
+            reader=self.store.reader,
+            logs=self.logs,
+            ports=lambda report: Ports(
+                self.engine,
+                self.runtimes,
+                self.datasets,
+                self.buckets,
+                ServiceLog(self.directory / "logs", self.notices.publish),
+                LaunchDefaults(),
+                report,
+                grace=SECOND,
+            ),
+            notices=self.notices,
+            now=lambda: self.time,
+            owner="test",
+            stores=parent_stores(self.store, lambda: self.time),
+            scheduling=self.policy,
+        )
+
+    async def create(self, subject: Job) -> JobUid:
+        await self.controller.create(NewWork(subject))
+        return subject.uid
+
+    async def cancel(self, subject: Job, at: int | None = None) -> None:
+        request = CancelRequested(CancelCause.USER, at or self.time)
+        await self.store.intake.request_cancel(subject.name, request)
+        self.controller.wake(subject.uid)
+
+    async def until(self, uid: JobUid, holds: Callable[[Job], bool]) -> Job:
+        """Wait on notices until the stored job is as asked."""
+        async with asyncio.timeout(10):
+            while True:
+                seen = self.notices.count(uid)
+                found, _ = await self.store.reader.job_by_uid(uid)
+                assert isinstance(found, Job)
+                if holds(found):
+                    return found
+                await self.notices.wait_beyond(uid, seen, 10)
+
+    async def state(self, uid: JobUid, *states: JobState) -> Job:
+        return await self.until(uid, lambda found: found.state in states)
+
+    async def pass_pause(self, uid: JobUid) -> int:
+        """The job waits before its next attempt: let that time pass; returns how long it was."""
+        now = self.time
+        self.time = (await self.until(uid, lambda found: found.not_before > now)).not_before
+        await self.controller.capacity_changed()
+        return self.time - now
+
+    async def crash(self) -> None:
+        """The controller is gone in the middle of whatever it did; a new one takes over."""
+        old = self.controller
+        self.controller = self._controller()
+        await old.close()
+        self.engine.events = asyncio.Queue()
+        await self.controller.start()
+
+
+@contextlib.asynccontextmanager
+async def world(
+    directory: Path,
+    *,
+    warm: bool = True,
+    limit: int = 100,
+    nodes: tuple[str, ...] = ("node-0",),
+) -> AsyncGenerator[World]:
+    made = World(directory, warm=warm, limit=limit, nodes=nodes)
+    await made.controller.start()
+    try:
+        yield made
+    finally:
+        await made.controller.close()
+        made.store.close()
+
+
+def numbered(number: int, *counts: int, scheduling: Scheduling | None = None) -> Job:
+    made = job(*counts, scheduling=scheduling)
+    name = replace(made.name, job_id=str(number))
+    return replace(made, uid=JobUid(number), name=name, created=made.created + number)
