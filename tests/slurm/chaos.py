@@ -173,7 +173,7 @@ def judge(
     seen = {replica: read(diary / plan.name / replica) for replica in plan.replicas}
     files = logs.from_files(data, view["uid"])
     timeline = request(address, "GET", f"{ours}/timeline")["entries"]
-    cutting = [fault for fault in faults if fault.cuts]
+    cutting = [*(fault for fault in faults if fault.cuts), *_long_absences(timeline)]
     wrong = [*story.trouble, *files.wrong]
     wrong += outcome(story, _natural(story), view, public, seen)
     wrong += after_the_end(view, seen)
@@ -210,6 +210,15 @@ def judge(
         cut,
         tuple(wrong),
     )
+
+
+def _long_absences(timeline: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
+    """A killed service may take so long to be back on a busy machine that agents give up."""
+    for entry in timeline:
+        if entry["kind"] == "service_away":
+            since, until = entry["details"]["since"], entry["details"]["until"]
+            if until - since > LEASE / 2 * 1e9:
+                yield Fault("service", "", since, until, cuts=True)
 
 
 def _late(fault: Fault) -> int:
