@@ -37,13 +37,18 @@ _MARKS = {
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
+@click.option(
+    "--on-nodes",
+    is_flag=True,
+    help="With the engine slurm: run a short command on each node that has room for it now.",
+)
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
 @refuses_service(
     "The doctor looks at this machine: run it where the service runs. What one says of itself: trainshed"
     " status.",
     *("--url", "--token", "--ca"),
 )
-def command(data: Path | None, config: Path | None, form: str) -> None:
+def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with the
     engine slurm at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
     something is so that no service can work."""
@@ -51,7 +56,12 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
         settings = load(config, {"data": data})
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
-    findings = list(examine(settings))
+    if on_nodes and settings.engine != "slurm":
+        raise click.ClickException(
+            f"--on-nodes is for the engine slurm, and this configuration has engine {settings.engine!r}: "
+            "leave it out, or name the other file by --config."
+        )
+    findings = list(examine(settings, on_nodes=on_nodes))
     if form == "json":
         print_data([asdict(finding) for finding in findings])
     else:
@@ -60,14 +70,15 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
         raise SystemExit(1)
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Every finding, the most important first. Blocks for seconds: each thing is tried."""
+def examine(settings: Settings, *, on_nodes: bool = False) -> Iterator[Finding]:
+    """Every finding, the most important first. `on_nodes`: of a cluster are looked at from inside. Blocks for
+    seconds: each thing is tried."""
     yield from _disks(settings)
     yield from _database(settings)
     if settings.engine == "slurm":
         from trainshed.serve.slurm_doctor import examine_slurm
 
-        yield from examine_slurm(engine_settings(settings), settings.cache)
+        yield from examine_slurm(engine_settings(settings), settings.cache, nodes=on_nodes)
         # No job runs here; packages are built here, curves shown, and what failed is looked at.
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     else:

@@ -1,5 +1,5 @@
 """What `trainshed doctor` says of a Slurm cluster: whether it can be asked, what it has, and whether nodes
-can call this machine. Starts nothing there."""
+can call this machine. Starts nothing there unless it is asked to (`slurm_node_doctor`)."""
 
 import asyncio
 import errno
@@ -24,6 +24,7 @@ from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SHORTEST_LEASE, SlurmSettings, parse
 from trainshed.engines.slurm.users import Users
 from trainshed.serve.findings import Finding, bad, good, less
+from trainshed.serve.slurm_node_doctor import examine_nodes
 
 _TOLD_NODES = 5
 _LATE = 120
@@ -50,9 +51,11 @@ _LET = (
 _VERSIONS = "Use Slurm 22.05 or newer, the same version of the commands here as of the controller."
 
 
-def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
+def examine_slurm(
+    table: Mapping[str, Any], cache: Path | None = None, *, nodes: bool = False
+) -> Iterator[Finding]:
     """`table`: `[engines.slurm]` of the configuration. `cache`: what programs run in; None = it is not looked
-    at. Blocks until Slurm has answered, or has not."""
+    at. `nodes`: a short command is run on each. Blocks until Slurm has answered, or has not."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -60,14 +63,14 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
         yield bad("Slurm settings", told, cause=_IN_FILE, remedy=_SETTINGS)
         return
     if not settings.clusters:
-        yield from _examine(settings, cache)
+        yield from _examine(settings, cache, nodes=nodes)
     for name in settings.clusters:
-        for found in _examine(settings.of_cluster(name), cache):
+        for found in _examine(settings.of_cluster(name), cache, nodes=nodes):
             yield replace(found, about=f"{found.about} ({name})")
     yield _port(settings)
 
 
-def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
+def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Iterator[Finding]:
     """One cluster, and where its nodes call."""
     missing = _missing_command(settings)
     if missing:
@@ -78,6 +81,8 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
         yield from asyncio.run(_cluster(settings))
         if settings.users:
             yield from asyncio.run(_users(settings, cache))
+        if nodes:
+            yield examine_nodes(settings, cache)
     yield _address(settings)
 
 

@@ -252,6 +252,7 @@ input; from then on srun is not needed any more. What the agent complains of is 
 other command is run: each would take as long as the script, and Slurm a second longer to end the step."""
 
 THERE = b"there\n"
+_NODES_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def run_agent(
@@ -302,6 +303,30 @@ def try_job(partition: str, account: str, qos: str) -> list[str]:
     given = {"partition": partition, "account": account, "qos": qos}
     options = [f"--{key}={value}" for key, value in given.items() if value]
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
+
+
+def look_at_node(
+    node: str,
+    argv: Sequence[str],
+    *,
+    partition: str,
+    account: str,
+    qos: str,
+    extra: Sequence[str],
+) -> list[str]:
+    """Arguments of srun: a short command on a node, if that has room for it within seconds."""
+    given = {"nodelist": node, "partition": partition, "account": account, "qos": qos}
+    options = [f"--{key}={value}" for key, value in given.items() if value]
+    own = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=64M", "--chdir=/"]
+    # Nothing of this process's environment, which may hold secrets.
+    own += ["--job-name=trainshed-doctor", "--immediate=5", "--export=NONE", "--quiet"]
+    return ["srun", *own, *options, *extra, "/usr/bin/env", f"PATH={_NODES_PATH}", *argv]
+
+
+def has_no_room(complaint: str) -> bool:
+    """srun has not been given what it asked for at once."""
+    lowered = complaint.lower()
+    return any(words in lowered for words in ("nodes are busy", "immediate execution", "timed out"))
 
 
 def list_jobs(users: Sequence[int], name: str = "", *, ended: bool = False) -> list[str]:

@@ -1,0 +1,202 @@
+"""What `trainshed doctor --on-nodes` says: a short command on each node of a Slurm cluster that has room for
+it looks at what an agent would need there. What it is, is sent along: nodes need nothing of ours for it."""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import socket
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trainshed
+from trainshed.engines.port import NodeState
+from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
+from trainshed.engines.remote.node_directory import make_ours
+from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.client import SlurmClient
+from trainshed.engines.slurm.routes import Routes
+from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.engines.slurm.users import UnixUser, Users, node_directory
+from trainshed.serve.findings import Finding, bad, good, less
+
+_ABOUT = "nodes from inside"
+_AT_ONCE = 16
+"""Nodes that are looked at at the same time."""
+_TOLD = 5
+_CAUSE = "An agent could not be there, or not find what programs run in, or not reach this machine."
+_REMEDY = (
+    'docs/slurm.md, "Finding out what is wrong", says which setting or right each of them asks for.'
+)
+_NO_ROOM = "Others have them, or Slurm is slow to give them."
+_LATER = "Ask again later, or look at them by hand."
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """As whom nodes are looked at, and in which partition."""
+
+    user: UnixUser | None
+    account: str
+    partition: str
+
+
+def look_round(wanted: Mapping[str, Any]) -> list[str]:
+    """All that is wrong on this node. Runs there by itself (`_program`)."""
+    wrong: list[str] = []
+    directory = Path(wanted["directory"])
+    was_there = os.path.lexists(directory)
+    try:
+        make_ours(directory)
+        if not os.access(directory, os.W_OK):
+            wrong.append(f"{directory} cannot be written")
+    except OSError as error:
+        wrong.append(str(error))
+    if not was_there:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+    for path in wanted["seen"]:
+        if not Path(path).exists():
+            wrong.append(f"{path} is not seen there (shared = true)")
+    host, port = wanted["host"], wanted["port"]
+    try:
+        socket.create_connection((host, port), 5).close()
+    except OSError as error:
+        wrong.append(f"{host} port {port} is not reached: {error}")
+    return wrong
+
+
+def _program() -> str:
+    """Of the standard library alone."""
+    lines = (
+        "from __future__ import annotations",
+        "import contextlib, json, os, socket, stat, sys",
+        "from pathlib import Path",
+        inspect.getsource(make_ours),
+        inspect.getsource(look_round),
+        "print(json.dumps(look_round(json.loads(sys.argv[1]))))",
+    )
+    return "\n".join(lines)
+
+
+def examine_nodes(settings: SlurmSettings, cache: Path | None) -> Finding:
+    """Of one cluster. Blocks until Slurm has run the command on each node that has room, or has not."""
+    with _listening(settings) as port:
+        return asyncio.run(_examine(settings, cache, port))
+
+
+@contextlib.contextmanager
+def _listening(settings: SlurmSettings) -> Generator[int]:
+    """A port that the service would have: it has it, or it is listened to here meanwhile."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            listener.bind((settings.host, settings.port))
+            listener.listen(128)
+            yield listener.getsockname()[1]
+            return
+        yield settings.port
+
+
+async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Finding:
+    client, routes = SlurmClient(settings), Routes(settings)
+    try:
+        lines = tuple(
+            commands.parse_nodes(await client.answer(commands.list_nodes(routes.partitions)))
+        )
+        wishes = await _wishes(settings)
+    except (ClusterUnavailable, ValueError) as failure:
+        return bad(_ABOUT, "cannot be looked at.", cause=f"{failure}.", remedy=_LATER)
+    has_default = any(line.in_default for line in lines)
+    nodes = [
+        line.name
+        for line in sorted(lines, key=lambda line: line.name)
+        if routes.acceptance(line, has_default=has_default).open
+        and commands.node_state(line)[0] is NodeState.UP
+    ]
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(node: str, wish: _Wish) -> list[str] | None:
+        wanted = {
+            "directory": node_directory(settings, wish.user),
+            "seen": [str(path) for path in _shared(settings, cache)],
+            "host": settings.service_address,
+            "port": port,
+        }
+        async with room:
+            return await _look(client, settings, node, wish, wanted)
+
+    pairs = [(node, wish) for node in nodes for wish in wishes]
+    found = await asyncio.gather(*(look(*pair) for pair in pairs))
+    return _told(nodes, [(node, wrong) for (node, _), wrong in zip(pairs, found, strict=True)])
+
+
+async def _wishes(settings: SlurmSettings) -> list[_Wish]:
+    """Each user once, in the first partition that he may use."""
+    partition = settings.partition
+    if not settings.users:
+        return [_Wish(None, settings.account, partition)]
+    users, wishes = Users(settings), dict[Owner, _Wish]()
+    for project in settings.users:
+        # Who does not exist is told elsewhere.
+        with contextlib.suppress(ClusterRefused):
+            owner = await users.owner(project)
+            user = await users.named(owner.user)
+            wishes[owner] = _Wish(user, owner.account or settings.account, partition)
+    return list(wishes.values())
+
+
+async def _look(
+    client: SlurmClient,
+    settings: SlurmSettings,
+    node: str,
+    wish: _Wish,
+    wanted: Mapping[str, Any],
+) -> list[str] | None:
+    """What is wrong on a node; None = it has no room."""
+    python = settings.python or (sys.executable if settings.shared else "python3")
+    command = commands.look_at_node(
+        node,
+        [python, "-I", "-S", "-c", _program(), json.dumps(wanted)],
+        partition=wish.partition,
+        account=wish.account,
+        qos=settings.qos,
+        extra=settings.extra,
+    )
+    try:
+        answer = await client.answer(command, wish.user)
+    except ClusterUnavailable as failure:
+        if commands.has_no_room(str(failure)):
+            return None
+        return [str(failure)]
+    try:
+        return [str(one) for one in json.loads(answer)]
+    except ValueError:
+        return [f"its answer is not understood: {answer[:200]!r}"]
+
+
+def _shared(settings: SlurmSettings, cache: Path | None) -> Iterator[Path]:
+    if settings.shared:
+        yield Path(trainshed.__file__)
+        if cache is not None and cache.exists():
+            yield cache
+
+
+def _told(nodes: Sequence[str], found: Sequence[tuple[str, list[str] | None]]) -> Finding:
+    faults = [f"{node}: {'; '.join(wrong)}" for node, wrong in found if wrong]
+    busy = list(dict.fromkeys(node for node, wrong in found if wrong is None))
+    if faults:
+        some = dict.fromkeys(faults)
+        more = f"; and {len(some) - _TOLD} more" if len(some) > _TOLD else ""
+        told = f"{'; '.join(list(some)[:_TOLD])}{more}."
+        return bad(_ABOUT, told, cause=_CAUSE, remedy=_REMEDY)
+    looked = f"{len(nodes) - len(busy)} of {len(nodes)} that are up were looked at, and agents can be there."
+    if busy:
+        names = ", ".join(busy[:_TOLD]) + (", …" if len(busy) > _TOLD else "")
+        return less(_ABOUT, f"{looked} No room on {names}.", cause=_NO_ROOM, remedy=_LATER)
+    return good(_ABOUT, looked)
