@@ -1,6 +1,7 @@
 """The table [engines.slurm]: bounds, and everything that is wrong at once."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -148,3 +149,33 @@ def test_the_docs_list_the_settings_as_they_are() -> None:
         for field in msgspec.structs.fields(SlurmSettings)
         for default in [getattr(SlurmSettings(), field.name)]
     ]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"partition": "a b"}, "partition: 'a b' does not go there; write a name as Slurm has it"),
+        ({"directory": "tmp"}, "directory: 'tmp' does not go there; write an absolute path"),
+        ({"shared": "yes"}, "shared: 'yes' is neither true nor false; write one of them"),
+        ({"port": 70000}, "port: 70000 is too much; write 65535 or less"),
+        ({"lease": 1}, "lease: 1 is too little; write 5 or more"),
+        ({"lease": "90"}, "lease: '90' is no number; write one, without quotes"),
+        ({"port": 1.5}, "port: 1.5 is no whole number"),
+        ({"qos": 7}, "qos: 7 is no text; put it in quotes"),
+        ({"queue": "pbs"}, "queue: 'pbs' is none of 'slurm', 'trainshed'"),
+        ({"extra": "--time=5"}, "extra: '--time=5' is no list; put it in brackets"),
+        ({"extra": ["--time=5", "-x"]}, "extra[1]: '-x' does not go there; write an option"),
+        ({"extra": ["--wckey"] * 51}, "extra: has 51 entries; write 50 at most"),
+        ({"users": "ada"}, "users: 'ada' is no table; write NAME = VALUE"),
+        ({"users": {"vision": "9"}}, "users.vision: '9' does not go there; write the name of a"),
+        ({"clusters": {"East": {}}}, "clusters: as a name 'East' does not go there"),
+        ({"clusters": {"east": {"conf": "x"}}}, "clusters.east.conf: 'x' does not go there"),
+        ({"machines": [{"qos": 1}]}, "machines[0].qos: 1 is no text"),
+        ({"accelerators": {"T4": "t4"}}, "'T4'; did you mean NVIDIA_TESLA_T4?"),
+    ],
+)
+def test_a_value_that_does_not_go_is_told_with_what_does(table: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match="slurm") as caught:
+        parse(table)
+    assert told in str(caught.value)
+    assert "regex" not in str(caught.value)

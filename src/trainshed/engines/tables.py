@@ -4,9 +4,10 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
+from msgspec import inspect
 
 from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.catalog.machines import closest, machine_types
@@ -48,8 +49,71 @@ def wrong_fields(
             msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError as e:
             if not deeper:
-                wrong.append(f"{at}{key}: {e}")
+                said = list(_in_words(value, inspect.type_info(fields[key].type)))
+                wrong += [f"{at}{key}{where}: {text}" for where, text in said or [("", str(e))]]
     return wrong
+
+
+def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterator[tuple[str, str]]:
+    """What is wrong with a value, each with where in it. `meaning`: the description of its type."""
+    match wanted:
+        case inspect.Metadata(type=inner):
+            told = cast("Mapping[str, object] | None", wanted.extra_json_schema) or {}
+            yield from _in_words(value, inner, str(told.get("description", meaning)))
+        case inspect.UnionType(types=types):
+            [inner] = [one for one in types if not isinstance(one, inspect.NoneType)]
+            yield from _in_words(value, inner, meaning)
+        case inspect.BoolType() if not isinstance(value, bool):
+            yield "", f"{value!r} is neither true nor false; write one of them, without quotes"
+        case inspect.StrType() if not isinstance(value, str):
+            yield "", f"{value!r} is no text; put it in quotes"
+        case inspect.StrType(pattern=pattern) if not re.search(pattern or "", str(value)):
+            yield "", f"{value!r} does not go there; write {meaning or f'what {pattern} matches'}"
+        case inspect.LiteralType(values=values) if value not in values:
+            yield "", f"{value!r} is none of {', '.join(map(repr, values))}; write one of them"
+        case inspect.IntType() | inspect.FloatType():
+            yield from _in_words_of_number(value, wanted)
+        case inspect.ListType() | inspect.DictType():
+            yield from _in_words_of_many(value, wanted)
+        case _:
+            pass
+
+
+def _in_words_of_number(
+    value: object, wanted: inspect.IntType | inspect.FloatType
+) -> Iterator[tuple[str, str]]:
+    kinds = int if isinstance(wanted, inspect.IntType) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        whole = "whole " if isinstance(wanted, inspect.IntType) else ""
+        yield "", f"{value!r} is no {whole}number; write one, without quotes"
+    elif wanted.ge is not None and value < wanted.ge:
+        yield "", f"{value} is too little; write {wanted.ge:g} or more"
+    elif wanted.le is not None and value > wanted.le:
+        yield "", f"{value} is too much; write {wanted.le:g} or less"
+
+
+def _in_words_of_many(
+    value: object, wanted: inspect.ListType | inspect.DictType
+) -> Iterator[tuple[str, str]]:
+    if isinstance(wanted, inspect.ListType):
+        if not isinstance(value, list):
+            yield "", f"{value!r} is no list; put it in brackets"
+            return
+        items = cast("list[object]", value)
+        if wanted.max_length is not None and len(items) > wanted.max_length:
+            yield "", f"has {len(items)} entries; write {wanted.max_length} at most"
+        for number, one in enumerate(items):
+            for where, text in _in_words(one, wanted.item_type):
+                yield f"[{number}]{where}", text
+        return
+    if not isinstance(value, Mapping):
+        yield "", f"{value!r} is no table; write NAME = VALUE below its heading"
+        return
+    for name, one in cast("Mapping[str, object]", value).items():
+        for _, text in _in_words(name, wanted.key_type):
+            yield "", f"as a name {text}"
+        for where, text in _in_words(one, wanted.value_type):
+            yield f".{name}{where}", text
 
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
@@ -57,7 +121,9 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     known = sorted({name for api in Api for name in accelerator_types(api)})
     for public in names:
         if public not in known:
-            near = difflib.get_close_matches(re.sub("-", "_", public.upper()), known, 1)
+            asked = re.sub("-", "_", public.upper())
+            near = [one for one in known if asked in one.split("_")]
+            near = near or difflib.get_close_matches(asked, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             yield f"there is no accelerator type {public!r}; {hint}"
 

@@ -15,9 +15,22 @@ from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 
-_Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+-]{0,200}$")]
-_Directory = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]{0,500})?$")]
-_Argument = Annotated[str, msgspec.Meta(pattern=r"^--[a-z][a-z-]+(=[^\x00-\x1f]{1,500})?$")]
+
+def _text(pattern: str, what: str) -> msgspec.Meta:
+    """`what`: is to be written, as a sentence goes on."""
+    return msgspec.Meta(pattern=pattern, description=what)
+
+
+_Word = Annotated[
+    str,
+    _text(r"^[A-Za-z0-9_.,@+-]{0,200}$", "a name as Slurm has it, of letters, digits and _.,@+-"),
+]
+_Directory = Annotated[
+    str, _text(r"^(/[^\x00-\x1f]{0,500})?$", "an absolute path, which begins with /")
+]
+_Argument = Annotated[
+    str, _text(r"^--[a-z][a-z-]+(=[^\x00-\x1f]{1,500})?$", "an option as --NAME or --NAME=VALUE")
+]
 
 _OURS = (
     *(
@@ -38,14 +51,27 @@ _OURS = (
 SHORTEST_LEASE: Final = 5
 """Seconds."""
 
-_Constraint = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$")]
-_Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")]
-_ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}$")]
+_Constraint = Annotated[
+    str,
+    _text(
+        r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$",
+        "features as salloc --constraint has them, such as ib&ssd",
+    ),
+]
+_ADDRESS = "a host's name or address, without a port"
+_Address = Annotated[str, _text(r"^[A-Za-z0-9_.:-]{0,253}$", _ADDRESS)]
+_ClusterName = Annotated[
+    str, _text(r"^[a-z][a-z0-9]{0,15}$", "up to 16 small letters and digits, a letter first")
+]
 _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
-_Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
-_Project = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x20]{1,100}$")]
-_User = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$")]
-_Account = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.@+-]{1,200}$")]
+_Pattern = Annotated[
+    str, _text(r"^[a-z0-9_*?-]{1,100}$", "a machine type, or a pattern of some, such as n1-*")
+]
+_Project = Annotated[str, _text(r"^[^/\x00-\x20]{1,100}$", "a project's id, or *")]
+_User = Annotated[str, _text(r"^[A-Za-z_][A-Za-z0-9_.@-]{0,63}\$?$", "the name of a Unix user")]
+_Account = Annotated[
+    str, _text(r"^[A-Za-z0-9_.@+-]{1,200}$", "an account's name, of letters, digits and _.@+-")
+]
 _Users = dict[_Project, _User]
 _Accounts = dict[_Project, _Account]
 
@@ -64,7 +90,9 @@ class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constraint: _Constraint | None = None
     #: NAME or NAME:TYPE of its one accelerator type there; "" = `gpu` of the type that `accelerators` of the
     #: plain settings says.
-    gres: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$")] = ""
+    gres: Annotated[
+        str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")
+    ] = ""
     extra: _Arguments | None = None
 
 
@@ -97,7 +125,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Name or address at which nodes reach the service; "" = this machine's name.
     address: _Address = ""
     #: Where agents are listened to.
-    host: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,253}$")] = "0.0.0.0"
+    host: Annotated[str, _text(r"^[A-Za-z0-9_.:-]{1,253}$", _ADDRESS)] = "0.0.0.0"
     #: 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: Several may be given, with commas between; "" = Slurm's default one.
@@ -264,7 +292,8 @@ def _wrong_regions(settings: SlurmSettings) -> list[str]:
         at = f"clusters.{name}.regions"
         for region in one.regions:
             if region not in known:
-                wrong.append(f"{at}: there is no region {region!r}.{closest(region, known)}")
+                hint = closest(region, known) or " Such as us-central1."
+                wrong.append(f"{at}: there is no region {region!r}.{hint}")
             elif served.setdefault(region, name) != name:
                 wrong.append(f"{at}: {region} is served by {served[region]} already")
     return wrong
