@@ -58,7 +58,8 @@ def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterato
     """What is wrong with a value, each with where in it. `meaning`: the description of its type."""
     match wanted:
         case inspect.Metadata(type=inner):
-            told = cast("Mapping[str, object] | None", wanted.extra_json_schema) or {}
+            extra: Any = wanted.extra_json_schema  # pyright: ignore[reportUnknownMemberType]
+            told = cast("Mapping[str, object]", extra or {})
             yield from _in_words(value, inner, str(told.get("description", meaning)))
         case inspect.UnionType(types=types):
             [inner] = [one for one in types if not isinstance(one, inspect.NoneType)]
