@@ -58,8 +58,7 @@ def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterato
     """What is wrong with a value, each with where in it. `meaning`: the description of its type."""
     match wanted:
         case inspect.Metadata(type=inner):
-            extra: Any = wanted.extra_json_schema  # pyright: ignore[reportUnknownMemberType]
-            told = cast("Mapping[str, object]", extra or {})
+            told: Mapping[str, object] = cast("Any", wanted).extra_json_schema or {}
             yield from _in_words(value, inner, str(told.get("description", meaning)))
         case inspect.UnionType(types=types):
             [inner] = [one for one in types if not isinstance(one, inspect.NoneType)]
