@@ -21,6 +21,8 @@ from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 from trainshed_reduction.wire import DType, Kind, Reduction
 
+pytestmark = pytest.mark.usefixtures("either")
+
 
 def _gather(ports: list[int], world: int) -> list[list[Worker]]:
     """By port, the workers of a group that has started there."""
@@ -232,6 +234,32 @@ def _runs(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_the_part_in_c_serves_a_group_that_runs(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """spec/reduction#exactness: with it no chunk costs a turn of Python; it has the connections of its own
+    selector, and gives them back when the group begins anew."""
+    in_c = request.node.callspec.params["either"] == "C"
+    with reducer(tmp_path) as running:
+        (workers,) = _gather(running.ports, 2)
+        for worker in workers:
+            worker.send_array(np.ones(8, np.float32))
+        for worker in workers:
+            worker.result()
+        (child,) = running.children()
+        # Python's own: the listener and what it hears of the end by; the other: both workers, and that one.
+        assert sorted(_watched(child)) == ([3, 3] if in_c else [5])
+        workers[0].connection.close()
+        assert workers[1].end() == ""
+        assert sum(_watched(child)) == (4 if in_c else 3)
+
+
+def _watched(process: int) -> list[int]:
+    """Of each of its selectors: how many handles it waits for."""
+    texts = [each.read_text() for each in Path(f"/proc/{process}/fdinfo").iterdir()]
+    return [text.count("tfd:") for text in texts if "tfd:" in text]
 
 
 def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ HEADER = struct.Struct("<4sBBBBHHIQQIIQQ")
 acknowledged, ordinal."""
 _MAGIC = b"TSR2"
 _CHUNKS = frozenset((Kind.DATA, Kind.FINAL, Kind.RESULT))
-_LIMITS = {
+LIMITS = {
     Kind.CHALLENGE: NONCE,
     Kind.HELLO: 512,
     Kind.ACCEPT: 1024,
@@ -109,6 +109,7 @@ _LIMITS = {
     Kind.ERROR: MAX_TEXT,
     Kind.BYE: 0,
 }
+"""Bytes of payload that a frame has at most; the part in C is told of them."""
 
 
 class Header(NamedTuple):
@@ -161,12 +162,12 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
     chunk, operation, total, step, nbytes, acknowledged, ordinal = rest
     if magic != _MAGIC:
         raise Malformed("these are no frames of a Reduction Server, or of another version of it")
-    if kind not in _LIMITS:
+    if kind not in LIMITS:
         raise Malformed("there is no frame of kind {}".format(kind))
-    if nbytes > _LIMITS[kind]:
+    if nbytes > LIMITS[kind]:
         raise Malformed(
             "a {} frame announces {} bytes; {} are allowed".format(
-                Kind(kind).name, nbytes, _LIMITS[kind]
+                Kind(kind).name, nbytes, LIMITS[kind]
             )
         )
     header = Header(

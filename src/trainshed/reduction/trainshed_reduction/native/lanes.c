@@ -3,7 +3,6 @@
 #include "transfer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 bool pending_add(struct transfer *t, uint64_t operation)
 {
@@ -48,32 +47,17 @@ void lane_detach(struct transfer *t, struct lane *lane)
     lane->first = lane->sent = lane->due = lane->pushed;
     t->outstanding -= lane->outstanding;
     lane->outstanding = 0;
-    lane->offset = lane->got = 0;
-    free(lane->scratch);
-    lane->scratch = NULL;
+    lane->offset = 0;
+    free(lane->incoming.payload);
+    lane->incoming = (struct incoming){0};
     lane->scratch_room = 0;
-}
-
-bool is_full(const struct transfer *t)
-{
-    return t->capacity - t->filled < 2 || t->text_room - t->text_used < 2 * (HEADER + TEXT);
 }
 
 struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position)
 {
-    struct event *event = &t->events[t->filled++];
-    *event = (struct event){.kind = kind, .lane = (int32_t)index_of(t, lane), .position = position};
-    event->offset = (uint32_t)t->text_used;
     if (kind != EVENT_RESULT)
         t->urgent = true;
-    return event;
-}
-
-void tell_text(struct transfer *t, struct event *event, const void *bytes, size_t count)
-{
-    memcpy(t->text + t->text_used, bytes, count);
-    t->text_used += count;
-    event->size += (uint32_t)count;
+    return report_add(&t->report, kind, index_of(t, lane), position);
 }
 
 void lane_lose(struct transfer *t, struct lane *lane, int error)

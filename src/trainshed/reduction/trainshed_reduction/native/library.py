@@ -10,9 +10,12 @@ import threading
 from ctypes import (
     POINTER,
     c_char,
+    c_char_p,
     c_double,
     c_int,
+    c_int64,
     c_size_t,
+    c_uint16,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -20,29 +23,38 @@ from ctypes import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
+from trainshed_reduction import wire
 from trainshed_reduction.variables import NATIVE
 
 if TYPE_CHECKING:
     from trainshed_reduction.arithmetic import Kernels
     from trainshed_reduction.client.port import Transfer
+    from trainshed_reduction.native.reducing import NativeReducer
 
 DIRECTORY = Path(__file__).resolve().parent
 SOURCES = (
+    "frames.h",
     "native.h",
     "poller.h",
+    "reducing.h",
     "transfer.h",
+    "frames.c",
     "lanes.c",
+    "members.c",
     "poller.c",
     "receiving.c",
+    "reducing.c",
+    "rows.c",
     "sending.c",
     "sums.c",
     "transfer.c",
 )
-ABI = 3
+ABI = 4
 """What native.h calls TRAINSHED_ABI."""
 
 _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
     "trainshed_abi": (c_int, []),
+    "frames_limit": (None, [POINTER(c_uint32)]),
     "sums_widen": (None, [c_int, c_void_p, c_void_p, c_size_t]),
     "sums_add": (None, [c_int, c_void_p, c_void_p, c_size_t]),
     "sums_finish": (None, [c_int, c_int, c_uint32, c_void_p, c_void_p, c_size_t]),
@@ -62,6 +74,27 @@ _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
     "transfer_released": (c_uint64, [c_void_p, c_uint32]),
     "transfer_unsent": (c_uint64, [c_void_p]),
     "transfer_wake": (None, [c_void_p]),
+    "reducer_new": (c_void_p, [c_int]),
+    "reducer_free": (None, [c_void_p]),
+    "reducer_begin": (c_void_p, [c_uint32, c_uint64, c_int64, c_uint64]),
+    "reducer_end": (None, [c_void_p, c_void_p]),
+    "reducer_join": (c_int, [c_void_p, c_void_p, c_uint32, c_int, c_uint64]),
+    "reducer_unsent": (c_uint64, [c_void_p, c_uint32]),
+    "reducer_leave": (None, [c_void_p, c_uint32]),
+    "reducer_part": (None, [c_void_p, c_uint32, c_void_p]),
+    "reducer_tell": (c_int, [c_void_p, c_uint32, c_char_p]),
+    "reducer_run": (
+        c_int,
+        [c_void_p, c_double, c_void_p, c_int, POINTER(c_char), c_size_t],
+    ),
+    "reducer_member": (None, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "reducer_group": (None, [c_void_p, POINTER(c_int64)]),
+    "reducer_row": (
+        c_uint32,
+        [c_void_p, c_uint64, c_void_p, POINTER(c_double), POINTER(c_uint16)],
+    ),
+    "reducer_numbers": (None, [c_void_p, POINTER(c_uint64)]),
+    "reducer_waited": (c_uint32, [c_void_p, POINTER(c_double), c_uint32]),
 }
 
 
@@ -83,6 +116,8 @@ class Library:
         found = self.functions.trainshed_abi()
         if found != ABI:
             raise RuntimeError("{} has interface {}, not {}".format(path, found, ABI))
+        limits = [0, *(wire.LIMITS[kind] for kind in wire.Kind)]
+        self.functions.frames_limit((c_uint32 * len(limits))(*limits))
 
 
 class _State:
@@ -135,6 +170,17 @@ def transfer(lanes: int, credit: int) -> "Optional[Transfer]":
     from trainshed_reduction.native.transfer import NativeTransfer
 
     return NativeTransfer(found, lanes, credit)
+
+
+def reducer(elsewhere: int) -> "Optional[NativeReducer]":
+    """The groups of a reducer in C; None without the library, or where the system has no epoll. `elsewhere`:
+    a handle that becomes readable when the caller has something else to do."""
+    found = load()
+    if found is None:
+        return None
+    from trainshed_reduction.native.reducing import NativeReducer
+
+    return NativeReducer.made(found, elsewhere)
 
 
 def name() -> str:

@@ -3,6 +3,7 @@
 #ifndef TRAINSHED_NATIVE_H
 #define TRAINSHED_NATIVE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if !defined(__GNUC__)
@@ -12,10 +13,15 @@
 #error "frames and numbers are little-endian"
 #endif
 
-#define TRAINSHED_ABI 3 /* library.py knows it */
+#define TRAINSHED_ABI 4 /* library.py knows it */
 #define EXPORT __attribute__((visibility("default")))
 
 /* wire.DType */
 enum dtype { FLOAT32 = 1, FLOAT64 = 2, FLOAT16 = 3, BFLOAT16 = 4, INT32 = 5, INT64 = 6 };
+
+/* sums.c, as arithmetic.Kernels says */
+void sums_widen(int dtype, void *total, const void *payload, size_t count);
+void sums_add(int dtype, void *total, const void *payload, size_t count);
+void sums_finish(int dtype, int average, uint32_t ranks, void *total, void *result, size_t count);
 
 #endif

@@ -1,25 +1,28 @@
 /* From the sockets into the targets. */
 
-#define _GNU_SOURCE
 #include "transfer.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 /* Reads from one lane until others have their turn. */
 #define TURN 8
 
-/* wire._LIMITS, by kind. */
-static const uint16_t limits[LAST_KIND + 1] = {0, 32, 512, 1024, TEXT, 64, 0, 0, 0, TEXT, TEXT, 0};
+/* What one call of incoming_read is for. */
+struct reading {
+    struct transfer *transfer;
+    struct lane *lane;
+};
 
 /* Whether the incoming header may be followed; if not, the lane is lost. */
-static bool check_header(struct transfer *t, struct lane *lane)
+static bool begin(void *whose)
 {
-    const struct header *in = &lane->incoming;
-    bool good = memcmp(in->magic, "TSR2", 4) == 0;
+    struct reading *reading = whose;
+    struct transfer *t = reading->transfer;
+    struct lane *lane = reading->lane;
+    const struct header *in = &lane->incoming.header;
+    bool good = memcmp(in->magic, MAGIC, sizeof in->magic) == 0;
     uint64_t due = ~(uint64_t)0;
     if (in->kind == RESULT) {
         good = good && lane->due < lane->sent;
@@ -31,32 +34,34 @@ static bool check_header(struct transfer *t, struct lane *lane)
                    in->nbytes == out->nbytes;
         }
     } else {
-        good = good && in->kind > 0 && in->kind <= LAST_KIND && in->kind != DATA && in->kind != FINAL &&
-               in->nbytes <= limits[in->kind];
+        good = good && is_short(in);
     }
     if (!good) {
-        tell_text(t, tell(t, EVENT_MALFORMED, lane, due), in, HEADER);
+        report_text(&t->report, tell(t, EVENT_MALFORMED, lane, due), in, HEADER);
         lane_detach(t, lane);
         return false;
     }
     if (in->nbytes > lane->scratch_room) {
-        uint8_t *grown = realloc(lane->scratch, in->nbytes);
+        uint8_t *grown = realloc(lane->incoming.payload, in->nbytes);
         if (!grown) {
             lane_lose(t, lane, ENOMEM);
             return false;
         }
-        lane->scratch = grown;
+        lane->incoming.payload = grown;
         lane->scratch_room = in->nbytes;
     }
     return true;
 }
 
 /* A whole frame is in. */
-static void deliver(struct transfer *t, struct lane *lane)
+static bool deliver(void *whose)
 {
-    const struct header *in = &lane->incoming;
+    struct reading *reading = whose;
+    struct transfer *t = reading->transfer;
+    struct lane *lane = reading->lane;
+    const struct header *in = &lane->incoming.header;
     if (in->kind == RESULT) {
-        memcpy(frame_at(lane, lane->due)->target, lane->scratch, in->nbytes);
+        memcpy(frame_at(lane, lane->due)->target, lane->incoming.payload, in->nbytes);
         lane->outstanding -= in->nbytes;
         t->outstanding -= in->nbytes;
         tell(t, EVENT_RESULT, lane, lane->due)->acknowledged = in->acknowledged;
@@ -66,57 +71,28 @@ static void deliver(struct transfer *t, struct lane *lane)
             t->urgent = true;
     } else {
         struct event *event = tell(t, EVENT_MESSAGE, lane, 0);
-        tell_text(t, event, in, HEADER);
-        if (in->nbytes)
-            tell_text(t, event, lane->scratch, in->nbytes);
-    }
-}
-
-/* Reads some; false if nothing came. A payload is read together with the header after it. */
-static bool receive(struct transfer *t, struct lane *lane)
-{
-    struct header next;
-    struct iovec parts[2];
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1};
-    bool in_payload = lane->got >= HEADER;
-    size_t wanted = HEADER - lane->got;
-    if (in_payload) {
-        size_t have = lane->got - HEADER;
-        wanted = lane->incoming.nbytes - have;
-        parts[0] = (struct iovec){lane->scratch + have, wanted};
-        parts[1] = (struct iovec){&next, HEADER};
-        message.msg_iovlen = 2;
-    } else {
-        parts[0] = (struct iovec){(uint8_t *)&lane->incoming + lane->got, wanted};
-    }
-    ssize_t done = recvmsg(lane->handle, &message, MSG_DONTWAIT);
-    if (done <= 0) {
-        if (done < 0 && errno == EINTR)
-            return true;
-        if (done == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
-            lane_lose(t, lane, done < 0 ? errno : 0);
-        } else if (lane->broken) {
-            lane_lose(t, lane, lane->broken);
-        } else {
-            lane->readable = false;
-            poller_again(&t->poller, index_of(t, lane), true, false);
-        }
-        return false;
-    }
-    lane->got += (size_t)done;
-    if ((size_t)done < wanted)
-        return true;
-    if (in_payload) {
-        deliver(t, lane);
-        lane->got = (size_t)done - wanted;
-        lane->incoming = next;
-    }
-    /* A frame without a payload ends with its header, and what was read has no more than one. */
-    if (lane->got == HEADER && check_header(t, lane) && !lane->incoming.nbytes) {
-        deliver(t, lane);
-        lane->got = 0;
+        report_text(&t->report, event, in, HEADER);
+        report_text(&t->report, event, lane->incoming.payload, in->nbytes);
     }
     return true;
+}
+
+/* Reads some; false if nothing came. */
+static bool receive(struct transfer *t, struct lane *lane)
+{
+    struct reading reading = {t, lane};
+    ssize_t done = incoming_read(&lane->incoming, lane->handle, begin, deliver, &reading);
+    if (done > 0)
+        return true;
+    if (done < 0 && done != -EAGAIN) {
+        lane_lose(t, lane, (int)-done);
+    } else if (done == 0 || lane->broken) {
+        lane_lose(t, lane, done < 0 ? lane->broken : 0);
+    } else {
+        lane->readable = false;
+        poller_again(&t->poller, index_of(t, lane), true, false);
+    }
+    return false;
 }
 
 bool receive_all(struct transfer *t)
@@ -124,7 +100,7 @@ bool receive_all(struct transfer *t)
     bool moved = false;
     for (uint32_t i = 0; i < t->count; i++) {
         struct lane *lane = &t->lanes[i];
-        for (int turn = 0; turn < TURN && lane->handle >= 0 && lane->readable && !is_full(t); turn++)
+        for (int turn = 0; turn < TURN && lane->handle >= 0 && lane->readable && !report_is_full(&t->report); turn++)
             moved |= receive(t, lane);
     }
     return moved;

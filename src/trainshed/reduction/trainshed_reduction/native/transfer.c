@@ -12,23 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 /* Results of an operation that is not done are told this late: who takes them may have to wait for Python's lock,
  * and nothing moves meanwhile. */
 #define HOLD 0.1
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
-}
-
-static double least(double a, double b)
-{
-    return a < b ? a : b;
-}
 
 EXPORT void transfer_free(struct transfer *t)
 {
@@ -36,7 +23,7 @@ EXPORT void transfer_free(struct transfer *t)
         return;
     for (uint32_t i = 0; i < t->count; i++) {
         free(t->lanes[i].frames);
-        free(t->lanes[i].scratch);
+        free(t->lanes[i].incoming.payload);
     }
     poller_close(&t->poller);
     free(t->lanes);
@@ -128,12 +115,7 @@ EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events
 {
     double deadline = now() + seconds, until = deadline;
     bool woken = false, moved = true;
-    t->events = events;
-    t->capacity = capacity;
-    t->text = text;
-    t->text_room = text_room;
-    t->filled = 0;
-    t->text_used = 0;
+    t->report = (struct report){.events = events, .capacity = capacity, .text = text, .text_room = text_room};
     t->urgent = false;
     for (;;) {
         struct ready ready[AT_ONCE];
@@ -146,12 +128,12 @@ EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events
         }
         moved = send_all(t);
         moved |= receive_all(t);
-        bool first = t->filled && until == deadline;
+        bool first = t->report.filled && until == deadline;
         double at = now();
         if (first)
             until = least(deadline, at + HOLD);
-        if (woken || t->urgent || is_full(t) || at >= until)
-            return t->filled;
+        if (woken || t->urgent || report_is_full(&t->report) || at >= until)
+            return t->report.filled;
     }
 }
 

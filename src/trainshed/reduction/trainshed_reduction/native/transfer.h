@@ -3,27 +3,8 @@
 #ifndef TRAINSHED_TRANSFER_H
 #define TRAINSHED_TRANSFER_H
 
-#include "native.h"
+#include "frames.h"
 #include "poller.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-
-/* wire.py */
-enum kind { DATA = 6, FINAL = 7, RESULT = 8, LAST_KIND = 11 };
-#define TEXT 1024 /* bytes that any other frame has at most: wire.MAX_TEXT */
-
-struct header {
-    char magic[4];
-    uint8_t kind, dtype, reduction, zero;
-    uint16_t rank, zeros;
-    uint32_t chunk;
-    uint64_t operation, total;
-    uint32_t step, nbytes;
-    uint64_t acknowledged, ordinal;
-};
-#define HEADER sizeof(struct header)
-_Static_assert(HEADER == 56, "wire.HEADER");
 
 struct frame {
     struct header header;
@@ -43,9 +24,7 @@ struct lane {
     uint64_t first, sent, due, pushed;
     size_t offset;        /* of the frame at `sent`, its header included */
     uint64_t outstanding; /* bytes of frames that have begun and whose results are due */
-    struct header incoming;
-    size_t got; /* of the incoming header and payload */
-    uint8_t *scratch;
+    struct incoming incoming; /* its payload is the lane's scratch */
     size_t scratch_room;
 };
 
@@ -53,15 +32,6 @@ struct lane {
 struct pending {
     uint64_t operation, frames;
 };
-
-struct event {
-    int32_t kind, lane;
-    uint64_t position, acknowledged;
-    uint32_t offset, size; /* of its text */
-};
-/* `position` of the event:       of the result; -;           errno, 0 = closed by the other side; of the result due, or
- * ~0 if none is. Text:           -;             the frame;   -;                               the header. */
-enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_MALFORMED };
 
 struct transfer {
     struct poller poller;
@@ -71,11 +41,7 @@ struct transfer {
     struct pending *pending;
     size_t pendings, pending_room;
     bool urgent; /* there are events that somebody waits for */
-    /* of the run under way */
-    struct event *events;
-    int filled, capacity;
-    char *text;
-    size_t text_used, text_room;
+    struct report report; /* of the run under way */
 };
 
 static inline struct frame *frame_at(const struct lane *lane, uint64_t position)
@@ -100,9 +66,6 @@ void lane_detach(struct transfer *t, struct lane *lane);
 /* Tells the cause, an errno or 0, and detaches. */
 void lane_lose(struct transfer *t, struct lane *lane, int error);
 struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position);
-void tell_text(struct transfer *t, struct event *event, const void *bytes, size_t count);
-/* Whether there is no room for what one call of receive_all's may tell: the end of a frame, and of the one after it. */
-bool is_full(const struct transfer *t);
 
 /* ---- receiving.c, sending.c: whether anything moved ---- */
 

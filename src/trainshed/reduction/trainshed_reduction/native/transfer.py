@@ -17,7 +17,7 @@ from trainshed_reduction.native.library import Library
 from trainshed_reduction.wire import Kind
 
 _EVENT = struct.Struct("=iiQQII")
-"""kind, lane, position, acknowledged, offset and size of the text: `struct event` in transfer.h."""
+"""kind, lane, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
 _RESULT, _MESSAGE, _LOST, _MALFORMED = 1, 2, 3, 4
 _EVENTS = 1024
 _TEXT = 32 << 10

@@ -5,21 +5,27 @@ Knows nothing of groups, and never blocks. TLS holds bytes that no selector sees
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import ssl
 from collections import deque
-from typing import Deque, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Deque, List, Optional, Tuple, Union
 
 from trainshed_reduction import wire
 from trainshed_reduction.reducer.buffers import Block, Buffers
 from trainshed_reduction.wire import Header, Kind, Malformed
+
+if TYPE_CHECKING:
+    from trainshed_reduction.native.reducing import NativeMember
 
 Frame = Tuple[Header, Union[Block, bytes]]
 """The payload of a chunk is a block."""
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
 _PIECES = 32
 """Headers and payloads that the system is given at once."""
+_BATCH = 64 << 10
+"""Bytes of a payload that are worth waking up for: a shaped link brings a few segments at a time."""
 
 
 class Connection:
@@ -34,19 +40,40 @@ class Connection:
         """Whoever is there has proved nothing yet: no other frame is taken."""
         self.wants_write = False
         """Go on with `flush` when the system takes more."""
-        self.unsent = 0
-        """Bytes that wait to be sent."""
+        self.native: Optional[NativeMember] = None
+        """Who reads and sends in place of this one."""
+        self._unsent = 0
         self._out: Deque[Tuple[memoryview, Optional[Block]]] = deque()
         self._header_bytes = memoryview(bytearray(wire.HEADER.size))
         self._header_rest = self._header_bytes
         self._header: Optional[Header] = None
         self._payload: Union[Block, bytearray] = bytearray()
         self._payload_rest = memoryview(b"")
+        self._wakes_at = 1
+        """Bytes that have to be there before the selector tells of them."""
         self.is_drained = False
         """The latest `read` got less than it had room for: another one would find nothing."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._unsent if self.native is None else self.native.unsent
+
+    @property
+    def may_be_native(self) -> bool:
+        """It is plain TCP, between two frames either way."""
+        is_between = self._header is None and len(self._header_rest) == wire.HEADER.size
+        return self._tls is None and is_between and not self._out
+
+    def come_back(self) -> None:
+        """What the part in C has not sent is to be sent from here; it has read to the end."""
+        if self.native is not None:
+            rest, self.native = self.native.part(), None
+            if rest:
+                self.queue(rest)
 
     @property
     def has_more(self) -> bool:
@@ -71,10 +98,24 @@ class Connection:
             self.wants_write = True
             return 0, []
         except _NOT_NOW:
+            self._wait_for_more()
             return 0, []
         if not count:
             raise ConnectionResetError("closed by the other side")
-        return count, self._take(count)
+        frames = self._take(count)
+        if self.is_drained:
+            self._wait_for_more()
+        return count, frames
+
+    def _wait_for_more(self) -> None:
+        """Have the selector tell when there is so much that it is worth a turn. Never more than what has
+        begun to come still lacks: whatever follows may be long in coming."""
+        lacks = len(self._header_rest) if self._header is None else len(self._payload_rest)
+        wakes_at = min(lacks, _BATCH)
+        if self._tls is None and wakes_at != self._wakes_at:
+            self._wakes_at = wakes_at
+            with contextlib.suppress(OSError):  # A system that cannot do this wakes up more often.
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at)
 
     def _secure(self) -> bool:
         """Whether TLS's handshake is over."""
@@ -123,15 +164,18 @@ class Connection:
     def queue(self, frame: bytes, block: Optional[Block] = None) -> None:
         """To be sent after all that is queued already: a frame, or a header and the payload that belongs to
         it."""
+        if self.native is not None:
+            self.native.tell(frame)
+            return
         self._out.append((memoryview(frame), None))
-        self.unsent += len(frame)
+        self._unsent += len(frame)
         if block is not None:
             self._out.append((block.data, block))
-            self.unsent += len(block.data)
+            self._unsent += len(block.data)
 
     def flush(self) -> int:
         """Send as much as the system takes; how many bytes. Raises OSError."""
-        before = self.unsent
+        before = self._unsent
         try:
             while self._out and self.is_secured:
                 if self._tls is not None:
@@ -144,10 +188,10 @@ class Connection:
             pass
         if self.is_secured:
             self.wants_write = bool(self._out)
-        return before - self.unsent
+        return before - self._unsent
 
     def _sent(self, count: int) -> None:
-        self.unsent -= count
+        self._unsent -= count
         while count:
             piece, block = self._out[0]
             if count < len(piece):
@@ -168,5 +212,6 @@ class Connection:
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        self.come_back()
         self._out.clear()
         self._socket.close()

@@ -8,18 +8,17 @@ on. Every rank sends something for every position, in order, so rows are finishe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Union
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Block, Buffers
 from trainshed_reduction.reducer.counters import Counters
-from trainshed_reduction.reducer.rows import Row, Shape, disagreement, ranks
+from trainshed_reduction.reducer.rows import Progress, Row, Seen, Shape, disagreement, ranks
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 
 if TYPE_CHECKING:
-    pass
-    pass
+    from trainshed_reduction.native.reducing import NativeGroup, NativeMember
 
 WINDOW = 16 << 20
 """Bytes that a worker may have here without a result, and a chunk more."""
@@ -28,7 +27,16 @@ WINDOW = 16 << 20
 class Member:
     """A worker's connection, from its HELLO on. Every HELLO makes another one."""
 
-    __slots__ = ("acknowledged", "group", "hello", "ordinal", "position", "rank", "unanswered")
+    __slots__ = (
+        "acknowledged",
+        "group",
+        "hello",
+        "native",
+        "ordinal",
+        "position",
+        "rank",
+        "unanswered",
+    )
 
     def __init__(self, hello: Hello, group: "Group") -> None:
         self.hello = hello
@@ -39,6 +47,8 @@ class Member:
         self.acknowledged = hello.received
         self.ordinal = 0
         """Of the latest operation that it has begun, as far as was seen here."""
+        self.native: Optional[NativeMember] = None
+        """Where its chunks are taken, if not here."""
         self.unanswered = 0
         """Bytes that it has sent and that no result was made of yet."""
 
@@ -106,7 +116,14 @@ class Completed(NamedTuple):
     world: int
 
 
-Effect = Union[Deliver, Tell, Remind, Resume, Dismiss, Log, Completed]
+class Started(NamedTuple):
+    """Its members send chunks from now on: `Group.go_native` may be called, before anything else of them is
+    read."""
+
+    group: "Group"
+
+
+Effect = Union[Deliver, Tell, Remind, Resume, Dismiss, Log, Completed, Started]
 
 
 _PATIENCE = 0.6
@@ -141,10 +158,11 @@ class Group:
         self._operation = -1
         """The latest of which a chunk is finished; its ordinal."""
         self._ordinal = 0
+        self._native: Optional[NativeGroup] = None
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.parked or (self._rows if self._running else self.members))
+        return bool(self.parked or (self.chunks_in_flight if self._running else self.members))
 
     @property
     def is_empty(self) -> bool:
@@ -152,11 +170,46 @@ class Group:
 
     @property
     def chunks_in_flight(self) -> int:
-        return len(self._rows)
+        return len(self._rows) if self._native is None else self._native.progress().begun
+
+    @property
+    def progress(self) -> Progress:
+        """As of START, for who adds up the chunks in place of this."""
+        return Progress(self._head, self._operation, self._ordinal, 0)
+
+    def go_native(self, group: "NativeGroup") -> None:
+        """Chunks are added up there until the group begins anew; `odd` is told of those that are not as they
+        should be."""
+        self._native = group
+
+    def _catch_up(self) -> None:
+        """With what was done there."""
+        if self._native is None:
+            return
+        self._head, self._operation, self._ordinal, _ = self._native.progress()
+        for member in self.members.values():
+            if member.native is not None:
+                member.position, member.acknowledged, member.ordinal = member.native.state()
+
+    def _row(self, position: int) -> "Optional[Seen]":
+        """What has come for a position."""
+        if self._native is not None:
+            return self._native.seen(position)
+        row = self._rows.get(position)
+        return None if row is None else Seen(row.shape, row.since, row.arrived)
+
+    def _stop(self) -> None:
+        """Nothing is under way any more."""
+        self._catch_up()
+        self._native = None
+        self.members.clear()
+        self._rows.clear()
+        self._running = False
 
     def gather(self, member: Member, now: float) -> List[Effect]:
         """Another rank has come; an earlier connection of the same one is of no use any more."""
         rank = member.rank
+        self._catch_up()
         if not member.hello.generation and (self.failure or self._operation >= 0):
             # This group could not have come so far without START having told that rank its generation.
             earlier = self.parked.pop(rank, None)
@@ -193,14 +246,14 @@ class Group:
             self._completed = True
             effects.append(Completed(self.world))
             effects.append(Log("group of {} workers is complete".format(self.world)))
+        if len(self.members) == self.world > 1:
+            effects.append(Started(self))
         return effects
 
     def _reset(self, now: float) -> List[Effect]:
         """Everybody comes again."""
         effects: List[Effect] = [Dismiss(each, b"") for each in self.members.values()]
-        self.members.clear()
-        self._rows.clear()
-        self._running = False
+        self._stop()
         self._since = now
         self._counters.resets += 1
         return effects
@@ -208,28 +261,17 @@ class Group:
     def chunk(self, member: Member, header: Header, payload: Block, now: float) -> List[Effect]:
         """A DATA or FINAL frame. Raises Malformed: the connection is to be closed, and `lose` called."""
         position = member.position
-        if not self._running:
-            raise Malformed("a chunk came before START")
-        if header.rank != member.rank:
-            raise Malformed("rank {} sent a chunk as rank {}".format(member.rank, header.rank))
+        self._check_sender(member, header)
         member.acknowledged = max(member.acknowledged, header.acknowledged)
         member.position += 1
         member.ordinal = header.ordinal
-        for rank, parted in self._parted.items():
-            if parted.position <= position:
-                return self.fail(parted.text(rank))
         shape = Shape.of(header)
-        if shape.reduction == Reduction.AVERAGE and DType(shape.dtype).is_integer:
-            return self.fail(
-                "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
-                    shape.ordinal, member.rank, DType(shape.dtype).name
-                )
-            )
         row = self._rows.get(position)
+        objection = self._objection(member, shape, position, row)
+        if objection:
+            return objection
         if row is None:
             row = self._rows[position] = Row(shape, self._kernels, self._buffers, now)
-        elif not row.shape.agrees(shape):
-            return self.fail(disagreement(member.rank, shape, row.arrived, row.shape))
         alone = max(row.latest, self._finished)
         row.add(member.rank, payload, header.kind is Kind.FINAL, now)
         member.unanswered += header.nbytes
@@ -239,6 +281,40 @@ class Group:
             return []
         self._counters.waited(member.rank, now - alone)
         return self._finish(row, header, now)
+
+    def odd(self, member: Member, header: Header) -> List[Effect]:
+        """A chunk that was not taken where chunks are added up in place of this. Raises Malformed."""
+        self._catch_up()
+        self._check_sender(member, header)
+        position = member.position
+        objection = self._objection(member, Shape.of(header), position, self._row(position))
+        if not objection:
+            raise Malformed("a {} frame came that no worker sends".format(header.kind.name))
+        return objection
+
+    def _check_sender(self, member: Member, header: Header) -> None:
+        """Raises Malformed."""
+        if not self._running:
+            raise Malformed("a chunk came before START")
+        if header.rank != member.rank:
+            raise Malformed("rank {} sent a chunk as rank {}".format(member.rank, header.rank))
+
+    def _objection(
+        self, member: Member, shape: Shape, position: int, row: "Union[Row, Seen, None]"
+    ) -> List[Effect]:
+        """The end of the group, if such a chunk does not belong there; else nothing."""
+        for rank, parted in self._parted.items():
+            if parted.position <= position:
+                return self.fail(parted.text(rank))
+        if shape.reduction == Reduction.AVERAGE and DType(shape.dtype).is_integer:
+            return self.fail(
+                "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
+                    shape.ordinal, member.rank, DType(shape.dtype).name
+                )
+            )
+        if row is not None and not row.shape.agrees(shape):
+            return self.fail(disagreement(member.rank, shape, row.arrived, row.shape))
+        return []
 
     def _missing(self, position: int) -> List[int]:
         return [each.rank for each in self.members.values() if each.position <= position]
@@ -274,16 +350,18 @@ class Group:
     def leave(self, member: Member, now: float) -> List[Effect]:
         """It said BYE."""
         effects: List[Effect] = [Dismiss(member, b"")]
+        self._catch_up()
         if not self._forget(member):
             return effects
+        if member.native is not None:
+            member.native.leave()
         if not self.members:  # The group is over; what comes next may be one of the same name.
             self._parted.clear()
-            self._rows.clear()
-            self._running = False
+            self._stop()
             return effects
         ordinal = member.ordinal or self._ordinal
         parted = self._parted[member.rank] = DepartedRank(member.position, ordinal)
-        if any(position >= parted.position for position in self._rows):
+        if any(each.position > parted.position for each in self.members.values()):
             return effects + self.fail(parted.text(member.rank))
         return effects + self._start(now)
 
@@ -318,17 +396,16 @@ class Group:
         self.failure = text
         farewell = proof.text_frame(Kind.ERROR, text)
         effects: List[Effect] = [Dismiss(each, farewell) for each in self.members.values()]
-        self.members.clear()
-        self._rows.clear()
-        self._running = False
+        self._stop()
         return [Log(text), *effects]
 
     def status(self, now: float) -> List[Effect]:
         """Tells those that wait for whom; nothing if they have not waited long."""
         waiting = [*self.parked.values()]
         row = None
+        self._catch_up()
         if self._running:
-            row = self._rows.get(self._head)
+            row = self._row(self._head)
             since = self._since if row is None else row.since
             missing = self._missing(self._head)
             waiting += [each for each in self.members.values() if each.position > self._head]
@@ -353,7 +430,7 @@ class Group:
             effects += self._ask(row, missing)
         return effects
 
-    def _ask(self, row: Row, missing: List[int]) -> List[Effect]:
+    def _ask(self, row: Seen, missing: List[int]) -> List[Effect]:
         """Tell those that all wait for what it is: they may have given the same operation to their native
         backend."""
         text = "{} {} {}".format(

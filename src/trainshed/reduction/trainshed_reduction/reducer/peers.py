@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import selectors
 from collections import deque
-from typing import Callable, Deque, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Callable, Deque, Dict, List, NamedTuple, Optional, Set, Union
 
-from trainshed_reduction import proof
+from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.connections import Connection
 from trainshed_reduction.reducer.counters import Counters, Outlet
 from trainshed_reduction.reducer.groups import WINDOW, Effect, Member
 from trainshed_reduction.reducer.sessions import Sessions
-from trainshed_reduction.wire import Kind, Malformed
+from trainshed_reduction.wire import Header, Kind, Malformed
+
+if TYPE_CHECKING:
+    from trainshed_reduction.native.reducing import NativeReducer
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _LINGER = 2.0
@@ -52,6 +55,28 @@ class Peer:
         return self.connection.fileno() < 0
 
 
+class Message(NamedTuple):
+    """Event of the part in C: a frame came that is no chunk. `key`: the peer, as in all of these, of which
+    nothing more is read."""
+
+    key: object
+    header: Header
+    payload: bytes
+
+
+class Lost(NamedTuple):
+    """Event of the part in C: the connection broke, or the other side has closed it."""
+
+    key: object
+
+
+class Odd(NamedTuple):
+    """Event of the part in C: a header is not as it should be, by itself or for a chunk in its place."""
+
+    key: object
+    header: bytes
+
+
 class Peers:
     """The connections of one process to workers. `now` and `has_news` are for the caller to keep."""
 
@@ -63,6 +88,7 @@ class Peers:
         counters: Counters,
         outlet: Outlet,
         greet: Callable[[Peer, bytes], List[Effect]],
+        native: "Optional[NativeReducer]",
         now: float,
     ) -> None:
         self.now = now
@@ -76,6 +102,8 @@ class Peers:
         self._outlet = outlet
         #: Called with a stranger's HELLO; may raise Malformed.
         self._greet = greet
+        #: Takes over the connections of groups that run; None: it is all done here.
+        self._native = native
         self._members: Dict[Member, Peer] = {}
         self._leaving: Dict[Peer, None] = {}
         self._ready: Set[Peer] = set()
@@ -106,12 +134,38 @@ class Peers:
 
     def serve(self, peer: Peer, events: int) -> None:
         """The selector says that the connection can be read or written."""
-        following: List[Effect] = []
-        try:
+
+        def move() -> "List[Effect]":
             if events & WRITE:
                 self._flush(peer)
             if events & READ or not peer.connection.is_secured:
                 self._read(peer)
+            return []
+
+        self._attempt(peer, move)
+
+    def hear(self, events: "List[object]") -> None:
+        """What the part in C tells."""
+        for event in events:
+            if isinstance(event, (Message, Lost, Odd)):
+                peer = event.key
+                assert isinstance(peer, Peer)
+                self._attempt(peer, lambda event=event, peer=peer: self._told(peer, event))
+
+    def _told(self, peer: Peer, event: "Union[Message, Lost, Odd]") -> "List[Effect]":
+        """Raises Malformed."""
+        if peer.member is None or peer.connection.native is None:
+            return []  # Something before it has ended the connection.
+        if isinstance(event, Lost):
+            return self.drop(peer)
+        if isinstance(event, Message):
+            return self._sessions.frame(peer.member, event.header, event.payload, self.now)
+        return self._sessions.odd(peer.member, wire.unpack(event.header))
+
+    def _attempt(self, peer: Peer, step: "Callable[[], List[Effect]]") -> None:
+        """Take a step with one connection: if it raises, that one ends."""
+        try:
+            following = step()
         except Malformed as error:
             self._outlet.log("{}: {}".format(peer.address, error))
             following = self.dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
@@ -143,11 +197,39 @@ class Peers:
                 self._outlet.log(effect.text)
             elif isinstance(effect, groups.Completed):
                 self._outlet.serving(effect.world)
+            elif isinstance(effect, groups.Started):
+                self._go_native(effect.group)
             elif isinstance(effect, (groups.Deliver, groups.Resume)):
                 for member in effect.members:
                     pending.extend(self._reach(member, effect))
             else:
                 pending.extend(self._reach(effect.member, effect))
+
+    def _go_native(self, group: groups.Group) -> None:
+        """Have the part in C serve the group, if there is one and all of its connections are plain TCP."""
+        peers = [self._members.get(member) for member in group.members.values()]
+        known = [each for each in peers if each is not None and each.connection.may_be_native]
+        if self._native is None or len(known) < group.world:
+            return
+        native = self._native.begin(group.world, group.progress)
+        for peer in known:
+            member = peer.member
+            assert member is not None
+            try:
+                joined = native.join(
+                    member.rank, peer.connection.fileno(), member.hello.received, peer
+                )
+            except OSError:
+                # Nothing is left to wait for it with. None of them has read or sent anything yet.
+                for each in known:
+                    each.connection.come_back()
+                return
+            peer.connection.native = joined
+        group.go_native(native)
+        for peer in known:
+            assert peer.member is not None
+            peer.member.native = peer.connection.native
+            self._attend(peer)
 
     def _reach(self, member: Member, effect: Effect) -> "List[Effect]":
         """Does with one connection what the effect says; what follows from that."""
@@ -178,6 +260,7 @@ class Peers:
     def dismiss(self, peer: Peer, farewell: bytes) -> "List[Effect]":
         """Close the connection when this has been read, or after a while."""
         following = self._part(peer)
+        peer.connection.come_back()
         peer.until = self.now + _LINGER
         self._leaving[peer] = None
         peer.connection.queue(farewell)
@@ -195,9 +278,10 @@ class Peers:
         if peer.events:
             self._selector.unregister(peer.connection)
             peer.events = 0
-        peer.connection.close()
         self._leaving.pop(peer, None)
-        return self._part(peer)
+        following = self._part(peer)
+        peer.connection.close()
+        return following
 
     def _part(self, peer: Peer) -> "List[Effect]":
         self.strangers.pop(peer, None)
@@ -249,6 +333,8 @@ class Peers:
             return
         connection = peer.connection
         wanted = (0 if peer.is_full else READ) | (WRITE if connection.wants_write else 0)
+        if connection.native is not None:
+            wanted = 0
         if wanted == peer.events:
             return
         if not wanted:

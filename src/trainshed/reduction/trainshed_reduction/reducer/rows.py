@@ -44,6 +44,25 @@ class Shape(NamedTuple):
         )
 
 
+class Seen(NamedTuple):
+    """What has come for one position. `shape`: of the first chunk, which came at `since`; `arrived`: ranks,
+    in the order in which they came."""
+
+    shape: Shape
+    since: float
+    arrived: List[int]
+
+
+class Progress(NamedTuple):
+    """`head`: the oldest position that not all have sent; `operation`, `ordinal`: of the chunk that was
+    finished last, -1: none was; `begun`: positions that some have sent and others not."""
+
+    head: int
+    operation: int
+    ordinal: int
+    begun: int
+
+
 class Row:
     """Adds each rank's chunk as soon as those of all lower ranks are in, so that the sum does not depend on
     who comes first. Times are seconds of whatever clock the caller has."""

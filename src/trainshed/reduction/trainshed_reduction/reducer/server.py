@@ -10,7 +10,8 @@ import selectors
 import socket
 import ssl
 import time
-from typing import Callable, List, Optional, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.arithmetic import Kernels
@@ -21,6 +22,9 @@ from trainshed_reduction.reducer.groups import WINDOW, Effect
 from trainshed_reduction.reducer.peers import READ, Peer, Peers
 from trainshed_reduction.reducer.sessions import Refusal, Sessions
 from trainshed_reduction.wire import Accept, Kind
+
+if TYPE_CHECKING:
+    from trainshed_reduction.native.reducing import NativeReducer
 
 STRANGERS = 64
 """Connections at a time that have not proved themselves."""
@@ -64,6 +68,10 @@ class Server:
         self._counters = Counters()
         self._sessions = Sessions(kernels, self._buffers, self._counters)
         self._selector = selectors.DefaultSelector()
+        self._native = None if tls is not None else _native(self._selector)
+        #: Of the part in C, when they were looked at last.
+        self._numbers = (0,) * 5
+        self._waited: Sequence[float] = ()
         now = time.monotonic()
         self._peers = Peers(
             selector=self._selector,
@@ -71,6 +79,7 @@ class Server:
             counters=self._counters,
             outlet=outlet,
             greet=self._greet,
+            native=self._native,
             now=now,
         )
         self._listens = False
@@ -93,7 +102,14 @@ class Server:
         peers = self._peers
         while not self._ended:
             self._keep_time()
-            for key, events in self._selector.select(self._patience()):
+            patience = self._patience()
+            if self._native is not None:
+                said = self._native.run(patience)
+                peers.now = time.monotonic()
+                peers.hear(said)
+                self._catch_up()
+                patience = 0.0
+            for key, events in self._selector.select(patience):
                 peers.now = time.monotonic()
                 if isinstance(key.data, Peer):
                     peers.serve(key.data, events)
@@ -102,6 +118,28 @@ class Server:
             peers.serve_ready()
         peers.close()
         self._report()
+        if self._native is not None:
+            self._native.close()
+
+    def _catch_up(self) -> None:
+        """With what the part in C has counted."""
+        assert self._native is not None
+        before, now = self._numbers, self._native.numbers()
+        if now == before:
+            return
+        self._numbers = now
+        received, sent, chunks, operations, _ = (
+            later - earlier for later, earlier in zip(now, before)
+        )
+        self._counters.received_bytes += received
+        self._counters.sent_bytes += sent
+        self._counters.chunks += chunks
+        self._counters.operations += operations
+        waited = self._native.waited()
+        for rank, (later, earlier) in enumerate(zip_longest(waited, self._waited, fillvalue=0.0)):
+            self._counters.waited(rank, later - earlier)
+        self._waited = waited
+        self._peers.has_news = True
 
     def _patience(self) -> Optional[float]:
         """Seconds until there is something to do of which the selector does not tell; None: never."""
@@ -138,7 +176,7 @@ class Server:
     def _report(self) -> None:
         self._counters.connections = self._peers.connected
         self._counters.chunks_in_flight = self._sessions.chunks_in_flight
-        self._counters.pending_bytes = self._buffers.used_bytes
+        self._counters.pending_bytes = self._buffers.used_bytes + self._numbers[-1]
         self._outlet.metrics(self._counters.snapshot())
         self._reported = self._peers.now
         self._report_at = 0.0
@@ -203,3 +241,16 @@ class Server:
         self._counters.refused += 1
         self._outlet.log("refused {} at {}: {}".format(who, peer.address, text))
         return self._peers.dismiss(peer, proof.text_frame(Kind.REFUSE, text))
+
+
+def _native(selector: selectors.BaseSelector) -> "Optional[NativeReducer]":
+    """The part in C, which waits for the selector as well; None where there is none."""
+    fileno = getattr(selector, "fileno", None)
+    if fileno is None:
+        return None
+    try:
+        from trainshed_reduction.native import library
+
+        return library.reducer(fileno())
+    except (ImportError, OSError):
+        return None

@@ -91,6 +91,12 @@ class Sessions:
             return member.group.fail("rank {} cannot go on: {}".format(member.rank, text))
         raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
 
+    def odd(self, member: Member, header: Header) -> List[Effect]:
+        """What was not taken where chunks are added up in place of the groups. Raises Malformed."""
+        if header.kind not in (Kind.DATA, Kind.FINAL):
+            raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
+        return member.group.odd(member, header)
+
     def lose(self, member: Member, now: float) -> List[Effect]:
         """Its connection broke, or is to be closed; nothing if it has left or was dismissed before."""
         effects = member.group.lose(member, now)

@@ -1,0 +1,125 @@
+/* Reading frames, and telling of them. */
+
+#define _GNU_SOURCE
+#include "frames.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+/* Bytes of a payload that are worth waking up for: a shaped link brings a few segments at a time. */
+#define BATCH (128 << 10)
+
+static uint32_t limits[LAST_KIND + 1];
+
+/* Payloads of each kind have at most so many bytes. */
+EXPORT void frames_limit(const uint32_t *by_kind)
+{
+    memcpy(limits, by_kind, sizeof limits);
+}
+
+bool is_short(const struct header *header)
+{
+    return header->kind > 0 && header->kind <= LAST_KIND && header->kind != DATA && header->kind != FINAL &&
+           header->kind != RESULT && header->nbytes <= limits[header->kind];
+}
+
+uint32_t width_of(int dtype)
+{
+    return dtype == FLOAT64 || dtype == INT64 ? 8 : dtype == FLOAT16 || dtype == BFLOAT16 ? 2 : 4;
+}
+
+bool is_chunk(const struct header *header)
+{
+    uint64_t first = (uint64_t)header->chunk * header->step;
+    if (memcmp(header->magic, MAGIC, sizeof header->magic) != 0 || header->kind < DATA || header->kind > RESULT)
+        return false;
+    if (header->dtype < FLOAT32 || header->dtype > INT64 || header->reduction > 1)
+        return false;
+    if (!header->step || first >= header->total || header->nbytes > limits[header->kind])
+        return false;
+    uint64_t left = header->total - first, count = left < header->step ? left : header->step;
+    return header->nbytes == count * width_of(header->dtype);
+}
+
+double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+struct event *report_add(struct report *report, enum event_kind kind, uint32_t lane, uint64_t position)
+{
+    struct event *event = &report->events[report->filled++];
+    *event = (struct event){.kind = kind, .lane = (int32_t)lane, .position = position};
+    event->offset = (uint32_t)report->text_used;
+    return event;
+}
+
+void report_text(struct report *report, struct event *event, const void *bytes, size_t count)
+{
+    memcpy(report->text + report->text_used, bytes, count);
+    report->text_used += count;
+    event->size += (uint32_t)count;
+}
+
+bool report_is_full(const struct report *report)
+{
+    return report->capacity - report->filled < 2 || report->text_room - report->text_used < 2 * (HEADER + TEXT);
+}
+
+/* Never waits for more than what has begun to come still lacks: whatever follows may be long in coming. A system that
+ * cannot do this wakes up more often. */
+static void wait_for_more(struct incoming *in, int handle)
+{
+    size_t lacks = in->got < HEADER ? HEADER - in->got : HEADER + in->header.nbytes - in->got;
+    int wakes_at = lacks < BATCH ? (int)lacks : BATCH;
+    if ((uint32_t)wakes_at != in->wakes_at) {
+        in->wakes_at = (uint32_t)wakes_at;
+        setsockopt(handle, SOL_SOCKET, SO_RCVLOWAT, &wakes_at, sizeof wakes_at);
+    }
+}
+
+ssize_t incoming_read(struct incoming *in, int handle, frame_step begin, frame_step end, void *whose)
+{
+    struct header next;
+    struct iovec parts[2];
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1};
+    bool in_payload = in->got >= HEADER;
+    size_t wanted = HEADER - in->got;
+    if (in_payload) {
+        size_t have = in->got - HEADER;
+        wanted = in->header.nbytes - have;
+        parts[0] = (struct iovec){in->payload + have, wanted};
+        parts[1] = (struct iovec){&next, HEADER};
+        message.msg_iovlen = 2;
+    } else {
+        parts[0] = (struct iovec){(uint8_t *)&in->header + in->got, wanted};
+    }
+    ssize_t done;
+    do
+        done = recvmsg(handle, &message, MSG_DONTWAIT);
+    while (done < 0 && errno == EINTR);
+    if (done < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        wait_for_more(in, handle);
+        return -EAGAIN;
+    }
+    if (done <= 0)
+        return done < 0 ? -errno : 0;
+    in->got += (size_t)done;
+    if ((size_t)done < wanted)
+        return done;
+    if (in_payload) {
+        if (!end(whose))
+            return done;
+        in->got = (size_t)done - wanted;
+        in->header = next;
+    }
+    /* A frame without a payload ends with its header, and what was read has no more than one. */
+    if (in->got == HEADER && begin(whose) && !in->header.nbytes && end(whose))
+        in->got = 0;
+    return done;
+}

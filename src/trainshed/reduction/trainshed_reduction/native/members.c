@@ -1,0 +1,350 @@
+/* A group's members: what is sent to them, and what they send. */
+
+#define _GNU_SOURCE
+#include "reducing.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0
+#endif
+
+/* Bytes that a worker may have here without a result, or results that it does not take: groups.WINDOW. */
+#define WINDOW (16u << 20)
+/* Reads from one connection until others have their turn. */
+#define TURN 8
+/* Frames that are sent at once. */
+#define FRAMES 8
+
+void become_due(struct reducer *r, struct member *member)
+{
+    if (member->is_due || member->handle < 0)
+        return;
+    member->is_due = true;
+    member->next = NULL;
+    *r->due_end = member;
+    r->due_end = &member->next;
+}
+
+struct member *take_due(struct reducer *r)
+{
+    struct member *member = r->due;
+    r->due = member->next;
+    if (!r->due)
+        r->due_end = &r->due;
+    member->is_due = false;
+    return member;
+}
+
+/* ---- sending ---- */
+
+static uint32_t size_of(const struct out *out)
+{
+    return (uint32_t)HEADER + out->header.nbytes;
+}
+
+static struct out *out_at(const struct member *member, uint32_t index)
+{
+    return &member->out[(member->out_first + index) & (member->out_room - 1)];
+}
+
+bool member_send(struct reducer *r, struct member *member, const struct header *header, struct block *payload)
+{
+    if (member->out_count == member->out_room) {
+        uint32_t room = member->out_room ? 2 * member->out_room : 16;
+        struct out *grown = malloc(room * sizeof *grown);
+        if (!grown) {
+            block_drop(&r->blocks, payload);
+            return false;
+        }
+        for (uint32_t i = 0; i < member->out_count; i++)
+            grown[i] = *out_at(member, i);
+        free(member->out);
+        member->out = grown;
+        member->out_room = room;
+        member->out_first = 0;
+    }
+    *out_at(member, member->out_count++) = (struct out){*header, payload};
+    member->unsent += HEADER + header->nbytes;
+    become_due(r, member);
+    return true;
+}
+
+static void dequeue(struct reducer *r, struct member *member)
+{
+    block_drop(&r->blocks, out_at(member, 0)->payload);
+    member->out_first = (member->out_first + 1) & (member->out_room - 1);
+    member->out_count--;
+}
+
+/* Into at most two pieces: what of a frame is to be sent from `offset` on. */
+static int pieces(const struct out *out, size_t offset, struct iovec *parts)
+{
+    int count = 0;
+    if (offset < HEADER) {
+        parts[count++] = (struct iovec){(uint8_t *)&out->header + offset, HEADER - offset};
+        offset = HEADER;
+    }
+    if (offset < size_of(out))
+        parts[count++] = (struct iovec){out->payload->data + (offset - HEADER), size_of(out) - offset};
+    return count;
+}
+
+static void flush(struct reducer *r, struct member *member)
+{
+    while (member->out_count && member->writable) {
+        struct iovec parts[2 * FRAMES];
+        struct msghdr message = {.msg_iov = parts};
+        for (uint32_t i = 0; i < member->out_count && i < FRAMES; i++)
+            message.msg_iovlen += (size_t)pieces(out_at(member, i), i ? 0 : member->offset, parts + message.msg_iovlen);
+        ssize_t done = sendmsg(member->handle, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0) {
+            member->writable = false;
+            if (errno != EAGAIN && errno != EWOULDBLOCK)
+                member->error = errno;
+            return;
+        }
+        r->numbers.sent += (uint64_t)done;
+        member->unsent -= (uint64_t)done;
+        member->offset += (size_t)done;
+        while (member->out_count && member->offset >= size_of(out_at(member, 0))) {
+            member->offset -= size_of(out_at(member, 0));
+            dequeue(r, member);
+        }
+    }
+}
+
+/* ---- receiving ---- */
+
+/* What one call of incoming_read is for. */
+struct reading {
+    struct reducer *reducer;
+    struct member *member;
+};
+
+/* Nothing more is read from it: the caller is to say what becomes of it. */
+static struct event *tell(struct reducer *r, struct member *member, enum event_kind kind, uint64_t error)
+{
+    member->is_stopped = true;
+    return report_add(&r->report, kind, member->slot, error);
+}
+
+static bool tell_odd(struct reducer *r, struct member *member)
+{
+    report_text(&r->report, tell(r, member, EVENT_MALFORMED, 0), &member->incoming.header, HEADER);
+    return false;
+}
+
+static void lose(struct reducer *r, struct member *member, int error)
+{
+    tell(r, member, EVENT_LOST, (uint64_t)error);
+    unwatch(r, member);
+    member->handle = -1;
+}
+
+static bool begin(void *whose)
+{
+    struct reading *reading = whose;
+    struct member *member = reading->member;
+    const struct header *in = &member->incoming.header;
+    if (in->kind != DATA && in->kind != FINAL) {
+        if (memcmp(in->magic, MAGIC, sizeof in->magic) != 0 || !is_short(in))
+            return tell_odd(reading->reducer, member);
+        member->incoming.payload = member->text;
+        return true;
+    }
+    bool divides = in->reduction && (in->dtype == INT32 || in->dtype == INT64);
+    if (!is_chunk(in) || in->rank != member->rank || divides)
+        return tell_odd(reading->reducer, member);
+    member->payload = block_take(&reading->reducer->blocks, in->nbytes);
+    if (!member->payload) {
+        member->error = ENOMEM;
+        return false;
+    }
+    member->incoming.payload = member->payload->data;
+    return true;
+}
+
+struct row *row_at(const struct group *group, uint64_t position)
+{
+    return &group->rows[position & (group->room - 1)];
+}
+
+/* Room for a row at `position`; false: no memory. */
+static bool make_room(struct group *group, uint64_t position)
+{
+    size_t room = group->room;
+    while (position - group->head >= room)
+        room *= 2;
+    if (room == group->room)
+        return true;
+    struct row *grown = calloc(room, sizeof *grown);
+    if (!grown)
+        return false;
+    for (uint64_t p = group->head; p < group->head + group->room; p++)
+        grown[p & (room - 1)] = *row_at(group, p);
+    free(group->rows);
+    group->rows = grown;
+    group->room = room;
+    return true;
+}
+
+static void wait_for(struct reducer *r, uint32_t rank, double seconds)
+{
+    if (rank >= r->ranks) {
+        double *grown = realloc(r->waited, (rank + 1) * sizeof *grown);
+        if (!grown)
+            return;
+        memset(grown + r->ranks, 0, (rank + 1 - r->ranks) * sizeof *grown);
+        r->waited = grown;
+        r->ranks = rank + 1;
+    }
+    r->waited[rank] += seconds;
+}
+
+/* All ranks have brought their chunk for the oldest row. */
+static void finish(struct reducer *r, struct group *group, const struct header *last, double at)
+{
+    struct row *row = row_at(group, group->head);
+    struct block *result = row_result(row, group->world);
+    struct header header = *last;
+    header.kind = RESULT;
+    header.rank = 0;
+    header.acknowledged = UINT64_MAX;
+    for (uint32_t rank = 0; rank < group->world; rank++)
+        if (group->members[rank] && group->members[rank]->acknowledged < header.acknowledged)
+            header.acknowledged = group->members[rank]->acknowledged;
+    for (uint32_t rank = 0; rank < group->world; rank++) {
+        struct member *member = group->members[rank];
+        if (!member)
+            continue;
+        member->unanswered -= header.nbytes;
+        if (result && row->takes[rank]) {
+            result->uses++;
+            if (!member_send(r, member, &header, result))
+                member->error = ENOMEM;
+        }
+        become_due(r, member);
+    }
+    block_drop(&r->blocks, result);
+    row_end(&r->blocks, row, group->world);
+    group->head++;
+    group->finished = at;
+    group->begun--;
+    r->numbers.chunks++;
+    if ((int64_t)header.operation != group->operation) {
+        group->operation = (int64_t)header.operation;
+        group->ordinal = header.ordinal;
+        r->numbers.operations++;
+    }
+}
+
+static bool add(struct reducer *r, struct member *member)
+{
+    struct group *group = member->group;
+    const struct header *in = &member->incoming.header;
+    uint64_t position = member->position;
+    if (!make_room(group, position)) {
+        member->error = ENOMEM;
+        return false;
+    }
+    struct row *row = row_at(group, position);
+    if (position >= group->parted || (row->arrived && !row_agrees(row, in)))
+        return tell_odd(r, member);
+    double at = now();
+    if (!row->arrived) {
+        if (!row_begin(row, group->world, in, at)) {
+            member->error = ENOMEM;
+            return false;
+        }
+        group->begun++;
+    }
+    struct block *payload = member->payload;
+    double alone = row->latest > group->finished ? row->latest : group->finished;
+    member->payload = NULL;
+    member->position++;
+    member->ordinal = in->ordinal;
+    member->unanswered += in->nbytes;
+    if (in->acknowledged > member->acknowledged)
+        member->acknowledged = in->acknowledged;
+    row->takes[member->rank] = in->kind == DATA && member->received <= position;
+    if (!row_add(&r->blocks, row, in, payload, group->world, at)) {
+        member->error = ENOMEM;
+        return false;
+    }
+    if (row->arrived == group->world) {
+        wait_for(r, member->rank, at - alone);
+        finish(r, group, in, at);
+    }
+    return true;
+}
+
+static bool end(void *whose)
+{
+    struct reading *reading = whose;
+    struct reducer *r = reading->reducer;
+    struct member *member = reading->member;
+    const struct header *in = &member->incoming.header;
+    if (member->payload)
+        return add(r, member);
+    struct event *event = tell(r, member, EVENT_MESSAGE, 0);
+    report_text(&r->report, event, in, HEADER);
+    report_text(&r->report, event, member->text, in->nbytes);
+    return false;
+}
+
+static bool may_read(const struct reducer *r, const struct member *member)
+{
+    return member->handle >= 0 && member->readable && !member->is_stopped && !member->error &&
+           member->unanswered < WINDOW && member->unsent < WINDOW && !report_is_full(&r->report);
+}
+
+void member_serve(struct reducer *r, struct member *member)
+{
+    struct reading reading = {r, member};
+    if (member->handle < 0)
+        return;
+    flush(r, member);
+    for (int turn = 0; turn < TURN && may_read(r, member); turn++) {
+        ssize_t done = incoming_read(&member->incoming, member->handle, begin, end, &reading);
+        if (done > 0)
+            r->numbers.received += (uint64_t)done;
+        else if (done == -EAGAIN)
+            member->readable = false;
+        else
+            lose(r, member, (int)-done);
+    }
+    if (member->error && !member->is_stopped && !report_is_full(&r->report))
+        lose(r, member, member->error);
+    if (may_read(r, member) || (member->error && !member->is_stopped))
+        become_due(r, member);
+}
+
+void member_end(struct reducer *r, struct member *member, uint8_t *unsent)
+{
+    struct member **link = &r->due;
+    while (*link && *link != member)
+        link = &(*link)->next;
+    if (*link) {
+        *link = member->next;
+        if (!*link)
+            r->due_end = link;
+    }
+    for (; member->out_count; member->offset = 0, dequeue(r, member)) {
+        struct iovec parts[2];
+        int count = pieces(out_at(member, 0), member->offset, parts);
+        for (int i = 0; i < count && unsent; i++) {
+            memcpy(unsent, parts[i].iov_base, parts[i].iov_len);
+            unsent += parts[i].iov_len;
+        }
+    }
+    block_drop(&r->blocks, member->payload);
+    free(member->out);
+    free(member);
+}

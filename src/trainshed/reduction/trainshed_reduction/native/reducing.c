@@ -1,0 +1,305 @@
+/*
+ * The groups of a reducer at work, so that a chunk costs no turn of the interpreter: chunks are read into their place,
+ * added up, and their sums sent. Who takes part, and what is wrong with whom, is for reducer.groups to say, which is
+ * told of everything that is no chunk as it should be.
+ *
+ * One thread calls all of this. Sockets are the caller's to close, after reducer_part.
+ */
+
+#define _GNU_SOURCE
+#include "reducing.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AT_ONCE 64
+/* Whoever counts wants to hear of traffic after so long. */
+#define SECOND 1.0
+#define FOREVER 1e300
+
+#if defined(__linux__) && !defined(TRAINSHED_PORTABLE)
+
+#include <sys/epoll.h>
+
+/* What is not a member's: the caller has something to do. */
+#define ELSEWHERE UINT32_MAX
+
+static int watch_open(int elsewhere)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = ELSEWHERE};
+    int poller = epoll_create1(EPOLL_CLOEXEC);
+    if (poller >= 0 && epoll_ctl(poller, EPOLL_CTL_ADD, elsewhere, &event) != 0) {
+        close(poller);
+        return -1;
+    }
+    return poller;
+}
+
+static bool watch(int poller, int handle, uint32_t slot)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.u32 = slot};
+    return epoll_ctl(poller, EPOLL_CTL_ADD, handle, &event) == 0;
+}
+
+void unwatch(const struct reducer *r, const struct member *member)
+{
+    struct epoll_event event = {0};
+    epoll_ctl(r->poller, EPOLL_CTL_DEL, member->handle, &event);
+}
+
+/* Whether the caller has something to do. */
+static bool watch_wait(struct reducer *r, double seconds)
+{
+    struct epoll_event ready[AT_ONCE];
+    int milliseconds = seconds <= 0 ? 0 : seconds > 1e6 ? -1 : (int)(seconds * 1000) + 1;
+    int found = epoll_wait(r->poller, ready, AT_ONCE, milliseconds);
+    bool elsewhere = false;
+    for (int i = 0; i < found; i++) {
+        uint32_t all = ready[i].events, slot = ready[i].data.u32;
+        if (slot == ELSEWHERE) {
+            elsewhere = true;
+            continue;
+        }
+        struct member *member = r->members[slot];
+        bool over = all & (EPOLLERR | EPOLLHUP);
+        member->readable |= over || all & EPOLLIN;
+        member->writable |= over || all & EPOLLOUT;
+        become_due(r, member);
+    }
+    return elsewhere;
+}
+
+#else /* Python alone serves there. */
+
+static int watch_open(int elsewhere)
+{
+    (void)elsewhere;
+    return -1;
+}
+static bool watch(int poller, int handle, uint32_t slot)
+{
+    (void)poller, (void)handle, (void)slot;
+    return false;
+}
+void unwatch(const struct reducer *r, const struct member *member)
+{
+    (void)r, (void)member;
+}
+static bool watch_wait(struct reducer *r, double seconds)
+{
+    (void)r, (void)seconds;
+    return true;
+}
+
+#endif
+
+EXPORT void reducer_free(struct reducer *r)
+{
+    if (!r)
+        return;
+    blocks_free(&r->blocks);
+    if (r->poller >= 0)
+        close(r->poller);
+    free(r->members);
+    free(r->waited);
+    free(r);
+}
+
+/* `elsewhere`: becomes readable when the caller has something else to do. NULL: no memory or no descriptors, or a system
+ * without epoll. */
+EXPORT struct reducer *reducer_new(int elsewhere)
+{
+    struct reducer *r = calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->due_end = &r->due;
+    r->poller = watch_open(elsewhere);
+    if (r->poller >= 0)
+        return r;
+    reducer_free(r);
+    return NULL;
+}
+
+/* A group of so many ranks that begins at a position; `operation`, `ordinal`: as reducer_group tells. NULL: no
+ * memory. */
+EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operation, uint64_t ordinal)
+{
+    struct group *group = calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    *group = (struct group){.world = world, .head = head, .parted = UINT64_MAX, .room = 64};
+    group->operation = operation;
+    group->ordinal = ordinal;
+    group->finished = now();
+    group->members = calloc(world, sizeof *group->members);
+    group->rows = calloc(group->room, sizeof *group->rows);
+    if (group->members && group->rows)
+        return group;
+    free(group->members);
+    free(group->rows);
+    free(group);
+    return NULL;
+}
+
+/* After all of its members have parted. */
+EXPORT void reducer_end(struct reducer *r, struct group *group)
+{
+    for (size_t i = 0; i < group->room; i++) {
+        struct row *row = &group->rows[i];
+        row_end(&r->blocks, row, group->world);
+        free(row->early);
+        free(row->order);
+        free(row->takes);
+    }
+    free(group->rows);
+    free(group->members);
+    free(group);
+}
+
+/* The member's slot, or below 0: -errno. `received`: results below this position are at the rank already. */
+EXPORT int reducer_join(struct reducer *r, struct group *group, uint32_t rank, int handle, uint64_t received)
+{
+    uint32_t slot = 0;
+    while (slot < r->slots && r->members[slot])
+        slot++;
+    if (slot == r->slots) {
+        uint32_t slots = r->slots ? 2 * r->slots : 16;
+        struct member **grown = realloc(r->members, slots * sizeof(struct member *));
+        if (!grown)
+            return -ENOMEM;
+        memset(grown + r->slots, 0, (slots - r->slots) * sizeof(struct member *));
+        r->members = grown;
+        r->slots = slots;
+    }
+    struct member *member = calloc(1, sizeof *member);
+    if (!member)
+        return -ENOMEM;
+    *member = (struct member){.group = group, .handle = handle, .slot = slot, .rank = (uint16_t)rank};
+    member->position = group->head;
+    member->acknowledged = member->received = received;
+    if (!watch(r->poller, handle, slot)) {
+        int error = errno;
+        free(member);
+        return -error;
+    }
+    r->members[slot] = group->members[rank] = member;
+    return (int)slot;
+}
+
+/* Bytes that were to be sent to it and are not. */
+EXPORT uint64_t reducer_unsent(const struct reducer *r, uint32_t slot)
+{
+    return r->members[slot]->unsent;
+}
+
+/* It has left in good order: the others go on with what it has sent. */
+EXPORT void reducer_leave(struct reducer *r, uint32_t slot)
+{
+    struct member *member = r->members[slot];
+    if (member->position < member->group->parted)
+        member->group->parted = member->position;
+}
+
+/* Its connection is the caller's again, with the bytes that it has to send; NULL: nobody wants them. */
+EXPORT void reducer_part(struct reducer *r, uint32_t slot, uint8_t *unsent)
+{
+    struct member *member = r->members[slot];
+    if (member->handle >= 0)
+        unwatch(r, member);
+    member->group->members[member->rank] = NULL;
+    r->members[slot] = NULL;
+    member_end(r, member, unsent);
+}
+
+/* A whole frame to be sent after all that is to be sent already. 0, or an errno. */
+EXPORT int reducer_tell(struct reducer *r, uint32_t slot, const uint8_t *frame)
+{
+    struct header header;
+    struct block *payload = NULL;
+    memcpy(&header, frame, HEADER);
+    if (header.nbytes) {
+        payload = block_take(&r->blocks, header.nbytes);
+        if (!payload)
+            return ENOMEM;
+        memcpy(payload->data, frame + HEADER, header.nbytes);
+    }
+    return member_send(r, r->members[slot], &header, payload) ? 0 : ENOMEM;
+}
+
+/* How many events there are. Until there are some, the caller has something to do, or the time is over, whichever is
+ * first; a second after something has moved in any case. `seconds` below 0: forever. */
+EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, int capacity, char *text,
+                       size_t text_room)
+{
+    double until = seconds < 0 ? FOREVER : now() + seconds, told = FOREVER;
+    r->report = (struct report){.events = events, .capacity = capacity, .text = text, .text_room = text_room};
+    for (;;) {
+        uint64_t before = r->numbers.received + r->numbers.sent;
+        bool elsewhere = watch_wait(r, r->due ? 0 : least(until, told) - now());
+        struct member *last = NULL;
+        if (r->due)
+            for (last = r->due; last->next;)
+                last = last->next;
+        while (r->due && !report_is_full(&r->report)) {
+            struct member *member = take_due(r);
+            member_serve(r, member);
+            if (member == last)
+                break; /* Who is due again comes after the sockets were asked. */
+        }
+        double at = now();
+        if (told == FOREVER && r->numbers.received + r->numbers.sent != before)
+            told = at + SECOND;
+        if (elsewhere || r->report.filled || at >= least(until, told))
+            return r->report.filled;
+    }
+}
+
+/* Of a member: its position, what it has acknowledged, its latest operation's ordinal. */
+EXPORT void reducer_member(const struct reducer *r, uint32_t slot, uint64_t state[3])
+{
+    const struct member *member = r->members[slot];
+    state[0] = member->position;
+    state[1] = member->acknowledged;
+    state[2] = member->ordinal;
+}
+
+/* Of a group: its oldest row's position; the operation of which a chunk was finished last, -1 = none, and its
+ * ordinal; how many positions some have sent and others not. */
+EXPORT void reducer_group(const struct group *group, int64_t state[4])
+{
+    state[0] = (int64_t)group->head;
+    state[1] = group->operation;
+    state[2] = (int64_t)group->ordinal;
+    state[3] = (int64_t)group->begun;
+}
+
+/* How many ranks have sent a chunk for a position. `header`: HEADER bytes of the first; `since`: when it came; `ranks`: as
+ * many as the group has, in the order in which they came. */
+EXPORT uint32_t reducer_row(const struct group *group, uint64_t position, void *header, double *since, uint16_t *ranks)
+{
+    if (position - group->head >= group->room)
+        return 0;
+    const struct row *row = row_at(group, position);
+    if (row->arrived) {
+        memcpy(header, &row->shape, HEADER);
+        memcpy(ranks, row->order, row->arrived * sizeof *ranks);
+        *since = row->since;
+    }
+    return row->arrived;
+}
+
+EXPORT void reducer_numbers(struct reducer *r, struct numbers *numbers)
+{
+    r->numbers.pending = r->blocks.used_bytes;
+    *numbers = r->numbers;
+}
+
+/* Seconds by rank, of the first so many; how many there are. */
+EXPORT uint32_t reducer_waited(const struct reducer *r, double *seconds, uint32_t ranks)
+{
+    if (ranks)
+        memcpy(seconds, r->waited, (ranks < r->ranks ? ranks : r->ranks) * sizeof *seconds);
+    return r->ranks;
+}

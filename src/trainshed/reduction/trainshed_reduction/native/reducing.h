@@ -1,0 +1,120 @@
+/* What the parts of a reducer's groups share; reducing.c says what they are. */
+
+#ifndef TRAINSHED_REDUCING_H
+#define TRAINSHED_REDUCING_H
+
+#include "frames.h"
+
+/* Memory of a payload, held by whoever counts among its `uses`. */
+struct block {
+    struct block *next; /* among the spare ones */
+    uint32_t uses, size;
+    uint8_t room; /* 2 to the power of this */
+    _Alignas(64) uint8_t data[];
+};
+
+#define ROOMS 24
+struct blocks {
+    struct block *spare[ROOMS];
+    uint64_t spare_bytes, used_bytes;
+};
+
+/* ---- rows.c ---- */
+
+/* With one use; NULL: no memory. */
+struct block *block_take(struct blocks *blocks, uint32_t size);
+void block_drop(struct blocks *blocks, struct block *block); /* NULL: nothing */
+void blocks_free(struct blocks *blocks);
+
+/* The chunks that the ranks have sent for one position, and their sum: rows.py says how. */
+struct row {
+    struct header shape; /* of the first that came */
+    double since, latest;
+    uint32_t arrived, next;
+    struct block *first, *total, *final, **early; /* `early`: by rank */
+    uint16_t *order;                              /* the ranks that have come */
+    bool *takes;                                  /* by rank: the result is to go there */
+};
+
+/* Sets up a row's arrays; false: no memory. */
+bool row_begin(struct row *row, uint32_t world, const struct header *shape, double at);
+/* Whether a chunk of this shape belongs into it. */
+bool row_agrees(const struct row *row, const struct header *header);
+/* The block is the row's from now on; false: no memory. */
+bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world,
+             double at);
+/* A use of the result, which all ranks have brought; NULL: none has brought what is missing. */
+struct block *row_result(struct row *row, uint32_t world);
+void row_end(struct blocks *blocks, struct row *row, uint32_t world);
+
+struct out {
+    struct header header;
+    struct block *payload; /* NULL: none */
+};
+
+struct group;
+
+struct member {
+    struct group *group;
+    struct member *next; /* among those with something to do */
+    int handle, error;   /* -1: it is broken; an errno that is still to be told */
+    uint32_t slot;
+    uint16_t rank;
+    bool readable, writable, is_due, is_stopped;
+    struct incoming incoming;
+    struct block *payload; /* of the incoming chunk; NULL: another frame comes in, to `text` */
+    uint8_t text[TEXT];
+    uint64_t position;     /* of the next chunk that it sends */
+    uint64_t acknowledged, received, ordinal, unanswered, unsent;
+    struct out *out; /* a ring */
+    uint32_t out_room, out_first, out_count;
+    size_t offset; /* of the first of them, its header included */
+};
+
+struct group {
+    uint32_t world;
+    struct member **members; /* by rank; NULL: it has left */
+    uint64_t head, parted;   /* positions: of the oldest row; from which on a rank that has left has sent nothing */
+    struct row *rows;        /* a ring from `head` on */
+    size_t room;
+    uint64_t begun;          /* rows that some chunks are in, and not all */
+    double finished;
+    int64_t operation; /* the latest of which a chunk is finished, and its ordinal; -1: none */
+    uint64_t ordinal;
+};
+
+/* How much was done so far; `pending`: bytes held now. */
+struct numbers {
+    uint64_t received, sent, chunks, operations, pending;
+};
+
+struct reducer {
+    int poller;
+    struct member **members; /* by slot */
+    uint32_t slots;
+    struct member *due, **due_end; /* those with something to do, in the order of their turns */
+    struct blocks blocks;
+    struct numbers numbers;
+    double *waited; /* by rank: seconds that a group has waited for it alone */
+    uint32_t ranks;
+    struct report report; /* of the run under way */
+};
+
+/* ---- members.c ---- */
+
+/* It has something to do. */
+void become_due(struct reducer *r, struct member *member);
+struct member *take_due(struct reducer *r);
+/* Sends and reads what can be, and gives its turn to the next. */
+void member_serve(struct reducer *r, struct member *member);
+/* To be sent after all that is to be sent already. Takes over a use of the payload; false: no memory. */
+bool member_send(struct reducer *r, struct member *member, const struct header *header, struct block *payload);
+/* It is nobody's any more. `unsent`: takes what was to be sent; NULL: nobody wants it. */
+void member_end(struct reducer *r, struct member *member, uint8_t *unsent);
+struct row *row_at(const struct group *group, uint64_t position);
+
+/* ---- reducing.c ---- */
+
+void unwatch(const struct reducer *r, const struct member *member);
+
+#endif
