@@ -5,7 +5,8 @@ All ranks ask before every operation that reducers could do, in the same order, 
 place. Where they are to compare, they exchange what each has measured since the last time; from equal
 numbers all come to the same way, whoever is slow or has lost a reducer. Ways are tried in turns, a few
 operations each, so that what drifts hits all alike: when the group is young, when its sums get slower than
-they were, and now and then. Another way is taken only where it is better by more than noise.
+they were, and now and then. Reducers are taken only where they are faster by more than noise: who adds them
+must never pay for it with time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ pause in which none is, all belong to one way or say nothing."""
 WIDER = 4
 WIDENINGS = 3
 NOISE = 0.03
-"""How much better, as a part of its time, another way must be to be taken."""
+"""How much better, as a part of its time, another credit must be to be taken."""
+GAIN = 0.05
+"""How much better than the native way, as a part of its time, reducers must be to be taken."""
+CLEAR = 1.5
+"""How many times as fast as reducers the native way must be, or the other way round, to settle it after one
+turn."""
 SLOWER = 0.25
 """How much slower than it was a way must be to have all tried again before it is time."""
 LOOK = 100
@@ -104,6 +110,7 @@ class Choice:
         self._first = 0
         self._is_young = True
         self._is_trial = True
+        self._is_first_turn = True
         self._doublings = 0
         self._widenings = 0
         self._pace = Pace()
@@ -161,7 +168,17 @@ class Choice:
             self._try_all()
             return None
         self._costs.update(found)
+        if self._is_first_turn and not self._is_clear():
+            self._is_first_turn = False
+            self._begin(self.ways, TURNS)
+            return None
         return self._settle()
+
+    def _is_clear(self) -> bool:
+        """Whether one turn says enough of reducers and the native way."""
+        native = self._costs.get(NATIVE, 0)
+        reducers = min(cost for way, cost in self._costs.items() if not way.is_native)
+        return not native or not 1 / CLEAR < reducers / native < CLEAR
 
     def _look(self, cost: int) -> None:
         """The way that was chosen goes on, or all are tried again."""
@@ -177,6 +194,7 @@ class Choice:
     def _try_all(self) -> None:
         self._costs = {}
         self._widenings = 0
+        self._is_first_turn = True
         if not self._pace.rate:
             # What is under way depends on it, so it comes first.
             self._begin((self.way,))
@@ -187,13 +205,13 @@ class Choice:
         ways = [Way(self._pace._replace(factor=factor)) for factor in sorted(factors)]
         if self._may_be_native:
             ways.append(NATIVE)
-        self._begin(tuple(ways), TURNS)
+        self._begin(tuple(ways))
 
     def _try_longer(self) -> None:
         """Not every way could be measured: with more operations at a time, or not now."""
         self._doublings += 1
         if self._doublings <= LONGEST:
-            turns = TURNS if len(self.ways) > 1 else 1
+            turns = 1 if self._is_first_turn else TURNS
             self._begin(self.ways, turns, 2 * self._least)
         else:
             self._doublings = 0
@@ -201,19 +219,30 @@ class Choice:
 
     def _settle(self) -> Optional[Outcome]:
         costs = self._costs
-        best = before = self.way if self.way in costs else self.ways[0]
-        for way in costs:
-            if costs[way] < (1 - NOISE) * costs[best]:
-                best = way
-        widest = max(way.pace.factor for way in costs if way.pace is not None)
+        before = self.way if self.way in costs else self.ways[0]
+        tried = [way for way in costs if way.pace is not None]
+        reducers = before if before in tried else tried[0]
+        for way in tried:
+            if costs[way] < (1 - NOISE) * costs[reducers]:
+                reducers = way
+        assert reducers.pace is not None
+        native = costs.get(NATIVE, 0)
+        best = NATIVE if native and costs[reducers] > (1 - GAIN) * native else reducers
+        self._pace = reducers.pace
+        widest = max(way.pace.factor for way in tried if way.pace is not None)
+        is_near = not native or costs[reducers] < (1 + CLOSE) * native
+        if (
+            self._may_widen
+            and reducers.pace.factor == widest
+            and is_near
+            and self._widenings < WIDENINGS
+        ):
+            # More may be better still.
+            self._widenings += 1
+            wider = Way(self._pace._replace(factor=widest * WIDER))
+            self._begin((reducers, wider), TURNS)
+            return None
         if best.pace is not None:
-            self._pace = best.pace
-            if self._may_widen and best.pace.factor == widest and self._widenings < WIDENINGS:
-                # More may be better still.
-                self._widenings += 1
-                wider = Way(best.pace._replace(factor=widest * WIDER))
-                self._begin((best, wider), TURNS)
-                return None
             # What is under way follows the rate that was reached.
             self._pace = Pace(max(best.pace.rate, _rate(costs[best])), best.pace.factor)
             costs[Way(self._pace)] = costs.pop(best)

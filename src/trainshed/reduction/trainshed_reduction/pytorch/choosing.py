@@ -16,7 +16,7 @@ from typing import Callable, Dict, Optional
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.choice import Choice, Measured, Outcome, Stopwatch, Way
+from trainshed_reduction.client.choice import GAIN, Choice, Measured, Outcome, Stopwatch, Way
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
 from trainshed_reduction.pytorch.work import ReductionWork
@@ -134,9 +134,14 @@ def said(outcome: Outcome) -> str:
     for cost in native.values():
         text += ", {} by the native all-reduce".format(_speed(cost))
         if outcome.way.is_native:
+            times = others[fastest] / cost
+            why = "{:.2f} times as fast".format(times)
+            if times < 1:
+                why = "reducers are less than {:.0%} faster".format(GAIN)
             return text + (
-                ", which is used from here on ({:.2f} times as fast); reducers are tried again now and "
-                "then".format(others[fastest] / cost)
+                ", which is used from here on ({}); reducers are tried again now and then".format(
+                    why
+                )
             )
         text += ": {:.2f} times as fast".format(cost / others[outcome.way])
     return text
