@@ -40,6 +40,8 @@ try:
     model.export_model("custom-trained", artifact_destination="gs://nowhere/out")
 except Exception as refused:
     seen["refused"] = str(refused)
+copy = model.copy(destination_location="europe-west4", destination_model_id=f"copy-{transport}")
+seen["copy"] = [copy.resource_name, copy.uri, copy.gca_resource.original_model_info.model]
 client = model.api_client.select_version("v1")
 for number in (1, 2):
     evaluation = aiplatform.gapic.ModelEvaluation(
@@ -105,6 +107,15 @@ def test_a_model_is_exported_whole(seen: dict[str, Any], service: Service, trans
         assert (directory / "model.pt").read_bytes() == b"weights"
         assert (directory / "variables" / "0").read_bytes() == b"more"
     assert "nowhere" in seen[transport]["refused"]
+
+
+@transports
+def test_a_model_is_copied_to_another_location(seen: dict[str, Any], transport: str) -> None:
+    """spec/clients#surface"""
+    name, uri, original = seen[transport]["copy"]
+    assert name.endswith(f"/locations/europe-west4/models/copy-{transport}")
+    assert uri == "gs://trainshed/weights"
+    assert original.endswith(f"/locations/us-central1/models/{seen[transport]['model']}@1")
 
 
 @transports
@@ -177,5 +188,8 @@ def test_gcloud_keeps_models(service: Service, tmp_path: Path) -> None:
     ]
     listed = gcloud.run("ai", "models", "list-version", "by-gcloud", region, "--format=json")
     assert [each["versionId"] for each in json.loads(listed.stdout)] == ["1"]
+    model_name = "projects/demo-project/locations/us-central1/models/by-gcloud"
+    targets = f"--source-model={model_name}", f"--destination-parent-model={model_name}"
+    gcloud.run("ai", "models", "copy", region, *targets)
     gcloud.run("ai", "models", "delete", "by-gcloud", region, "--quiet")
     service.call("GET", f"{MODELS}/by-gcloud", expect=404)

@@ -44,6 +44,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_PIPELINES}.CancelTrainingPipeline": "aiplatform.trainingPipelines.cancel",
     f"{_PIPELINES}.DeleteTrainingPipeline": "aiplatform.trainingPipelines.delete",
     f"{_MODELS}.UploadModel": "aiplatform.models.upload",
+    f"{_MODELS}.CopyModel": "aiplatform.models.upload",
     f"{_MODELS}.GetModel": "aiplatform.models.get",
     f"{_MODELS}.ListModels": "aiplatform.models.list",
     f"{_MODELS}.ListModelVersions": "aiplatform.models.list",

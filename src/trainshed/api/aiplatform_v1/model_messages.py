@@ -71,6 +71,17 @@ def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) ->
     faults.refuse()
 
 
+def check_copy(model_id: str, further: Iterable[Violation]) -> None:
+    """The id of a copy. `further`: what else is wrong with its request. Raises InvalidRequest with all that
+    is wrong."""
+    faults = Faults()
+    for violation in further:
+        faults.add(violation.field, violation.description)
+    if model_id and (fault := model_id_fault(model_id)):
+        faults.add("model_id", fault)
+    faults.refuse()
+
+
 def check_merge(aliases: Iterable[str]) -> None:
     """Aliases to give and, with a `-` in front, to take away. Raises InvalidRequest with all that is
     wrong."""
@@ -124,6 +135,7 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     del view.version_aliases[:]
     view.version_aliases.extend(record.aliases)
     view.model_source_info.source_type = _number(_SOURCE, "source_type", "CUSTOM")
+    view.model_source_info.copy = bool(view.original_model_info.model)
     del view.supported_export_formats[:]
     if record.artifact_uri:
         artifact = _number(_FORMAT, "exportable_contents", "ARTIFACT")

@@ -1,5 +1,5 @@
-"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named and
-deleted (facts/resources#pipelines). Exports and evaluations are beside it; serving and copying models is not
+"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named,
+copied and deleted (facts/resources#pipelines). Exports and evaluations are beside it; serving is not
 there."""
 
 import asyncio
@@ -16,6 +16,7 @@ from trainshed.api.aiplatform_v1 import model_messages, operations
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
+    check_copy,
     check_merge,
     check_update,
     check_upload,
@@ -55,6 +56,7 @@ from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"
 _UPLOADED: Final = "google.cloud.aiplatform.v1.UploadModelResponse"
+_COPIED: Final = "google.cloud.aiplatform.v1.CopyModelResponse"
 _ATTEMPTS: Final = 5
 """How often a version's number is chosen anew because another upload took it."""
 _PAGE: Final = 100
@@ -98,27 +100,42 @@ async def upload(call: Call, request: Any) -> Message:
         project=parent.project_id,
     )
     await _check_artifacts(services, public.get("artifactUri", ""))
-    model_id = request.model_id or str(services.new_uid())
-    name = existing or ModelName(parent.project_id, parent.location, model_id)
     job = await _maker(call, parent.project_id, request.model.artifact_uri)
-    for _ in range(_ATTEMPTS):
-        newest = (await services.models.versions(name))[0].version if existing else 0
-        record = replace(_version(services, name, newest + 1, request.model, public), job=job)
-        answer = pool.message_class(_UPLOADED)(
-            model=str(name), model_version_id=str(record.version)
+
+    def version(name: ModelName, number: int) -> ModelVersion:
+        return replace(_version(services, name, number, request.model, public), job=job)
+
+    target = existing or _new_name(services, parent, request.model_id)
+    return await _register(services, target, version, _UPLOADED, is_new=existing is None)
+
+
+async def copy(call: Call, request: Any) -> Message:
+    """Make a new model, or a new version of `parent_model`, of a version that is there. Done at once: the
+    artifacts stay where they are. Aliases are not copied."""
+    parent = known_location(request.parent)
+    services = call.services
+    existing, further = await _parent_model(services, parent, request.parent_model)
+    source, unknown = await _source_model(services, parent, request.source_model)
+    check_copy(request.model_id, (*unknown, *further))
+    assert source is not None
+    public = json.loads(source.public_json)
+    public["originalModelInfo"] = {"model": f"{source.name}@{source.version}"}
+
+    def version(name: ModelName, number: int) -> ModelVersion:
+        now = services.now()
+        return replace(
+            source,
+            name=name,
+            version=number,
+            public_json=_kept(public),
+            created=now,
+            updated=now,
+            aliases=_aliases_at_first(number),
+            pipeline="",
         )
-        done = done_at_once(services, name, OperationKind.CREATE, str(name), answer)
-        try:
-            await services.models.register(record, done)
-        except AlreadyExists:
-            if existing is None:
-                raise AlreadyExists(
-                    f"{name} exists already; give another modelId, or name the model as parentModel to "
-                    "make a new version of it."
-                ) from None
-            continue
-        return operations.finished(done)
-    raise Aborted(f"Others upload versions of {name} at the same time; send the request again.")
+
+    target = existing or _new_name(services, parent, request.model_id)
+    return await _register(services, target, version, _COPIED, is_new=existing is None)
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -220,6 +237,7 @@ async def list_versions(call: Call, request: Any) -> Message:
 
 HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.UploadModel": upload,
+    f"{_SERVICE}.CopyModel": copy,
     f"{_SERVICE}.GetModel": get,
     f"{_SERVICE}.ListModels": list_models,
     f"{_SERVICE}.ListModelVersions": list_versions,
@@ -228,6 +246,54 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.DeleteModel": delete,
     f"{_SERVICE}.DeleteModelVersion": delete_version,
 }
+
+
+def _new_name(services: Services, parent: LocationName, model_id: str) -> ModelName:
+    return ModelName(parent.project_id, parent.location, model_id or str(services.new_uid()))
+
+
+async def _register(
+    services: Services,
+    name: ModelName,
+    version: Callable[[ModelName, int], ModelVersion],
+    answer: str,
+    *,
+    is_new: bool,
+) -> Message:
+    """Store the next version of a model, with the operation that answers the request. `answer`: the message
+    of its response. Raises AlreadyExists if a new model's id is taken, Aborted if others keep taking the
+    number."""
+    for _ in range(_ATTEMPTS):
+        newest = 0 if is_new else (await services.models.versions(name))[0].version
+        record = version(name, newest + 1)
+        response = pool.message_class(answer)(model=str(name), model_version_id=str(record.version))
+        done = done_at_once(services, name, OperationKind.CREATE, str(name), response)
+        try:
+            await services.models.register(record, done)
+        except AlreadyExists:
+            if is_new:
+                raise AlreadyExists(
+                    f"{name} exists already; give another modelId, or name the model as parentModel to "
+                    "make a new version of it."
+                ) from None
+            continue
+        return operations.finished(done)
+    raise Aborted(f"Others make versions of {name} at the same time; send the request again.")
+
+
+async def _source_model(
+    services: Services, parent: LocationName, text: str
+) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
+    """The version that is to be copied (None: there is none), and what is wrong with its name."""
+    try:
+        name, version = ModelName.parse(text)
+        found = await services.models.version(name, version)
+    except (ValueError, NotFound) as error:
+        return None, (Violation("source_model", f"{error}."),)
+    if name.project_id != parent.project_id:
+        wrong = f"{name} does not belong to {parent.project_id}; upload its artifacts there."
+        return None, (Violation("source_model", wrong),)
+    return found, ()
 
 
 async def _parent_model(
@@ -264,9 +330,7 @@ async def _maker(call: Call, project: str, uri: str) -> str:
 def _version(
     services: Services, name: ModelName, number: int, model: Any, public: dict[str, Any]
 ) -> ModelVersion:
-    """The first version of a model is its default one."""
     now = services.now()
-    default = (DEFAULT,) if number == 1 else ()
     return ModelVersion(
         name=name,
         version=number,
@@ -275,9 +339,14 @@ def _version(
         artifact_uri=model.artifact_uri,
         created=now,
         updated=now,
-        aliases=tuple(dict.fromkeys((*model.version_aliases, *default))),
+        aliases=tuple(dict.fromkeys((*model.version_aliases, *_aliases_at_first(number)))),
         labels=tuple(public.get("labels", {}).items()),
     )
+
+
+def _aliases_at_first(number: int) -> tuple[str, ...]:
+    """The first version of a model is its default one."""
+    return (DEFAULT,) if number == 1 else ()
 
 
 def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
