@@ -129,11 +129,14 @@ class KubernetesLab(Machines):
 
     def await_ready(self) -> None:
         try:
-            for _ in until("ready nodes", 90):
-                if self.ready() == set(self.nodes):
+            for _ in until("ready nodes, and an account for Pods", 90):
+                if self.ready() == set(self.nodes) and self._has_accounts():
                     return
         except TimeoutError as e:
             raise TimeoutError(f"{e}: {self.logs()}") from None
+
+    def _has_accounts(self) -> bool:
+        return "default" in self.kubectl("get", "serviceaccounts", check=False)
 
     def clear(self) -> None:
         """Delete all Pods, and wait until nodes are as in the beginning."""
@@ -178,7 +181,6 @@ class KubernetesLab(Machines):
                 "--service-account-issuer=https://lab",
                 f"--service-account-signing-key-file={keys}/sa.key",
                 f"--service-account-key-file={keys}/sa.key",
-                "--disable-admission-plugins=ServiceAccount",
                 "--kubelet-preferred-address-types=InternalIP",
                 # Old versions are soon forgotten: watches expire.
                 "--etcd-compaction-interval=0",
@@ -193,7 +195,9 @@ class KubernetesLab(Machines):
         key = f"--service-account-private-key-file={self.directory}/pki/sa.key"
         grace = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"]
         own = ["--use-service-account-credentials=false"]
-        self._run(HUB, "kube-controller-manager", [*common, key, *grace, *own])
+        # By which Pods with a token of their account know the API server.
+        root = f"--root-ca-file={self.directory}/pki/apiserver.crt"
+        self._run(HUB, "kube-controller-manager", [*common, key, root, *grace, *own])
         self._run(HUB, "kube-scheduler", common)
 
     def stop(self, part: str, number: int = signal.SIGKILL) -> None:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 PYTHON = "/usr/bin/python3.11"
 _COMMANDS = ("sh", "sleep", "cat", "ls", "env", "true", "ps", "head", "tail", "dd", "rm", "mkdir")
-_GLIBC = (
+_LIBRARIES = (
     "libpthread.so.0",
     "libdl.so.2",
     "librt.so.1",
     "libutil.so.1",
     "libm.so.6",
     "libgcc_s.so.1",
+    "libstdc++.so.6",
 )
-"""Parts of it that compiled packages name, which come from elsewhere."""
+"""Libraries that compiled packages name, which come from elsewhere."""
 _LEFT_OUT = ("test", "dist-packages", "__pycache__", "idlelib", "tkinter", "lib2to3", "ensurepip")
 
 
@@ -40,7 +41,7 @@ def make(directory: Path) -> None:
         _copy(path, directory / "usr/bin" / path.name)
     (directory / "usr/bin/python3").symlink_to("python3.11")
     libraries = next(Path("/usr/lib").glob("*-linux-gnu"))
-    needed = {str(libraries / name) for name in _GLIBC}
+    needed = {str(libraries / name) for name in _LIBRARIES}
     for path in (*programs, *(library / "lib-dynload").glob("*.so")):
         told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
         needed.update(re.findall(r"(/\S+) \(0x", told))

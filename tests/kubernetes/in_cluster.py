@@ -1,0 +1,165 @@
+"""The service as a Pod of the lab, by the manifests that operators apply (deploy/kubernetes)."""
+
+import functools
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.e2e.running import CACHE, ROOT, Service
+from tests.kubernetes.lab import IMAGE, KubernetesLab
+from tests.slurm.nodes import HUB, tree, until
+
+DEPLOY = ROOT / "deploy" / "kubernetes"
+NAMESPACE = "training"
+POD = "trainshed-0"
+_HOME = "node1"
+"""The node that the service runs on: it has its network, so that agents find it again without DNS, and the
+volume lies there."""
+_VOLUME = "/tmp/service"
+_USER = 1000
+_SETTINGS = """
+image_pull_policy = "Never"
+overcommit = 8.0
+"""
+
+
+@functools.cache
+def rendered() -> tuple[dict[str, Any], ...]:
+    """What `kubectl apply -k` sends."""
+    printed = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY)], capture_output=True, text=True, check=True
+    ).stdout
+    return tuple(yaml.safe_load_all(printed))
+
+
+def install(lab: KubernetesLab) -> None:
+    """Apply them, with what only a lab without images, DNS and volumes of its own needs otherwise."""
+    place = lab.on_disk(_HOME, _VOLUME)
+    (place / "cache").mkdir(parents=True)
+    # The lab reaches no package index.
+    subprocess.run(["cp", "-a", str(CACHE / "environments"), str(place / "cache")], check=True)
+    subprocess.run(["chown", "-hR", f"{_USER}:{_USER}", str(place)], check=True)
+    documents = [_adapted(lab, json.loads(json.dumps(one))) for one in rendered()]
+    lab.kubectl("apply", "-f", "-", given=_listed([_volume(), *documents]))
+
+
+def remove(lab: KubernetesLab) -> None:
+    """All of it, with its jobs' Pods and its data."""
+    lab.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+    lab.kubectl(
+        *("delete", "pods", "-n", NAMESPACE, "--all", "--grace-period=1", "--wait=false"),
+    )
+    for _ in until("the end of the namespace", 150):
+        if NAMESPACE not in lab.kubectl("get", "namespaces"):
+            break
+    lab.kubectl("delete", "persistentvolume", "service")
+    shutil.rmtree(lab.on_disk(_HOME, _VOLUME))
+
+
+def await_ready(lab: KubernetesLab, *, other_than: str = "") -> dict[str, Any]:
+    """The service's Pod, once it is ready. `other_than`: the uid of one that it is to follow."""
+    for _ in until("the service in the cluster", 120):
+        [pod] = pods(lab) or [{}]
+        conditions = pod.get("status", {}).get("conditions", ())
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        if ready and pod["metadata"]["uid"] != other_than:
+            return pod
+    raise AssertionError
+
+
+def pods(lab: KubernetesLab) -> list[dict[str, Any]]:
+    return lab.get("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=trainshed-service")[
+        "items"
+    ]
+
+
+def reached(lab: KubernetesLab) -> Service:
+    """The service as another machine reaches it. Its authority: `authority`."""
+    data = lab.on_disk(_HOME, _VOLUME) / "data"
+    token = (data / "owner.token").read_text().strip()
+    process = subprocess.Popen(["true"])
+    return Service(data, process, f"https://{lab.address(_HOME)}:8080", token, 0)
+
+
+def authority(lab: KubernetesLab) -> Path:
+    return lab.on_disk(_HOME, _VOLUME) / "data" / "tls" / "ca.pem"
+
+
+def _adapted(lab: KubernetesLab, one: dict[str, Any]) -> dict[str, Any]:
+    if one["kind"] == "ConfigMap":
+        given = one["data"]["config.toml"]
+        for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
+            given = "\n".join(
+                f'{name} = "{text}"' if line.startswith(f"{name} = ") else line
+                for line in given.splitlines()
+            )
+        one["data"]["config.toml"] = given + _SETTINGS
+    elif one["kind"] == "StatefulSet":
+        _adapt_pod(lab, one["spec"]["template"]["spec"])
+        one["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = ""
+    return one
+
+
+def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:
+    """This checkout and its Python in place of an image that holds them."""
+    spec["hostNetwork"] = True
+    spec["nodeSelector"] = {"kubernetes.io/hostname": _HOME}
+    [service] = spec["containers"]
+    assert service["args"][0] == "up", "the image's entry point is `trainshed`"
+    service |= {"image": IMAGE, "imagePullPolicy": "Never"}
+    service["command"] = [str(ROOT / ".venv/bin/python"), "-m", "trainshed"]
+    service["resources"]["requests"] = {"cpu": "100m", "memory": "256Mi"}
+    for variable in service["env"]:
+        if variable["name"] == "TRAINSHED_ALLOWED_HOSTS":
+            variable["value"] += f",{lab.address(_HOME)}"
+        # Environments are where they were built.
+        if variable["name"] == "TRAINSHED_CACHE":
+            variable["value"] = str(CACHE)
+    # There is no proxy for addresses of Services.
+    service["env"] += [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": lab.address(HUB)},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
+        {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+    ]
+    pythons = _pythons()
+    path = ":".join([*(f"{prefix}/bin" for prefix in pythons), "/usr/bin:/bin"])
+    service["env"].append({"name": "PATH", "value": path})
+    for number, path in enumerate(dict.fromkeys([*map(str, tree()), *pythons])):
+        spec["volumes"].append({"name": f"tree-{number}", "hostPath": {"path": path}})
+        mount = {"name": f"tree-{number}", "mountPath": path, "readOnly": True}
+        service["volumeMounts"].append(mount)
+    cache = {"name": "trainshed", "mountPath": str(CACHE), "subPath": "cache"}
+    service["volumeMounts"].append(cache)
+
+
+def _pythons() -> list[str]:
+    """Prefixes of this machine's Pythons, on which environments of tests are built, but for the system's."""
+    known = json.loads((CACHE / "interpreters.json").read_text()).values()
+    return sorted({one["prefix"] for one in known} - {"/usr", "/usr/local"})
+
+
+def _volume() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "service"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "100Gi"},
+            "hostPath": {"path": _VOLUME},
+        },
+    }
+
+
+def _listed(documents: list[dict[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+
+
+def told(lab: KubernetesLab) -> str:
+    """The log of the service's Pod, and what the cluster has to say of it."""
+    asked = (["logs", POD], ["get", "events", "--sort-by=.lastTimestamp"])
+    return "\n".join(lab.kubectl(*words, "-n", NAMESPACE, check=False) for words in asked)
