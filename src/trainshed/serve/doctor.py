@@ -49,8 +49,8 @@ _MARKS = {
     *("--url", "--token", "--ca"),
 )
 def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -> None:
-    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with the
-    engine slurm at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
+    """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with an
+    engine for clusters at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
     something is so that no service can work."""
     try:
         settings = load(config, {"data": data})
@@ -81,9 +81,15 @@ def examine(settings: Settings, *, on_nodes: bool = False) -> Iterator[Finding]:
         yield from examine_slurm(engine_settings(settings), settings.cache, nodes=on_nodes)
         # No job runs here; packages are built here, curves shown, and what failed is looked at.
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
+    elif settings.engine == "kubernetes":
+        from trainshed.serve.kubernetes_doctor import examine_kubernetes
+
+        yield from examine_kubernetes(engine_settings(settings))
+        yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     else:
         yield from asyncio.run(_engine(settings))
-    yield _images(settings)
+    if settings.engine != "kubernetes":  # Which refuses them.
+        yield _images(settings)
     yield _interpreters(settings)
 
 

@@ -107,9 +107,15 @@ class ApiClient:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("GET", path), kind)
 
-    async def create(self, path: str, manifest: Mapping[str, Any], kind: type[T]) -> T:
+    async def create(
+        self,
+        path: str,
+        manifest: Mapping[str, Any],
+        kind: type[T],
+        params: Mapping[str, str] | None = None,
+    ) -> T:
         """Raises ApiFailure, ClusterUnavailable."""
-        return _decoded(await self._call("POST", path, body=manifest), kind)
+        return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
     async def delete(self, path: str, *, uid: str, grace: int | None = None) -> None:
         """That very one, if it is there. `grace`: seconds; None = its own. Raises ApiFailure,

@@ -180,6 +180,22 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     items: tuple[T, ...]
 
 
+class Version(msgspec.Struct, frozen=True, rename="camel"):
+    """Of the API server."""
+
+    git_version: str = ""
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class Review(msgspec.Struct, frozen=True):
+    """Whether who asks may do something."""
+
+    status: Allowed = Allowed()
+
+
 class Status(msgspec.Struct, frozen=True):
     """What the API answers that does not do what it was asked for."""
 

@@ -1,0 +1,257 @@
+"""What `trainshed doctor` looks at where replicas are Pods: the settings, the cluster's API, the account's
+rights, whether a Pod would be admitted, which nodes take Pods, and whether they can call the service."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainshed.core.names import JobUid
+from trainshed.core.routes import MachineWanted
+from trainshed.engines.kubernetes import manifests
+from trainshed.engines.kubernetes.build import entry
+from trainshed.engines.kubernetes.routes import Routes
+from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted, parse
+from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
+from trainshed.serve.findings import Finding, bad, good, less
+
+TESTED = "1.20.2"
+"""The version of Kubernetes that `./dev test-kubernetes` runs."""
+_IN_FILE = "The table [engines.kubernetes] of the configuration says so."
+_SETTINGS = "Correct it there; docs/kubernetes.md lists all settings."
+_RIGHTS = "Give them: kubectl apply -k deploy/kubernetes, or rbac.yaml there for a service outside."
+_MACHINE = "n1-standard-4"
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What the account has to be allowed to do. `why`: what is lost without it."""
+
+    verb: str
+    resource: str
+    why: str = "no job can run"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+    def asked(self, namespace: str) -> dict[str, Any]:
+        """ "" = in the whole cluster."""
+        resource, _, part = self.resource.partition("/")
+        wanted = {"verb": self.verb, "resource": resource, "subresource": part}
+        given = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
+        return {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": given},
+        }
+
+
+_EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("get", "list", "watch"))
+_PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not counted")
+_IN_NAMESPACES = (
+    *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
+    *(Right(verb, "pods/attach") for verb in ("get", "create")),
+    Right("create", "services", "hostnames of replicas do not resolve"),
+)
+
+
+def examine_kubernetes(table: Mapping[str, Any]) -> Iterator[Finding]:
+    """`table`: `[engines.kubernetes]` of the configuration. Blocks until the cluster has answered, or has
+    not."""
+    try:
+        settings = parse(table)
+    except ValueError as failure:
+        told = str(failure).replace("\n", "; ") + "."
+        yield bad("Kubernetes settings", told, cause=_IN_FILE, remedy=_SETTINGS)
+        return
+    yield from asyncio.run(_gathered(settings))
+    yield _address(settings)
+    if told := "; ".join(not_restricted(settings)):
+        yield less(
+            "Pod Security",
+            f"Pods do not meet the level restricted: {told}.",
+            cause=_IN_FILE,
+            remedy="Leave it, where namespaces of jobs have the level privileged.",
+        )
+
+
+async def _gathered(settings: KubernetesSettings) -> list[Finding]:
+    try:
+        from trainshed.engines.kubernetes.client import ApiClient
+    except ImportError as failure:
+        return [
+            bad(
+                "Kubernetes packages",
+                f"{failure.name} is not installed.",
+                cause="They are an extra.",
+                remedy="pip install 'trainshed[kubernetes]'",
+            )
+        ]
+    try:
+        client = ApiClient(settings)
+    except ClusterRefused as failure:
+        why = str(failure)
+        return [bad("Kubernetes API", f"{why}.", cause=_IN_FILE, remedy=_SETTINGS)]
+    try:
+        return [finding async for finding in Examination(settings, client).findings()]
+    finally:
+        await client.close()
+
+
+class Examination:
+    """Of one cluster, by an `ApiClient`."""
+
+    def __init__(self, settings: KubernetesSettings, client: Any) -> None:
+        self._settings = settings
+        self._client = client
+        own = settings.namespace or client.namespace or "default"
+        #: Of jobs.
+        self._namespaces = sorted(set(settings.namespaces.values()) or {own})
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        from trainshed.engines.kubernetes.client import ApiFailure
+
+        try:
+            yield await self._version()
+            missing = [finding async for finding in self._missing_rights()]
+            for finding in missing:
+                yield finding
+            if not missing:
+                yield good("Kubernetes rights", "all that are needed.")
+            for namespace in self._namespaces:
+                yield await self._admission(namespace)
+            async for finding in self._nodes():
+                yield finding
+        except (ApiFailure, ClusterUnavailable) as failure:
+            yield bad(
+                "Kubernetes API",
+                f"{self._client.server}: {failure}.",
+                cause="It is not there, not reached from here, or does not know who asks.",
+                remedy="Look whether `kubectl get nodes` works with the kubeconfig and context of "
+                "[engines.kubernetes].",
+            )
+
+    async def _version(self) -> Finding:
+        from trainshed.engines.kubernetes.objects import Version
+
+        found = (await self._client.get("/version", Version)).git_version.removeprefix("v")
+        told = f"Kubernetes {found} at {self._client.server}."
+        if found == TESTED:
+            return good("Kubernetes API", told)
+        return good("Kubernetes API", told, cause=f"It is tested on {TESTED} alone.")
+
+    async def _missing_rights(self) -> AsyncIterator[Finding]:
+        for right in _EVERYWHERE:
+            if not await self._may(right, ""):
+                yield _lacks(right, "of the cluster", final=True)
+        if not await self._may(_PODS_EVERYWHERE, ""):
+            yield _lacks(_PODS_EVERYWHERE, "of the whole cluster", final=False)
+        for namespace in self._namespaces:
+            for right in _IN_NAMESPACES:
+                if not await self._may(right, namespace):
+                    final = right.resource != "services"
+                    yield _lacks(right, f"of namespace {namespace}", final=final)
+
+    async def _may(self, right: Right, namespace: str) -> bool:
+        from trainshed.engines.kubernetes.objects import Review
+
+        return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
+
+    async def _admission(self, namespace: str) -> Finding:
+        """Whether a Pod of a job would be taken: it is shown to the API, and not made."""
+        from trainshed.engines.kubernetes.client import ApiFailure
+        from trainshed.engines.kubernetes.objects import Pod
+
+        about = f"Pods in {namespace}"
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        try:
+            manifest = _example(self._settings, namespace)
+            await self._client.create(path, manifest, Pod, {"dryRun": "All"})
+        except ApiFailure as failure:
+            if failure.status not in (403, 404, 422) and not failure.is_final:
+                raise
+            return bad(
+                about,
+                f"Kubernetes would not take the Pod of a job: {failure}.",
+                cause="A namespace or account that is not there, a quota, or a policy for Pods.",
+                remedy="Make what is missing, or name another namespace in [engines.kubernetes].",
+            )
+        return good(about, f"Kubernetes would take the Pod of a job ({_MACHINE}).")
+
+    async def _nodes(self) -> AsyncIterator[Finding]:
+        from trainshed.engines.kubernetes.objects import ClusterNode
+
+        routes = Routes(self._settings)
+        listed, _ = await self._client.list("/api/v1/nodes", ClusterNode)
+        taking = [node for node in listed if routes.acceptance(node).open]
+        if not taking:
+            yield bad(
+                "Kubernetes nodes",
+                f"none of {len(listed)} nodes takes jobs.",
+                cause="None has the labels of node_selector, or all have taints that are not tolerated.",
+                remedy="Name labels that nodes have, or tolerate their taints, in [engines.kubernetes].",
+            )
+            return
+        yield good("Kubernetes nodes", f"{len(taking)} of {len(listed)} take jobs.")
+        for public, accelerator in self._settings.accelerators.items():
+            having = [
+                node
+                for node in taking
+                if (public, accelerator.resource) in routes.on(node)
+                and accelerator.resource in (node.status.allocatable or {})
+            ]
+            if having:
+                yield good(public, f"{accelerator.resource} on {len(having)} nodes.")
+            else:
+                yield less(
+                    public,
+                    f"no node that takes jobs has {accelerator.resource}.",
+                    cause="Its device plugin does not run, or node_selector names others.",
+                    remedy="Look at `kubectl describe nodes`: it is among what is allocatable.",
+                )
+
+
+def _lacks(right: Right, where: str, *, final: bool) -> Finding:
+    make = bad if final else less
+    told = f"the account may not {right} {where}: {right.why}."
+    return make("Kubernetes rights", told, cause="No role of the account says so.", remedy=_RIGHTS)
+
+
+def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
+    routes = Routes(settings)
+    need = NodeNeed(
+        "any", 1, 1.0, 1 << 30, machine=_MACHINE, replica="doctor-0", hostname="trainshed-doctor"
+    )
+    command: Sequence[str] = entry(settings.python)
+    hold = HoldName("doctor", JobUid(1), 1, 0)
+    found = manifests.pod(
+        settings,
+        routes.of(MachineWanted(_MACHINE, "")),
+        None,
+        hold,
+        need,
+        command=command,
+        cache="/srv/trainshed/cache",
+    )
+    found["metadata"]["namespace"] = namespace
+    return found
+
+
+def _address(settings: KubernetesSettings) -> Finding:
+    """Where Pods call."""
+    about, name = "address for Pods", settings.service_address
+    remedy = "Set [engines.kubernetes] address to one by which Pods reach this service."
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
+    except OSError as failure:
+        # In a cluster it may be a name of Pods alone.
+        told = f"{name} is not known here: {failure.strerror}."
+        return less(about, told, cause="Pods may know it all the same.", remedy=remedy)
+    if all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in found):
+        told = f"{name} is this machine's loopback address."
+        return bad(about, told, cause="Every Pod has a loopback of its own.", remedy=remedy)
+    port = settings.port or "a free one"
+    return good(about, f"{name} ({', '.join(sorted(map(str, found)))}), port {port}.")
