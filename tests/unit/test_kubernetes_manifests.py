@@ -178,3 +178,35 @@ def test_machines_without_a_route_go_by_the_plain_settings() -> None:
     routes = Routes(parse(GPUS))
     assert routes.of(MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")).runtime_class == "nvidia"
     assert routes.of(MachineWanted("n1-standard-4", "")).runtime_class == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "kept"),
+    [
+        ({}, False),
+        ({"cache": "/var/cache/trainshed"}, False),
+        ({"cache": "/var/cache/trainshed", "run_as": 0}, True),
+        ({"cache": "claim:environments"}, True),
+    ],
+    ids=["in each Pod", "of root's making alone", "on the node", "in a volume"],
+)
+def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
+    table: dict[str, Any], kept: bool
+) -> None:
+    settings = parse({**PLAIN, **table})
+    pod = manifests.pod(
+        settings,
+        Routes(settings).of(NEED.wanted),
+        None,
+        HOLD,
+        NEED,
+        command=entry("python3"),
+        cache="/var/lib/cache",
+        beside=["/opt/pythons"],
+    )
+    [container] = pod["spec"]["containers"]
+    [mount] = [one for one in container["volumeMounts"] if one["mountPath"] == "/opt/pythons"]
+    volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+    assert ("emptyDir" not in volumes[mount["name"]]) is kept
+    [own] = [one for one in container["volumeMounts"] if one["mountPath"] == "/var/lib/cache"]
+    assert (mount["name"], mount.get("subPath")) != (own["name"], own.get("subPath"))

@@ -4,9 +4,10 @@ A user's words never get into a Pod: its command is the agent's, and what the ag
 its standard input.
 """
 
+import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from trainshed.core.names import JobUid
@@ -30,6 +31,8 @@ DISCOVERY: Final = "trainshed"
 DIRECTORY: Final = "/var/lib/trainshed"
 """Where an agent and its programs write."""
 _SCRATCH, _SHM, _CACHE = "scratch", "shm", "cache"
+_CLAIM: Final = "claim:"
+"""How a `cache` begins that is a volume."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
@@ -249,7 +252,7 @@ def _container(
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
             {"name": _SHM, "mountPath": "/dev/shm"},
-            *({"name": _sent(number), "mountPath": path} for number, path in enumerate(sent)),
+            *(_sent_mount(settings, number, path) for number, path in enumerate(sent)),
         ],
     }
     if settings.image_pull_policy:
@@ -257,21 +260,28 @@ def _container(
     return container
 
 
+def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
+    """Of one of the directories of which Pods are sent something; the first is the cache's."""
+    if number and settings.cache.startswith(_CLAIM):
+        return {"name": _CACHE, "mountPath": path, "subPath": _beside(path)}
+    return {"name": _sent(number), "mountPath": path}
+
+
 def _sent(number: int) -> str:
-    """The volume of one of the directories of which Pods are sent something; the first is the cache's."""
     return f"sent-{number}" if number else _CACHE
+
+
+def _beside(path: str) -> str:
+    """Where in a kept cache the files of another directory are."""
+    return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def _volumes(
     settings: KubernetesSettings, need: NodeNeed, beside: Sequence[str]
 ) -> list[Mapping[str, Any]]:
     where: dict[str, Any] = {"name": _CACHE}
-    if (
-        claim := settings.cache.removeprefix("claim:")
-        if settings.cache.startswith("claim:")
-        else ""
-    ):
-        where["persistentVolumeClaim"] = {"claimName": claim}
+    if settings.cache.startswith(_CLAIM):
+        where["persistentVolumeClaim"] = {"claimName": settings.cache.removeprefix(_CLAIM)}
     elif settings.cache:
         where["hostPath"] = {"path": settings.cache, "type": "DirectoryOrCreate"}
     else:
@@ -281,5 +291,17 @@ def _volumes(
         # 64 MiB, which containers have of it by themselves, are too few for workers that load data.
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
         where,
-        *({"name": _sent(number), "emptyDir": {}} for number, _ in enumerate(beside, 1)),
+        *_volumes_beside(settings, beside),
     ]
+
+
+def _volumes_beside(
+    settings: KubernetesSettings, beside: Sequence[str]
+) -> Iterable[Mapping[str, Any]]:
+    """Kept with the cache, where that can be: a kubelet makes directories of its node for root alone."""
+    if settings.cache.startswith(_CLAIM):
+        return
+    kept = settings.cache and settings.run_as == 0
+    for number, path in enumerate(beside, 1):
+        place = {"path": f"{settings.cache}/{_beside(path)}", "type": "DirectoryOrCreate"}
+        yield {"name": _sent(number), **({"hostPath": place} if kept else {"emptyDir": {}})}
