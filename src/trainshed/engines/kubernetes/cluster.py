@@ -101,6 +101,8 @@ class KubernetesCluster:
         #: Why a Pod of it cannot even be made just now.
         self._unmade: dict[HoldName, Delay] = {}
         self._given_back: set[HoldName] = set()
+        #: Of those, what is being deleted just now.
+        self._deleting: set[HoldName] = set()
         #: Namespaces whose Pods can find each other.
         self._discovery: set[str] = set()
         #: When each node was asked about last (monotonic).
@@ -240,6 +242,17 @@ class KubernetesCluster:
         pod = self._mine.get(name)
         if pod is None:
             return
+        self._deleting.add(name)
+        try:
+            await self._end(name, pod)
+        finally:
+            self._deleting.discard(name)
+        now = self._mine.get(name)
+        if now is not None and now.metadata.uid != pod.metadata.uid and not now.is_leaving:
+            await self.give_back(name)  # Made meanwhile, by a call that was given up.
+
+    async def _end(self, name: HoldName, pod: Pod) -> None:
+        """Delete it, once its agent has left. Raises ClusterUnavailable."""
         if pod.is_running and pod.metadata.uid not in self._fresh:
             # Its agent has just been told to leave. A Pod that is known to be over is gone as soon as it is
             # deleted; of any other the kubelet first clears all away, which old ones do once a minute.
@@ -480,7 +493,7 @@ class KubernetesCluster:
         if not pod.is_over and not pod.is_running:
             self._fresh.add(pod.metadata.uid)
         self._mine[name] = pod
-        if name in self._given_back and not pod.is_leaving:
+        if name in self._given_back and name not in self._deleting and not pod.is_leaving:
             # Made by a call that was given up.
             self._tasks.begin(self._try_to_give_back(name), f"kubernetes: deleting {name}")
 

@@ -408,7 +408,8 @@ class Agents:
         silent = now - agent.silent_since
         longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
         is_over = now - agent.heard > longest
-        self._cluster.suspect(agent.node)
+        if silent >= _SETTLED:  # What is seen before tells nothing.
+            self._cluster.suspect(agent.node)
         report = self._cluster.report()
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
         # Of a cluster that does not answer nothing is known of any node.
