@@ -6,12 +6,14 @@ Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests
 import asyncio
 import gc
 import importlib
+import os
 from typing import Any
 
 import hypothesis
 import pytest
 import uvloop
 
+from tests.e2e import nursery
 from tests.soaks import SOAKS
 
 # The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
@@ -88,6 +90,9 @@ TOGETHER = {
 """Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the
 Vertex SDK; one worker runs them."""
 
+
+if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+    os.environ.setdefault(nursery.RUN, f"{run} {os.getppid()}")
 
 # What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.
 gc.disable()

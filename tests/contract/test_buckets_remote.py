@@ -151,6 +151,7 @@ def test_the_python_client(bucket: Any, service: Service) -> None:
     assert not (service.root / "far-1").exists()
 
 
+@pytest.mark.soak  # Of this machine's buckets: test_buckets_clients.py.
 def test_large_content_in_little_memory(bucket: Any, service: Service) -> None:
     """Staged on this disk, sent in parts, verified by the client on its way back."""
     content = os.urandom(MIB) * 50

@@ -4,6 +4,9 @@ A test starts a service, or a program with the Vertex SDK, where what it loads t
 A nursery is a process of one thread that has loaded the modules and done nothing; `fork` is like
 `subprocess.Popen([sys.executable, ...])` but for the command line that others see. Of services, test_up.py
 starts real ones.
+
+The workers of one run of the tests share their nurseries: whoever needs one first begins it, the others find
+its socket, and it ends when the run does.
 """
 
 import array
@@ -12,6 +15,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -51,6 +55,8 @@ BUCKETS = (
     *("uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvloop"),
 )
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
+RUN = "PYTEST_RUN_OF_NURSERIES"
+"""A variable of workers: a name of their run, and the process that begins and outlives them."""
 _ROOT = Path(__file__).parents[2]
 _FREE = 100
 """A descriptor that no caller has asked for, nor any above it."""
@@ -106,14 +112,22 @@ class Nursery:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._lock = threading.Lock()
-        self._ours, theirs = socket.socketpair()
-        with theirs:
-            # "up": by this word tests tell services from what they have started.
-            words = [str(python), "-m", __name__, "up", str(theirs.fileno()), *modules]
-            self._process = subprocess.Popen(
-                words, env=environ, cwd=_ROOT, pass_fds=(theirs.fileno(),)
-            )
-        atexit.register(self._close)
+        self._ours = socket.socket(socket.AF_UNIX)
+        run, keeper = os.environ.get(RUN, f"{os.getpid()} {os.getpid()}").split()
+        what = json.dumps([*modules, str(python), sorted((environ or {}).items())])
+        name = hashlib.sha256(f"{run} {what}".encode()).hexdigest()[:32]
+        directory = Path(tempfile.gettempdir(), f"trainshed-nurseries-{os.getuid()}")
+        directory.mkdir(mode=0o700, exist_ok=True)
+        path = directory / name
+        with (directory / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self._ours.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                path.unlink(missing_ok=True)
+                self._process = _begin(path, modules, str(python), environ, keeper)
+                self._ours.connect(str(path))
+        atexit.register(self._ours.close)
 
     def fork(
         self,
@@ -180,9 +194,21 @@ class Nursery:
                 file.seek(0)
             return subprocess.CompletedProcess(program, status, said.read(), complained.read())
 
-    def _close(self) -> None:
-        self._ours.close()
-        self._process.wait()
+
+def _begin(
+    path: Path,
+    modules: Sequence[str],
+    python: str,
+    environ: Mapping[str, str] | None,
+    keeper: str,
+) -> subprocess.Popen[bytes]:
+    """`path`: where it listens. `keeper`: the process with which it ends."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        # "up": by this word tests tell services from what they have started.
+        words = [python, "-m", __name__, "up", str(listener.fileno()), keeper, *modules]
+        return subprocess.Popen(words, env=environ, cwd=_ROOT, pass_fds=(listener.fileno(),))
 
 
 @functools.cache
@@ -204,26 +230,37 @@ def sdk_programs() -> Nursery:
 # --- the process itself ---
 
 
-def _serve(control: socket.socket) -> None:
-    """Returns in a child that is to run `sys.argv`."""
+def _serve(listener: socket.socket, keeper: int) -> None:
+    """Returns in a child that is to run `sys.argv`. `keeper`: a pidfd; this ends when it does."""
     waker, woken = socket.socketpair()
     waker.setblocking(False)
     woken.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _heard)
     told: dict[int, int] = {}
+    controls: list[socket.socket] = []
     while True:
-        ready = select.select([control, woken], [], [])[0]
+        ready = select.select([listener, woken, keeper, *controls], [], [])[0]
+        if keeper in ready:
+            # Those who were forked end by themselves or are ended.
+            path = Path(listener.getsockname())
+            path.unlink(missing_ok=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
+            os._exit(0)
         if woken in ready:
             woken.recv(4096)
             _bury(told)
-        if control not in ready:
+        if listener in ready:
+            controls.append(listener.accept()[0])
+        control = next((each for each in controls if each in ready), None)
+        if control is None:
             continue
         descriptors = array.array("i")
         size, ancillary, _, _ = control.recvmsg(10, socket.CMSG_SPACE(64 * descriptors.itemsize))
         if not size:
-            # Whoever asked is gone; those who were forked end by themselves or are ended.
-            os._exit(0)
+            controls.remove(control)
+            control.close()
+            continue
         for _, _, content in ancillary:
             descriptors.frombytes(content)
         request = json.loads(control.recv(int(size), socket.MSG_WAITALL))
@@ -236,8 +273,9 @@ def _serve(control: socket.socket) -> None:
             continue
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (control, waker, woken):
+        for each in (listener, waker, woken, *controls):
             each.close()
+        os.close(keeper)
         for each in (*told.values(), writer):
             os.close(each)
         _become(request, given)
@@ -284,12 +322,13 @@ def _run() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in sys.argv[3:]:
+    keeper = os.pidfd_open(int(sys.argv[3]))
+    for module in sys.argv[4:]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
-    _serve(socket.socket(fileno=int(sys.argv[2])))
+    _serve(socket.socket(fileno=int(sys.argv[2])), keeper)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _run()
 

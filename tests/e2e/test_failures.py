@@ -258,6 +258,7 @@ def test_a_finished_job_can_be_deleted_and_is_gone(frail: Service) -> None:
     assert not (frail.data / "logs" / job_id).exists()
 
 
+@pytest.mark.soak  # What is said of each: tests/contract/runtimes/test_runtimes_layers.py.
 def test_packages_that_cannot_be_had_fail_the_job_clearly(frail: Service) -> None:
     good = upload(frail, "good/pkg-1.0.tar.gz", source_package("import os; os.abort()"))
     broken = upload(

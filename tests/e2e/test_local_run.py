@@ -318,6 +318,7 @@ def test_whoever_reads_no_further_ends_the_program(ground: SharedPaths) -> None:
     assert process.stderr.read() == ""
 
 
+@pytest.mark.soak  # Whose output nobody reads: above.
 def test_the_program_is_run_also_if_nobody_reads_what_is_said_beside_it(
     ground: SharedPaths,
 ) -> None:
@@ -343,6 +344,7 @@ def test_a_run_that_is_killed_takes_its_program_along(ground: SharedPaths) -> No
     assert leftovers(ground.data) == []
 
 
+@pytest.mark.soak  # What its caretaker does: above.
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a kernel that tells of ends")
 def test_what_even_its_caretaker_left_goes_with_the_next_run(ground: SharedPaths) -> None:
     """spec/program#local-runs: as after a loss of all processes of a run but its program's."""

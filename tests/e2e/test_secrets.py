@@ -260,6 +260,7 @@ def test_secrets_are_the_same_with_a_new_key(guarded: Service) -> None:
     assert_nowhere(guarded, job_id)
 
 
+@pytest.mark.soak  # The program of a container: below.
 def test_a_package_gets_its_secrets_as_well(guarded: Service) -> None:
     job = package_job(upload(guarded, "secrets/pkg-1.0.tar.gz", source_package(SHOW)))
     spec = job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]

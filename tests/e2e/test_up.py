@@ -364,7 +364,14 @@ print("uid", os.getuid(), "peers", len(peers), "port", port)
 """
 
 
-@pytest.mark.parametrize("prefix", [AS_ORDINARY_USER, WITHOUT_NAMESPACES], ids=["user", "session"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        pytest.param(AS_ORDINARY_USER, id="user"),
+        # At this level as well tests/engines/test_conformance.py runs gangs.
+        pytest.param(WITHOUT_NAMESPACES, id="session", marks=pytest.mark.soak),
+    ],
+)
 def test_ordinary_users_run_gangs_too(data: Path, prefix: tuple[str, ...]) -> None:
     """spec/program#hostnames: hostnames and port 2222 for every replica at once, root or not; ends leave
     nothing."""

@@ -32,9 +32,13 @@ from trainshed.engines.remote.messages import AgentDocument, NodeFacts
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 
 _OWN = (
-    *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
-    *("nothing_is_left", "outlive_the_service", "killed_at_any_step"),
+    "gang",
+    "moves_once",
+    "across_a_restart",
+    "nothing_is_left",
+    "process_killed_at_any_step_of_a_start",
 )
+"""What is other where nodes are known. All else is in test_remote.py; here it is a soak."""
 
 
 @pytest.fixture(scope="module")

@@ -173,7 +173,13 @@ def deed_of(name: str, service: Mortal) -> Deed:
             return ModelUploaded()
 
 
-@pytest.mark.parametrize("name", DEEDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] if name in ("run", "events") else [])
+        for name in DEEDS
+    ],
+)
 def test_what_is_killed_before_its_answer_is_done_or_not(service: Mortal, name: str) -> None:
     deed = deed_of(name, service)
     steps, after = measured(service, deed, name)

@@ -103,14 +103,20 @@ def test_an_image_keeps_its_own_roots_and_gets_ours(
 @pytest.mark.parametrize(
     "made",
     [
-        "pass",
-        "os.mkdir('/etc/ssl/certs')",
-        "os.mkdir('/etc/ssl/certs'); os.symlink('/var/lib/none/all.pem', "
-        "'/etc/ssl/certs/ca-certificates.crt')",
-        "os.mkdir('/etc/ssl/pki'); open('/etc/ssl/pki/tls.pem', 'w').close(); "
-        "os.symlink('pki', '/etc/ssl/certs'); os.symlink('pki/tls.pem', '/etc/ssl/cert.pem')",
+        pytest.param("pass", id="no directory", marks=pytest.mark.soak),
+        pytest.param("os.mkdir('/etc/ssl/certs')", id="no file", marks=pytest.mark.soak),
+        pytest.param(
+            "os.mkdir('/etc/ssl/certs'); os.symlink('/var/lib/none/all.pem', "
+            "'/etc/ssl/certs/ca-certificates.crt')",
+            id="a link to nothing",
+        ),
+        pytest.param(
+            "os.mkdir('/etc/ssl/pki'); open('/etc/ssl/pki/tls.pem', 'w').close(); "
+            "os.symlink('pki', '/etc/ssl/certs'); os.symlink('pki/tls.pem', '/etc/ssl/cert.pem')",
+            id="a linked directory",
+            marks=pytest.mark.soak,
+        ),
     ],
-    ids=["no directory", "no file", "a link to nothing", "a linked directory"],
 )
 def test_so_they_do_where_the_machine_keeps_its_own_elsewhere(made: str) -> None:
     done = subprocess.run(

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.contract.runtimes.conftest import Replica, Workshop
 from trainshed.runtimes.service import LocalRuntimes
 
@@ -92,6 +94,7 @@ def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:
     replica.python(child)
 
 
+@pytest.mark.soak  # That it cannot be written to: below.
 def test_a_programs_own_installs_never_reach_the_base(workshop: Workshop, replica: Replica) -> None:
     """spec/runtimes#packages: `pip install --upgrade …` never touches a shared environment;
     spec/clients#scripts."""

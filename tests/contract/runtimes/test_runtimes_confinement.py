@@ -142,6 +142,7 @@ def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop
     assert not any("package index" in line for line in said)
 
 
+@pytest.mark.soak
 def test_what_a_package_leaves_is_never_read_whole_by_the_service(workshop: Workshop) -> None:
     """A script of any size becomes a command all the same."""
     workshop.objects.content["gs://b/heavy.tar.gz"] = sdist(
