@@ -3,9 +3,10 @@ from one job."""
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool

@@ -9,10 +9,10 @@ import asyncio
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from tests.e2e.running import Service, container_job, down, start
 
 from bench.history import fill

@@ -3,8 +3,9 @@ all that wait."""
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from bench.history import T0, job_of
 from trainshed.controller.capacity import CapacityTracker

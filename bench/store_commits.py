@@ -11,8 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import TimelineEntry

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from msgspec.structs import replace
 
 from tests.e2e import nursery
 from trainshed.access.principals import Principal

@@ -3,10 +3,10 @@ programs wrote, past a process that is killed (facts/models#export)."""
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.buckets_service import MIB, Service, client_at
 from trainshed.buckets.setup import BucketRules

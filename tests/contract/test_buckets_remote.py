@@ -329,7 +329,7 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)

@@ -9,11 +9,11 @@ import math
 import struct
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.programs.event_writer import EventWriter, field, varint
 from tests.soaks import SOAKS

@@ -3,10 +3,10 @@
 import asyncio
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.programs.event_writer import EventWriter
 from tests.unit.jobs import CREATED, job

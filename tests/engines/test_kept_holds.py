@@ -2,11 +2,11 @@
 
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.engines.remote_lab import RemoteLab
 from trainshed.core.names import JobUid

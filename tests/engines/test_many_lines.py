@@ -5,10 +5,10 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engines.remote_lab import new_engine
 from tests.engines.test_remote import free_port

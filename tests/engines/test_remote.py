@@ -4,10 +4,10 @@ import asyncio
 import os
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
 from tests.slurm.lab import why_not

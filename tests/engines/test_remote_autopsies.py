@@ -3,10 +3,10 @@
 import io
 import os
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engines.remote_lab import AUTOPSY_LIMIT, RemoteLab
 from tests.engines.test_remote import free_port

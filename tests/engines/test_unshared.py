@@ -4,12 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import trainshed
 from tests.caches import remove_cache

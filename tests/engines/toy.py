@@ -11,8 +11,10 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan

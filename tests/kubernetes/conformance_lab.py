@@ -3,10 +3,11 @@ nodes."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.kubernetes.rootfs import PYTHON

@@ -5,8 +5,10 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from tests.sim.invariants import Books
 from tests.sim.scenario import (

@@ -9,8 +9,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.sim.making import GIB, REGION
 from tests.sim.scenario import HOUR, SECOND

@@ -2,7 +2,9 @@
 Values only."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tests.sim.house import House
 from tests.sim.tuning_jobs import METRIC

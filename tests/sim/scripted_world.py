@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.sim.parents import parent_stores
 from tests.sim.scripted import ScriptedDatasets, ScriptedEngine, ScriptedRuntimes

@@ -1,10 +1,10 @@
 """The controller over the real store and a scripted engine: stories, faults, restarts."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.scripted_world import PRIMARY, WORKER, World, numbered, world
 from tests.unit.jobs import CREATED, SECOND, exited, job

@@ -1,9 +1,9 @@
 """The simulated engine keeps the port's promises (`engines.port`), and its faults do what they are called."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.replica_events import (

@@ -2,10 +2,11 @@
 service that dies at each of their commits (spec/tuning, spec/invariants#durability, docs/adr/0017). What must
 hold at every commit is in `tuning_books`."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import (
@@ -56,7 +57,7 @@ def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
     assert commits > 5
     for turn, number in enumerate(range(1, commits + 1, every)):
         for stored in (False, True) if SOAKS else (turn % 2 == 1,):
-            made = Universe(replace(world, crash_commits=((number, stored),))).run()
+            made = Universe(dataclasses.replace(world, crash_commits=((number, stored),))).run()
             assert not made.wrong, f"commit {number}, {stored}: {made.wrong[0]}"
             assert made.tally.crashes == 1
             yield made
@@ -106,7 +107,9 @@ def test_a_service_may_die_at_every_commit_of_a_tuning_job() -> None:
     commits = lived(world).tally.commits
     # Unless all: 1, 4, 7 ..., before and after in turn.
     for number in range(1, commits + 1, 1 if SOAKS else 3):
-        made = Counting(replace(world, crash_commits=((number, number % 2 == 0),))).run()
+        made = Counting(
+            dataclasses.replace(world, crash_commits=((number, number % 2 == 0),))
+        ).run()
         assert not made.wrong, f"commit {number}: {made.wrong[0]}"
         assert points(made) == wanted
         assert the_tuning_job(made).succeeded == 6
@@ -126,7 +129,7 @@ def test_what_is_suggested_does_not_depend_on_crashes() -> None:
 def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> None:
     """facts/tuning#failing-trials, spec/tuning#early-stopping: whatever the time of the crash, the records
     agree and the job ends."""
-    world = replace(
+    world = dataclasses.replace(
         lone(
             stopping(tuning(trials=6, parallel=3, failed=6)),
             character=Character(10 * MINUTE, exit=0.3, mute=0.3, measures=4),
@@ -143,7 +146,7 @@ def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> No
 
 def test_a_stopped_trial_keeps_its_measurement_and_the_job_goes_on() -> None:
     """spec/tuning#early-stopping."""
-    world = replace(lone(stopping(tuning(trials=4, parallel=2))), bar=2.0)
+    world = dataclasses.replace(lone(stopping(tuning(trials=4, parallel=2))), bar=2.0)
     made = lived(world)
     job = the_tuning_job(made)
     assert (job.state, job.succeeded) == (JobState.SUCCEEDED, 4)
@@ -162,7 +165,7 @@ def test_a_first_trial_that_fails_ends_the_job() -> None:
 
 def test_a_search_that_is_exhausted_ends_early() -> None:
     """spec/tuning#algorithms, grid search."""
-    made = lived(replace(lone(tuning(trials=6, parallel=3)), points=4))
+    made = lived(dataclasses.replace(lone(tuning(trials=6, parallel=3)), points=4))
     assert (the_tuning_job(made).state, len(trials(made))) == (JobState.SUCCEEDED, 4)
 
 
@@ -318,13 +321,15 @@ def test_a_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
     lasts = the_tuning_job(whole).ended - CREATED
     for part in range(PARTS):
         at = CREATED + lasts * part // PARTS
-        cancelled = replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
+        cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
         made = lived(cancelled)
         assert the_tuning_job(made).state is JobState.CANCELLED
         assert the_tuning_job(made).ended < at + SECOND, "its trials were not told"
         first = _commit_of_cancel(made)
         for number in (first, first + 1, first + 2):
-            crash = replace(cancelled, crash_commits=((number, stored),), downs=(SECOND,))
+            crash = dataclasses.replace(
+                cancelled, crash_commits=((number, stored),), downs=(SECOND,)
+            )
             again = Universe(crash).run()
             assert not again.wrong, f"cancel at {at}, commit {number}: {again.wrong[0]}"
             assert the_tuning_job(again).state is JobState.CANCELLED
@@ -338,7 +343,9 @@ def _commit_of_cancel(made: Universe) -> int:
 def test_a_trial_that_is_cancelled_by_hand_is_replaced() -> None:
     world = lone(tuning(trials=4, parallel=2))
     at = CREATED + MINUTE
-    made = lived(replace(world, requests=(*world.requests, CancelTrial(at, JobUid(7000), 2))))
+    made = lived(
+        dataclasses.replace(world, requests=(*world.requests, CancelTrial(at, JobUid(7000), 2)))
+    )
     job = the_tuning_job(made)
     assert (job.state, job.succeeded, job.infeasible, job.failed) == (JobState.SUCCEEDED, 3, 1, 0)
     assert "cancelled by the user" in trials(made)[1].infeasible_reason
@@ -372,7 +379,7 @@ def test_pipelines_of_one_model_leave_versions_that_follow_each_other() -> None:
     """facts/resources#pipelines, parentModel: two that end at once do not take one version."""
     later = [work for number in (8100, 8200) for work in _further(with_custom_job(number))]
     world = lone(*with_custom_job())
-    world = replace(
+    world = dataclasses.replace(
         world,
         requests=(*world.requests, SubmitParent(CREATED + DAY, tuple(later))),
         characters=world.characters
@@ -407,7 +414,7 @@ def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
 
 def test_a_pipeline_whose_program_leaves_no_model_fails() -> None:
     """facts/resources#pipelines: the artifacts are checked to exist."""
-    made = lived(replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
+    made = lived(dataclasses.replace(lone(*with_custom_job()), no_models=(f"{OUTPUT}/model",)))
     pipeline = the_pipeline(made)
     assert (pipeline.state, pipeline.model) == (PipelineState.FAILED, "")
     assert made.books.families.models == []
@@ -420,18 +427,18 @@ def test_a_pipeline_can_be_cancelled_by_itself_or_by_its_job_at_any_time(which: 
         pipeline, backing = kind()
         # Nothing ends by itself in the second in which there is no service.
         own = Character(MINUTE, measures=1)
-        world = replace(lone(pipeline, backing, character=own), downs=(SECOND,))
+        world = dataclasses.replace(lone(pipeline, backing, character=own), downs=(SECOND,))
         uid = pipeline.uid if which == "pipeline" else backing.uid
         lasts = the_pipeline(lived(world)).ended - CREATED
         for part in range(PARTS):
             at = CREATED + lasts * part // PARTS
-            cancelled = replace(world, requests=(*world.requests, Cancel(at, uid)))
+            cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, uid)))
             made = lived(cancelled)
             assert the_pipeline(made).state is PipelineState.CANCELLED
             assert the_pipeline(made).ended < at + SECOND, "its job was not told"
             first = _commit_of_cancel(made)
             for number in range(first, first + 4):
-                crash = replace(cancelled, crash_commits=((number, number % 2 == 0),))
+                crash = dataclasses.replace(cancelled, crash_commits=((number, number % 2 == 0),))
                 again = Universe(crash).run()
                 assert not again.wrong, f"cancel at {at}, commit {number}: {again.wrong[0]}"
                 assert the_pipeline(again).state is PipelineState.CANCELLED
@@ -460,7 +467,9 @@ def test_a_cancel_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(tuning_machine, "cancel", deaf)
     world = lone(tuning(trials=6, parallel=3))
-    world = replace(world, requests=(*world.requests, Cancel(CREATED + MINUTE, JobUid(7000))))
+    world = dataclasses.replace(
+        world, requests=(*world.requests, Cancel(CREATED + MINUTE, JobUid(7000)))
+    )
     assert any("nothing came of it" in wrong for wrong in Universe(world).run().wrong)
 
 

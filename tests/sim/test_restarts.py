@@ -3,10 +3,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.scripted_world import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, REDUCER, SECOND, job

@@ -3,10 +3,10 @@ once, trials that change meanwhile, and a service that dies at each commit (spec
 docs/adr/0017)."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim import virtual
 from tests.sim.parents import LearningAdvisor

@@ -2,10 +2,10 @@
 jobs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.house import house
 from tests.sim.judging import Judge

@@ -1,8 +1,9 @@
 """The whole control plane over virtual time: random worlds, and a crash at every commit of a small one."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.house import House
 from tests.sim.making import plain
@@ -57,7 +58,7 @@ def test_a_service_may_die_at_every_commit(stored: bool, seed: int) -> None:
     commits = Universe(world).run().tally.commits
     assert commits > 20
     for number in range(1, commits + 1, 1 if SOAKS else 2):
-        lived = Universe(replace(world, crash_commits=((number, stored),))).run()
+        lived = Universe(dataclasses.replace(world, crash_commits=((number, stored),))).run()
         assert lived.tally.crashes == 1
         assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
 
@@ -66,7 +67,7 @@ def test_a_service_that_dies_at_every_third_commit_gets_through() -> None:
     """It makes progress between any two deaths, so it ends."""
     world = small(SMALL[0])
     crashes = tuple((number, number % 2 == 0) for number in range(3, 600, 3))
-    lived = Universe(replace(world, crash_commits=crashes)).run()
+    lived = Universe(dataclasses.replace(world, crash_commits=crashes)).run()
     assert not lived.wrong, lived.wrong[0]
     assert lived.tally.crashes > 5
 
@@ -109,7 +110,9 @@ def test_a_drill_fires_at_its_line_once_whenever_the_service_dies() -> None:
     for number in range(1, commits + 1):
         for stored in (False, True):
             crash = ((number, stored),)
-            lived = Universe(replace(world, crash_commits=crash, downs=(20 * SECOND,))).run()
+            lived = Universe(
+                dataclasses.replace(world, crash_commits=crash, downs=(20 * SECOND,))
+            ).run()
             assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
             # The user orders it again of the next service, if the first one died without an answer.
             drills = lived.books.jobs[JobUid(1)].drills
@@ -189,7 +192,7 @@ def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service()
     )
     commits = Universe(world).run().tally.commits
     for number in range(1, commits + 1):
-        lived = Universe(replace(world, crash_commits=((number, True),))).run()
+        lived = Universe(dataclasses.replace(world, crash_commits=((number, True),))).run()
         assert not lived.wrong, f"commit {number}: {lived.wrong[0]}"
 
 
@@ -203,7 +206,9 @@ def lone_job(number: int, machine: Machine) -> Job:
 
 def small(seed: int) -> Scenario:
     """A few jobs and everything that may happen to them, but no crash."""
-    return replace(scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,))
+    return dataclasses.replace(
+        scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,)
+    )
 
 
 @pytest.mark.parametrize("seed", [5025, 5099])

@@ -5,9 +5,12 @@ could be.
 stands, late, twice and out of date at times.
 """
 
+import dataclasses
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tests.sim.house import House
 from tests.sim.judging import Judge
@@ -128,7 +131,7 @@ class Life:
         self._leanings = leanings(self.dice)
         if rules.entries:  # which are about ends that other lives seldom come to
             often = (self._stalls.choice(("exit", "oom", "killed", "crash")), 20)
-            self._leanings = replace(self._leanings, ends=(*self._leanings.ends, often))
+            self._leanings = dataclasses.replace(self._leanings, ends=(*self._leanings.ends, often))
         self._sent: list[Event] = []
         self._drilled = 0
 

@@ -1,8 +1,9 @@
 """Tuning jobs, pipelines and studies for tests: small, valid, and the same every time."""
 
 import json
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, MACHINE, program
 from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool

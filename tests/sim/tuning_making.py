@@ -1,7 +1,9 @@
 """Makes scenarios of tuning jobs and pipelines: small ones by hand, and those that join a random world."""
 
+import dataclasses
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.sim.making import REGION
 from tests.sim.scenario import (
@@ -90,7 +92,7 @@ def joined(world: Scenario) -> Scenario:
         requests.append(SubmitParent(at, works))
         characters |= dict.fromkeys((work.uid for work in works), _character(dice))
         requests += _meddling(dice, at, works)
-    return replace(
+    return dataclasses.replace(
         world,
         requests=tuple(sorted((*world.requests, *requests), key=lambda request: request.at)),
         characters=world.characters | characters,
@@ -131,7 +133,7 @@ def _character(dice: random.Random) -> Character:
         mute=dice.choice((0, 0, 0.3)),
         term_takes=dice.choice((0, SECOND)),
     )
-    return replace(own, **{kind: trouble})
+    return dataclasses.replace(own, **{kind: trouble})
 
 
 def _meddling(dice: random.Random, at: int, works: tuple[Work, ...]) -> list[Request]:

@@ -7,7 +7,9 @@ own.
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND

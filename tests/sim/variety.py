@@ -1,9 +1,11 @@
 """Makes plain scenarios richer: rules of the house, jobs of the older API, programs that print, hang or fall
 over, drills that wait for a line, tuning jobs and pipelines, a slow disk, a clock that is set back."""
 
+import dataclasses
 import itertools
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.sim.house import house
 from tests.sim.making import PROJECTS, REGION, plain
@@ -45,7 +47,9 @@ def _within_quotas(world: Scenario) -> Scenario:
     for project, metric in itertools.product(PROJECTS, ("cpus_n1_e2", "ml_cpus")):
         key = QuotaKey(project, REGION, metric)
         requests += [SetQuota(CREATED, key, dice.choice((16, 40))), SetQuota(last + DAY, key, None)]
-    return replace(world, requests=tuple(sorted(requests, key=lambda request: request.at)))
+    return dataclasses.replace(
+        world, requests=tuple(sorted(requests, key=lambda request: request.at))
+    )
 
 
 def _on_a_bad_machine(world: Scenario) -> Scenario:
@@ -58,7 +62,7 @@ def _on_a_bad_machine(world: Scenario) -> Scenario:
     backs = (0, SECOND // 2, 40 * SECOND, 10 * MINUTE, 2 * HOUR)
     # No clock of a wall shows less than nothing.
     wall = tuple((at, -min(dice.choice(backs), at - CREATED // 2)) for at in moments)
-    return replace(world, disk=disk, wall_steps=wall)
+    return dataclasses.replace(world, disk=disk, wall_steps=wall)
 
 
 def _livened(seed: int, jobs: int | None) -> Scenario:
@@ -67,7 +71,7 @@ def _livened(seed: int, jobs: int | None) -> Scenario:
     requests = [_varied(dice, request) for request in world.requests]
     requests += _drills(dice, requests)
     submitted = [request.job for request in requests if isinstance(request, Submit)]
-    return replace(
+    return dataclasses.replace(
         world,
         requests=tuple(sorted(requests, key=lambda request: request.at)),
         characters={job.uid: _livelier(dice, job, world.characters[job.uid]) for job in submitted},
@@ -78,9 +82,9 @@ def _livened(seed: int, jobs: int | None) -> Scenario:
 
 def _varied(dice: random.Random, request: Request) -> Request:
     if isinstance(request, Submit) and dice.random() < 0.25:
-        return replace(request, job=_older(dice, request.job))
+        return dataclasses.replace(request, job=_older(dice, request.job))
     if isinstance(request, OrderDrill) and dice.random() < 0.5:
-        return replace(request, drill=replace(request.drill, at_line="step 2", after=0))
+        return dataclasses.replace(request, drill=replace(request.drill, at_line="step 2", after=0))
     return request
 
 
@@ -115,7 +119,7 @@ def _drills(dice: random.Random, requests: list[Request]) -> list[Request]:
 
 def _livelier(dice: random.Random, job: Job, character: Character) -> Character:
     is_short = character.runs <= HOUR
-    return replace(
+    return dataclasses.replace(
         character,
         prints=dice.choice((0, 1, 3, 3)),
         hangs=dice.choice((0, 0, 0, 0.05, 0.5)),

@@ -1,7 +1,8 @@
 """Jobs and exits for tests of pure code: small, valid, and the same every time."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import Choice, JobSpec, Machine, Program, Scheduling, WorkerPool

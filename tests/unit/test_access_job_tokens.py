@@ -5,11 +5,11 @@ import base64
 import json
 import multiprocessing
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.access.job_tokens import (
     KEY_FILE,

@@ -1,11 +1,10 @@
 """List filters: the grammar, how values compare, and what jobs can be filtered by (facts/resources#ml,
 facts/resources#vertex)."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.api.aiplatform_v1.views import STATES

@@ -1,8 +1,7 @@
 """Log filters: the forms that gcloud sends, what they restrict reading to, and what they let pass."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import Entry

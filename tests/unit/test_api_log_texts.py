@@ -1,11 +1,11 @@
 """The stream of a log: stored lines are sent as what their records encode to, byte for byte."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.api.trainshed_v1 import views

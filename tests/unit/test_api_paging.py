@@ -1,9 +1,9 @@
 """Pages: tokens bound to their question, bounded scans, sizes."""
 
-from dataclasses import replace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.api.calls.paging import (

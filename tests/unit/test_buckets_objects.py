@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
@@ -354,7 +355,7 @@ def test_listing_is_that_of_a_sorted_list(
         seen_prefixes += page.prefixes
         if not page.next_page_token:
             break
-        query = replace(query, page_token=page.next_page_token)
+        query = structs.replace(query, page_token=page.next_page_token)
     assert (seen_items, seen_prefixes) == (items, prefixes)
 
 

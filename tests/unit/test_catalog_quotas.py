@@ -1,6 +1,6 @@
 """Quotas: what a job uses, and the public limits (facts/limits#quotas); the gang that is made of a job."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.unit.jobs import MACHINE, job, program
 from trainshed.core.capacity import UNLIMITED

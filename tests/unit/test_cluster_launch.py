@@ -4,13 +4,13 @@ facts/program).
 The launch of whole jobs is compared with files under tests/golden/launch; set UPDATE_GOLDEN=1 to write them.
 """
 
-import dataclasses
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from tests.unit.specs_requests import (
@@ -151,7 +151,7 @@ REDUCED = vertex(
 TRIAL = package(
     executorImageUri=TENSORFLOW, args=["--out", "$(AIP_MODEL_DIR)", "--learning_rate", "0.01"]
 )
-VERTEX_TRIAL = dataclasses.replace(
+VERTEX_TRIAL = replace(
     vertex(
         custom_job(
             TRIAL,
@@ -161,7 +161,7 @@ VERTEX_TRIAL = dataclasses.replace(
     ),
     trial="12",
 )
-ML_TRIAL = dataclasses.replace(
+ML_TRIAL = replace(
     ml(
         args=["--x", "1", "--learning_rate", "0.01"],
         jobDir="gs://bucket/job/3",
@@ -280,8 +280,8 @@ def test_reducers_are_in_cluster_spec_only() -> None:
     """spec/program#tf_config: no `ps` in TF_CONFIG, no rank."""
     four = vertex(custom_job(TWO_WORKERS, TWO_WORKERS, TWO_WORKERS))
     reducer = Program(four.pool(2).program.runtime, image_uri=REDUCER)
-    pools = (*four.pools[:2], dataclasses.replace(four.pool(2), program=reducer))
-    spec = dataclasses.replace(four, pools=pools)
+    pools = (*four.pools[:2], replace(four.pool(2), program=reducer))
+    spec = replace(four, pools=pools)
     assert "workerpool2" in cluster_of(spec, SERVER)["cluster"]
     assert config_of(spec, SERVER) is None
     worker = config_of(spec, WORKER)
@@ -398,14 +398,14 @@ def test_the_metrics_file_is_where_the_service_looks_for_it() -> None:
     env = [{"name": "CLOUD_ML_HP_METRIC_FILE", "value": "/tmp/mine"}]
     spec = vertex(custom_job(container(env=env)))
     assert environ(spec, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/tmp/mine"
-    trial = dataclasses.replace(spec, trial="1")
+    trial = replace(spec, trial="1")
     assert environ(trial, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/var/hypertune/output.metrics"
 
 
 def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
     """Of all replicas of a job whose pools have one runtime."""
     replicas = tuple(Replica(r, node="node", incarnation=1) for r in spec.replicas())
-    subject = dataclasses.replace(job(1), spec=spec, replicas=replicas, attempt=1)
+    subject = replace(job(1), spec=spec, replicas=replicas, attempt=1)
     slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
     program = spec.pools[0].program
     prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
@@ -414,9 +414,7 @@ def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
 
 def test_a_slot_is_asked_for_with_the_memory_that_its_replica_gets() -> None:
     """Clusters hold that much for it: an operator's `memory_per_replica` counts there as well."""
-    own = dataclasses.replace(
-        job(1), replicas=(Replica(ReplicaId(0, 0), node="node", incarnation=1),)
-    )
+    own = replace(job(1), replicas=(Replica(ReplicaId(0, 0), node="node", incarnation=1),))
     promised = own.spec.pools[0].machine.memory_limit_bytes
     (whole,) = slot_requests(own, LaunchDefaults())
     (capped,) = slot_requests(own, LaunchDefaults(memory_cap=1 << 20))
@@ -426,8 +424,8 @@ def test_a_slot_is_asked_for_with_the_memory_that_its_replica_gets() -> None:
 def test_each_replica_has_the_disk_of_its_pool() -> None:
     """spec/machines#disk: 100 GB unless the job says otherwise; it is watched by this size."""
     first, second = job(1, 2).spec.pools
-    pools = (first, dataclasses.replace(second, disk=Disk(size_gb=300)))
-    spec = dataclasses.replace(job(1, 2).spec, pools=pools)
+    pools = (first, replace(second, disk=Disk(size_gb=300)))
+    spec = replace(job(1, 2).spec, pools=pools)
     assert [plan.limits.disk >> 30 for plan in plans(spec)] == [100, 300, 300]
 
 
@@ -435,7 +433,7 @@ def test_only_the_primary_of_a_trial_is_watched_for_metrics() -> None:
     """spec/tuning#measurements, facts/tuning#metrics."""
 
     def watched(trial: str) -> list[bool]:
-        spec = dataclasses.replace(job(1, 2).spec, trial=trial)
+        spec = replace(job(1, 2).spec, trial=trial)
         return [plan.watch_metrics for plan in plans(spec)]
 
     assert watched("1") == [True, False, False]

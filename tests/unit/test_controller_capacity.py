@@ -2,9 +2,9 @@
 (docs/adr/0012)."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, event_of_decision

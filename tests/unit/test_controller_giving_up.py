@@ -3,9 +3,9 @@ applied."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.parents import parent_stores
 from tests.sim.tuning_jobs import pipeline, trial_spec, tuning

@@ -1,6 +1,6 @@
 """What the steps of a job add to the service's own counts."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.unit.jobs import exited, job
 from trainshed.controller.job_meters import count_step

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.sim.parents import CountingAdvisor
 from tests.sim.tuning_jobs import study

@@ -4,11 +4,11 @@ out (spec/tuning#trials)."""
 import asyncio
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.programs.event_writer import EventWriter
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores

@@ -1,7 +1,8 @@
 """How the log is searched for the lines that drills wait for (spec/operations#drills). No files, no clock."""
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, job
 from trainshed.controller.watching import Watchers

@@ -5,9 +5,9 @@ import io
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
 from trainshed.core.datasets.assignment import Borders, Places, moment

@@ -1,10 +1,10 @@
 """`trainshed doctor`: each fault is told with its cause and what mends it (docs/isolation.md)."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.engines.port import Capabilities, Node
 from trainshed.replica.sandbox import levels

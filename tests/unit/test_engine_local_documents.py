@@ -1,10 +1,10 @@
 """Launch documents: pure functions of plan, slot and host (spec/program)."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId

@@ -1,9 +1,8 @@
 """Addresses and GPUs of slots: pure functions of who has which already (spec/queue#capacity,
 spec/machines#gpus)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices

@@ -1,9 +1,9 @@
 """The failure table (spec/failures#budgets): rows, order, budgets, public codes and messages."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, SECOND, exited
 from trainshed.core.failure.evidence import Cause, Evidence

@@ -1,9 +1,9 @@
 """What a program in a container image is started with (spec/program, facts/program#arguments)."""
 
-import dataclasses
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, ml_job, package
@@ -27,8 +27,8 @@ IMAGE = Image(
     workdir="/app",
     user="ada",
 )
-CMD_ONLY = dataclasses.replace(IMAGE, entrypoint=(), command=("python", "train.py"))
-NOTHING = dataclasses.replace(IMAGE, entrypoint=(), command=())
+CMD_ONLY = replace(IMAGE, entrypoint=(), command=("python", "train.py"))
+NOTHING = replace(IMAGE, entrypoint=(), command=())
 
 
 def vertex(request: Request) -> JobSpec:
@@ -39,7 +39,7 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     program = spec.pool(0).program
     prepared = {(program.runtime, program.package_uris): PreparedRuntime("", image=image)}
     replicas = (Replica(PRIMARY, node="node", incarnation=1),)
-    subject = dataclasses.replace(job(1), spec=spec, replicas=replicas, attempt=1)
+    subject = replace(job(1), spec=spec, replicas=replicas, attempt=1)
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
     return launch_plans(subject, slots, prepared, LaunchDefaults(), {PRIMARY: 1})[0]
 
@@ -121,7 +121,7 @@ def test_parameters_of_a_trial_reach_a_program_that_stands_in_cmd(
     """spec/program#arguments: trial hyperparameters as `--name value`; they replace an image's arguments,
     never its program."""
     spec = vertex(custom_job(container(args=["--lr", "0.1"])))
-    assert plan(dataclasses.replace(spec, trial="1"), image).argv == argv
+    assert plan(replace(spec, trial="1"), image).argv == argv
 
 
 def test_an_image_without_a_program_says_what_to_set() -> None:

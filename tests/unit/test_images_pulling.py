@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.runtimes.images.pull_policy import ALWAYS, MISSING, NEVER, PullPolicy
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed

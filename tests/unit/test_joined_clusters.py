@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss

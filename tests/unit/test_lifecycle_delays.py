@@ -1,7 +1,7 @@
 """Why a job that has its places does not start, on its timeline and in its record
 (spec/operations#why-it-waits)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.api.trainshed_v1.timeline import timeline_of

@@ -1,9 +1,8 @@
 """Failures, restarts and retries in the life of a job (spec/failures#budgets): each row of the table, with
 its budgets."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.evidence import Cause

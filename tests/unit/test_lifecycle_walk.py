@@ -7,10 +7,11 @@ change nothing.
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job, with_choices

@@ -1,8 +1,7 @@
 """Where a job's event files lie (facts/experiments#log-directories)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.core.job.spec import JobSpec

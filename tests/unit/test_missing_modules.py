@@ -1,8 +1,7 @@
 """What a job's error says of a module that was not there, for each way of submitting."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import RUNTIME, Life, job
 from trainshed.core.failure.missing_modules import advice, distribution, missing_module

@@ -1,9 +1,9 @@
 """Who is told of a job, what, and when it is tried again (docs/notifications.md)."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, SECOND, WORKER, Life, job
 from trainshed.core.lifecycle.records import Parent

@@ -3,9 +3,9 @@ state, and to its model."""
 
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import OUTPUT, pipeline, tuning
 from tests.unit.jobs import CREATED, SECOND, job

@@ -1,6 +1,5 @@
 """What workers and reducers are told of each other (spec/reduction)."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
@@ -70,7 +70,7 @@ def environ(
 ) -> dict[str, str]:
     name = JobName(Api.VERTEX, "project-1", "us-central1", "42")
     endpoints = {r: Endpoint(str(r), 2222) for r in spec.replicas()}
-    gang = dataclasses.replace(Gang(name, spec, endpoints, 3333, JobUid(7)), **changes)
+    gang = replace(Gang(name, spec, endpoints, 3333, JobUid(7)), **changes)
     return dict(environment(gang, replica, image=image, packages="/packages"))
 
 
@@ -187,7 +187,7 @@ def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
     names = {reduction.CA, reduction.CERT, reduction.KEY}
     env = [{"name": name, "value": "guessed"} for name in names]
     spec = parsed(package(env=env), pool(), reducers(), package())
-    secured = dataclasses.replace(spec, reduction_tls=True)
+    secured = replace(spec, reduction_tls=True)
 
     def told(replica: ReplicaId) -> dict[str, secrets.Made | None]:
         given = environ(secured, replica)

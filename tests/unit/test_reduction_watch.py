@@ -1,9 +1,8 @@
 """Which replicas are watched for their part in a job's reduction, and what their shims are told of it
 (spec/reduction)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import PRIMARY, REDUCER, WORKER, job
 from tests.unit.test_engine_local_documents import HOST, PLAN, document

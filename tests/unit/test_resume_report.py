@@ -1,9 +1,8 @@
 """The resume report (spec/operations#drills): timelines of the real state machine, steps and accesses made
 up."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.datasets.plans import SplitPlan, SplitRule

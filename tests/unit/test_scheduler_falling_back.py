@@ -1,7 +1,7 @@
 """Which waiting jobs take another of their choices, from labels to decisions and the job's own record
 (spec/queue#fall-backs)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, event_of_decision

@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.soaks import SOAKS
 from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node

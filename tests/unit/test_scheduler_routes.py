@@ -1,9 +1,8 @@
 """Where machines of some types, and jobs of some regions, may go: the scheduler places them nowhere else, and
 says why one can go nowhere."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.clusters import NOW, T4, World, gang, node
 from trainshed.core.capacity import NodeCondition

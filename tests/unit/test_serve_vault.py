@@ -3,10 +3,10 @@ spec/invariants#secrets)."""
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan

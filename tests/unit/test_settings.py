@@ -1,7 +1,6 @@
 """Settings from file, environment and command line: which wins, and what is refused."""
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -244,21 +243,19 @@ def test_the_documented_settings_are_the_settings() -> None:
     options = {
         option.name: option.opts[0]
         for option in command.params
-        if option.name in {field.name for field in fields(Settings)}
+        if option.name in Settings.__struct_fields__
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
     tables = ("failure_rules", "buckets", "images", "engines", "notify")
     assert documented == [
         (
-            field.name,
-            f"TRAINSHED_{field.name.upper()}" if field.name not in tables else "",
-            options.get(field.name, ""),
-            places.get(field.name)
-            or str(getattr(Settings(), field.name))
-            .replace("False", "false")
-            .replace("True", "true"),
+            name,
+            f"TRAINSHED_{name.upper()}" if name not in tables else "",
+            options.get(name, ""),
+            places.get(name)
+            or str(getattr(Settings(), name)).replace("False", "false").replace("True", "true"),
         )
-        for field in fields(Settings)
+        for name in Settings.__struct_fields__
     ]
 
 
@@ -289,7 +286,7 @@ def test_every_setting_is_told_with_who_has_set_it_and_without_secrets(
     settings, origins = load_with_origins(config, {"port": 3})
     found = {each.name: each for each in described(settings, origins)}
     assert list(found) == [name for members in ABOUT.values() for name in members]
-    assert set(found) == {field.name for field in fields(Settings)}
+    assert set(found) == set(Settings.__struct_fields__)
     assert all(each.about and each.group for each in found.values())
     places = {name: (found[name].value, found[name].source, found[name].place) for name in found}
     assert places["port"] == ("3", "option", "--port")

@@ -1,8 +1,7 @@
 """What is said of machines and GPUs that were asked for and hardly used."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from trainshed.core.catalog.machines import GIB, machine_types
 from trainshed.core.job.spec import Accelerators, Machine

@@ -1,8 +1,7 @@
 """Where else a job may run, as its labels say: `trainshed.core.specs.fallbacks`."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import SECOND, job
 from trainshed.core.catalog.machines import machine_types

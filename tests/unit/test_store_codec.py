@@ -1,13 +1,13 @@
 """Records survive their stored form."""
 
 import json
-from dataclasses import fields, replace
 from random import Random
 from typing import get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from trainshed.core.job.exits import ExitRecord, JobError
 from trainshed.core.job.spec import (

@@ -4,12 +4,12 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from statistics import median
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.studies.trees import (
     LISTED,

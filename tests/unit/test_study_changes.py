@@ -1,9 +1,9 @@
 """What may happen to a trial, and what clients may say of one (spec/tuning#trials, facts/tuning)."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from trainshed.core.errors import FailedPrecondition, InvalidRequest
 from trainshed.core.lifecycle.tables import Next

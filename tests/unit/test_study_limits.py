@@ -1,8 +1,7 @@
 """When a study ends by itself (facts/tuning#vertex, studyStoppingConfig)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import METRIC, study_spec
 from tests.unit.jobs import CREATED, SECOND

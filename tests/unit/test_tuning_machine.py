@@ -1,9 +1,8 @@
 """The life of a tuning job, look by look (spec/tuning#trials, facts/tuning#failing-trials): what its trials'
 jobs show leads to its next state."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.sim.tuning_play import Play

@@ -1,8 +1,7 @@
 """Who begins warm (spec/program#warm-starts)."""
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, custom_job, package
@@ -103,9 +102,9 @@ def planned(
         custom_job(package()), region="us-central1", runtimes=FakeRuntimes()
     ).spec
     program = spec.pool(0).program
-    subject = dataclasses.replace(
+    subject = replace(
         job(1),
-        spec=dataclasses.replace(spec, trial=trial),
+        spec=replace(spec, trial=trial),
         replicas=(Replica(PRIMARY, node="node", incarnation=1),),
         attempt=1,
         labels=((WARM_LABEL, label),) if label else (),

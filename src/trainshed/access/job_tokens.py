@@ -12,9 +12,11 @@ import json
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from trainshed.replica.system import durable
 
@@ -33,8 +35,7 @@ class JobKeyUnreadable(Exception):
     """The key file is there but holds no key; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobClaims:
+class JobClaims(Struct, frozen=True):
     """For whom a token speaks: one attempt of a job, through one of its replicas."""
 
     job_uid: int

@@ -1,7 +1,8 @@
 """Who is asking, in which role, and where."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.access.job_tokens import JobClaims
 
@@ -14,8 +15,7 @@ class Role(enum.StrEnum):
     """A program of a job, with the token that its metadata endpoint gave it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """An identity that this service knows."""
 
     #: Names it in the audit log and in answers.

@@ -16,9 +16,10 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.replica.system import durable
 
@@ -46,8 +47,7 @@ class Unsealable(Exception):
     """A stored value cannot be opened. The message names the secret and what to do, never its value."""
 
 
-@dataclass(frozen=True, slots=True)
-class SecretId:
+class SecretId(Struct, frozen=True):
     """What a sealed value belongs to."""
 
     project_id: str

@@ -10,9 +10,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
@@ -29,8 +30,7 @@ _MOST: Final = 1_000
 _FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """A browser that somebody has signed in with."""
 
     principal: Principal
@@ -38,8 +38,7 @@ class Session:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """What is kept of one."""
 
     #: SHA-256 of the token that it stands for.

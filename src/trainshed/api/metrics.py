@@ -6,9 +6,10 @@ The numbers are `telemetry.meters`; the library that writes them down is loaded 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
@@ -52,8 +53,7 @@ class MetricsSurface:
         return await asyncio.to_thread(_rendered, counted)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Counted:
+class _Counted(Struct, frozen=True, eq=False):
     """What was gathered for one answer, as the library asks for it."""
 
     version: str

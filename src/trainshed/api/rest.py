@@ -19,9 +19,10 @@ import asyncio
 import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl, unquote
+
+from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
 from trainshed.api import projects

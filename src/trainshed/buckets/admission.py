@@ -7,8 +7,9 @@ and write the objects of buckets that are shared, and elsewhere what a bucket's 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from trainshed.access.permissions import ON_BUCKETS
 from trainshed.buckets.callers import Caller, Kind
@@ -49,8 +50,7 @@ _MOUNTED = _USE
 """What a program must be allowed before it is shown a bucket as a directory: there nobody asks again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """Whose a bucket is."""
 
     name: str

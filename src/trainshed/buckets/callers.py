@@ -13,12 +13,12 @@ import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
 import msgspec
+from msgspec import Struct
 
 
 class Kind(StrEnum):
@@ -36,8 +36,7 @@ class Kind(StrEnum):
     """Not known at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """Who calls."""
 
     kind: Kind

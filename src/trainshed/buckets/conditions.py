@@ -7,15 +7,15 @@ Semantics of the public API: ``ifGenerationMatch=0`` means "the object must not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest, NotModified, condition_failed
 
 _MOST_DIGITS = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """The four conditions of a request; None where the request does not set one."""
 
     generation_match: int | None = None

@@ -12,11 +12,11 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import google_crc32c
+from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest, Unavailable
 
@@ -27,8 +27,7 @@ BLOCK = 1 << 20
 """Bytes per read or write step: large enough to pay for a thread hop, small enough for memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checksums:
+class Checksums(Struct, frozen=True):
     """Base64 MD5 and CRC32C of a content; '' for one that is not known."""
 
     md5: str

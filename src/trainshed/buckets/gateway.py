@@ -11,11 +11,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import httptools
 import msgspec
+from msgspec import Struct
 
 from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unavailable
@@ -45,8 +45,7 @@ def handles(path: str) -> bool:
     return path.startswith(PREFIXES)
 
 
-@dataclass(slots=True)
-class _Connection:
+class _Connection(Struct):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     used_ns: int = 0
@@ -232,8 +231,7 @@ class _Pump:
             self.sent = not more
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(Struct, frozen=True):
     """A request's line and headers as they are sent on."""
 
     encoded: bytes

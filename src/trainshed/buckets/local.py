@@ -11,9 +11,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from msgspec.structs import replace
 
 from trainshed.buckets.admission import readable, shown
 from trainshed.buckets.disk.catalog import BucketRecord

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
+
+from msgspec import Struct
 
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.buckets.callers import Caller
@@ -26,8 +27,7 @@ _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 Query = Mapping[str, list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """An access token."""
 
     text: str
@@ -35,8 +35,7 @@ class Token:
     expires_in: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A complete response."""
 
     status: int
@@ -44,8 +43,7 @@ class Answer:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """A value that is made whenever it is asked for by its own name, and that a directory leaves out."""
 
     answer: Callable[[Query], Answer]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import UNKNOWN, Checksums, Staged
 from trainshed.buckets.disk.catalog import BucketCatalog
@@ -21,8 +23,7 @@ from trainshed.core.units import Bytes
 MAX_RESULTS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
+class FileIdentity(Struct, frozen=True):
     """What changes when somebody writes to, or replaces, a file; times in ns since the epoch."""
 
     inode: int
@@ -63,18 +64,16 @@ class ObjectRecord:
         return self.file.size
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """What a client says of an object that it writes."""
 
-    fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    fields: Mapping[str, str] = {}
+    metadata: Mapping[str, str] = {}
     #: Checksums to verify.
     expected: Checksums = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """What to list; the fields are those of the public method of the same names."""
 
     prefix: str = ""
@@ -87,8 +86,7 @@ class Query:
     match_glob: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """One page: (name, record) of objects, common prefixes, and the token of the next page."""
 
     objects: list[tuple[str, ObjectRecord]]

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
 
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import FileIdentity
@@ -343,8 +344,7 @@ _FIELDS = {
 _METADATA_BYTES = 1800
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A version of an object, as the store tells of it."""
 
     record: ObjectRecord

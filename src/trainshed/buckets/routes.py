@@ -7,9 +7,10 @@ Clients that leave slashes bare are understood where that is not ambiguous.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.httpd.routing import ANY, Router, Template
 
@@ -26,8 +27,7 @@ class Endpoint(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What a path names."""
 
     endpoint: Endpoint
@@ -44,8 +44,7 @@ class Target:
     to_object: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     endpoint: Endpoint
     action: str = ""
     is_objects: bool = False

@@ -6,9 +6,8 @@ Holds no secret: `BucketSetup` stands on a command line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import msgspec
+from msgspec import Struct, field
 
 from trainshed.httpd.hosts import Hosts
 
@@ -16,8 +15,7 @@ LOCAL, S3, GCS = "local", "s3", "gcs"
 STORES = (LOCAL, S3, GCS)
 
 
-@dataclass(frozen=True, slots=True)
-class BucketTable:
+class BucketTable(Struct, frozen=True):
     """One `[[buckets]]` table. The names that end in `_env` are those of environment variables of the
     service, "" = as the store's own tools find their credentials."""
 
@@ -47,8 +45,7 @@ class BucketTable:
         return self.store != LOCAL
 
 
-@dataclass(frozen=True, slots=True)
-class BucketRules:
+class BucketRules(Struct, frozen=True):
     """What the configuration says of all buckets."""
 
     #: Whose buckets are that name none.
@@ -71,8 +68,7 @@ PLAIN = BucketRules()
 """Every bucket is the service's own project's, and lies here."""
 
 
-@dataclass(frozen=True, slots=True)
-class BucketSetup:
+class BucketSetup(Struct, frozen=True):
     """What a bucket process is told when it starts."""
 
     #: Directory of the objects.

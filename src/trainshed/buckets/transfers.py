@@ -7,7 +7,9 @@ read is noticed by its changed identity, and the transfer fails rather than mixe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import Checksums
@@ -23,8 +25,7 @@ from trainshed.buckets.port import Buckets, Draft, ObjectRecord, Opened
 MAX_COMPONENTS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One object to read in a copy or compose, and what must hold for it."""
 
     bucket: str

@@ -7,8 +7,10 @@ the first eight become the nearest of those, which can be read in light and in d
 import colorsys
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")
 _GREY: Final = 0.25
@@ -17,8 +19,7 @@ _HUES: Final = ((20, 1), (70, 3), (165, 2), (200, 6), (258, 4), (335, 5), (360, 
 """Up to so many degrees, and the colour of terminals that is nearest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """How text is shown from here on. Colours: 0 to 7 as terminals count them, None = as the text around."""
 
     ink: int | None = None

@@ -3,10 +3,11 @@ them for good."""
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.httpd.messages import Request, Response, sized
 
@@ -20,8 +21,7 @@ _FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
+class Asset(Struct, frozen=True):
     """One file."""
 
     #: Where browsers find it: `/assets/console.3f2a90c1.css`.

@@ -1,10 +1,9 @@
 """What pages say of the service."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What pages say of the service."""
 
     version: str

@@ -9,10 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 
 from trainshed.console.events import QUIET, SILENCE, event, next_of
 from trainshed.eventloop.background import joined
@@ -42,8 +42,7 @@ Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]
 """Opens the API's stream of a log with a query."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """The lines that came within half a second."""
 
     lines: tuple[Line, ...]
@@ -86,8 +85,7 @@ def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
     return found, skipped
 
 
-@dataclass(slots=True, eq=False)
-class _Feed:
+class _Feed(Struct, eq=False):
     """One log that is followed, and its readers."""
 
     source: Source

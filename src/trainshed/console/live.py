@@ -8,8 +8,9 @@ page as the same person share each look.
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from trainshed.console import assets
 from trainshed.console.events import QUIET, SILENCE, event, next_of
@@ -24,8 +25,7 @@ _SHARE: Final = 4
 """A stream pauses at least so many times as long as its last look took."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A page as it was looked at."""
 
     view: View
@@ -57,8 +57,7 @@ class Look:
         return self.told[key]
 
 
-@dataclass(slots=True)
-class Looks:
+class Looks(Struct):
     """Looks that several streams share, by what is looked at and by whom."""
 
     _fresh: dict[str, tuple[float, asyncio.Task[Look]]] = field(

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
+
+from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
 from trainshed.access.sessions import Session
@@ -19,8 +20,7 @@ R = TypeVar("R", bound=Record)
 _ANY_PROJECT: Final = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(Struct, frozen=True):
     """A request of somebody who is signed in."""
 
     request: Request
@@ -95,8 +95,7 @@ class Visit:
         return self.with_query(page=token) if token else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A piece of a page that is sent anew when it changes. Its template makes one element with the part's
     id."""
 
@@ -104,8 +103,7 @@ class Part:
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A page."""
 
     title: str

@@ -9,8 +9,10 @@ is not made again.
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from trainshed.core.lifecycle.records import Job
@@ -47,8 +49,7 @@ _PLUGIN: Final = "scalars"
 _MOST_RUNS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class BoardStores:
+class BoardStores(Struct, frozen=True):
     """What tensorboards are written through. `new_uid`: a fresh identity, ascending with time; `now`: ns."""
 
     tensorboards: Tensorboards
@@ -58,8 +59,7 @@ class BoardStores:
     now: Callable[[], int]
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """A run that is written to."""
 
     resource: BoardResource

@@ -7,8 +7,10 @@ taken any more (`counts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import (
     UNLIMITED,
@@ -61,8 +63,7 @@ _NEVER = 2**62
 """`not_before` of a job that has not taken its stock-out yet: it is not refused twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNews:
+class NodeNews(Struct, frozen=True):
     """A node that takes no work now, and why."""
 
     condition: NodeCondition

@@ -11,7 +11,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.controller.alarms import LONGEST_DELAY, Alarms
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
@@ -84,8 +86,7 @@ _TURN = 0.02
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
-@dataclass(slots=True)
-class _Tracked:
+class _Tracked(Struct):
     """What the loop holds of a live job between two events. All of it can be lost."""
 
     live: LiveJob[Job]

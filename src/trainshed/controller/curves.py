@@ -10,9 +10,10 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+
+from msgspec import Struct, field
 
 from trainshed.controller.board_curves import BoardCurves, BoardStores
 from trainshed.controller.directory_watches import DirectoryWatches
@@ -52,8 +53,7 @@ _END: Final = 5.0
 """Seconds for which the end of a job waits for the last of its curves; the rest is read after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurveStores:
+class CurveStores(Struct, frozen=True):
     """What curves are read from and kept in."""
 
     curves: Curves
@@ -63,8 +63,7 @@ class CurveStores:
     places: SummaryPlaces
 
 
-@dataclass(slots=True)
-class _Followed:
+class _Followed(Struct):
     """A job whose log directory is followed."""
 
     job: Job

@@ -2,8 +2,9 @@
 
 import json
 import logging
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from trainshed.controller.operation_worker import not_exported
 from trainshed.core.failure.messages import INVALID_ARGUMENT

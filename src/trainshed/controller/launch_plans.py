@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core import reduction, warm_start
 from trainshed.core.catalog.machines import GIB
@@ -36,8 +37,7 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDefaults:
+class LaunchDefaults(Struct, frozen=True):
     """What every plan of this service shares."""
 
     #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.

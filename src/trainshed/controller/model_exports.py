@@ -5,8 +5,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.controller.operation_worker import not_exported
 from trainshed.core.errors import (
@@ -37,8 +39,7 @@ _CODES: Final[dict[type[Exception], int]] = {
 """google.rpc codes of what a copy fails with."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(Struct, frozen=True):
     """An object as a list shows it."""
 
     #: Its whole gs:// URI.

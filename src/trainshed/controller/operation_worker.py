@@ -7,8 +7,9 @@ that is killed goes on with it at its next start. None stays undone for ever, wh
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job.exits import JobError

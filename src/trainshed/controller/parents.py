@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, assert_never
+
+from msgspec import Struct
 
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
@@ -66,8 +67,7 @@ class ModelBuckets(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ParentStores:
+class ParentStores(Struct, frozen=True):
     """What reconcilers read and write through. `new_uid`: a fresh identity, ascending with time."""
 
     intake: Intake
@@ -89,8 +89,7 @@ class ParentStores:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(Struct, frozen=True):
     """What reconciling came to."""
 
     job: Work

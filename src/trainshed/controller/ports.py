@@ -2,8 +2,9 @@
 log."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.lifecycle.events import Event
@@ -41,8 +42,7 @@ class PreparationLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """All that instructions are carried out through."""
 
     engine: Engine

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from trainshed.controller.parents import parent_of
 from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -63,8 +65,7 @@ class Inventory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Removals:
+class Removals(Struct, frozen=True):
     """How things are deleted. `job`: as a request would, with all that is beside its record; raises
     RequestError. `log`: raises OSError."""
 
@@ -72,8 +73,7 @@ class Removals:
     log: Callable[[JobUid], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Over:
+class _Over(Struct, frozen=True):
     """A job that is over, as it is remembered."""
 
     uid: JobUid

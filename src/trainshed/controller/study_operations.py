@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from trainshed.controller.measurements import curve_of
 from trainshed.controller.tuning import seen

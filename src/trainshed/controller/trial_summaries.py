@@ -9,8 +9,9 @@ changes (a bucket in a store elsewhere, a user who has no inotify left) it is lo
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from trainshed.controller.directory_watches import DirectoryWatches
 from trainshed.core.lifecycle.records import Job
@@ -38,8 +39,7 @@ class SummaryPlaces(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Summaries:
+class Summaries(Struct, frozen=True):
     """What a trial's programs have written into its directory until now."""
 
     #: The directory.
@@ -50,8 +50,7 @@ class Summaries:
     points: Points = field(default_factory=dict[int, Point])
 
 
-@dataclass(slots=True)
-class _Trial:
+class _Trial(Struct):
     """A trial whose directory is followed."""
 
     #: The tuning job that is woken.

@@ -8,7 +8,9 @@ restart they are asked for again.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.controller.measurements import Curves, known_metrics, of_summaries, thinned
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
@@ -218,8 +220,7 @@ def _moments(job: TuningJob, own: Sequence[Trial], now: Nanos) -> tuple[Deadline
     return tuple(Deadline(at, LimitNears(at)) for at in times if at > now)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Points that the advisor suggests."""
 
     proposals: Proposals
@@ -227,8 +228,7 @@ class Answer:
     drawn: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NoEngine:
+class NoEngine(Struct, frozen=True):
     """The library of the engine is not installed. The next look asks again."""
 
     #: What to do about it.

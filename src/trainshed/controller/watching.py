@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.controller.ports import JobBuckets
 from trainshed.core.lifecycle.drills import Drill
@@ -43,8 +44,7 @@ def _any_matches(wanted: Regex, page: LogPage) -> bool:
     return any(wanted.found_in(line.text[:_MOST_READ]) for line in page.lines)
 
 
-@dataclass(slots=True)
-class _Watch:
+class _Watch(Struct):
     """How far the log was read for the drills of one job."""
 
     #: As it was seen last.

@@ -5,7 +5,8 @@ Made by the controller from the scheduler's snapshot, shown by the package `api`
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.names import Api
 from trainshed.core.units import Nanos
@@ -32,8 +33,7 @@ class WaitReason(enum.StrEnum):
     ENGINE = "engine"
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Why a job, or a job that might be submitted, does not start now."""
 
     reason: WaitReason
@@ -60,8 +60,7 @@ class DelayCause(enum.StrEnum):
     ENGINE = "engine"
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
+class Delay(Struct, frozen=True):
     """Why programs that have their places do not start yet, as an engine tells it."""
 
     cause: DelayCause
@@ -93,8 +92,7 @@ class Delay:
         return bool(self.expected) and moved > max(_MINUTE, left // 4)
 
 
-@dataclass(frozen=True, slots=True)
-class Preflight:
+class Preflight(Struct, frozen=True):
     """Whether a job would be admitted now."""
 
     #: (replica name, node) if it would be.
@@ -121,8 +119,7 @@ class NodeCondition(enum.StrEnum):
     GONE = "GONE"
 
 
-@dataclass(frozen=True, slots=True)
-class OthersUse:
+class OthersUse(Struct, frozen=True):
     """What of a node is used by others than this service."""
 
     vcpus: float = 0
@@ -135,8 +132,7 @@ NOBODY_ELSE = OthersUse()
 """The node is this service's alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Struct, frozen=True):
     """A node and what of it is used."""
 
     name: str
@@ -156,8 +152,7 @@ class NodeStatus:
     others: OthersUse = NOBODY_ELSE
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaKey:
+class QuotaKey(Struct, frozen=True):
     """One quota: of a project, in a region, of a metric (`core.catalog.quotas` names them)."""
 
     project_id: str
@@ -165,8 +160,7 @@ class QuotaKey:
     metric: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaStatus:
+class QuotaStatus(Struct, frozen=True):
     """A quota and what of it is used."""
 
     key: QuotaKey
@@ -178,8 +172,7 @@ class QuotaStatus:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """What there is to do."""
 
     #: Jobs that are not over, by API and state.

@@ -1,7 +1,8 @@
 """Which pool of a job does what, and what its replicas are called (spec/program, facts/program)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.catalog import images, runtime_versions
 from trainshed.core.job.spec import JobSpec
@@ -10,8 +11,7 @@ from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, host_token
 WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where the peers of a replica reach it: hostname or literal address, and the port it may bind."""
 
     host: str

@@ -9,8 +9,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from trainshed.core import reduction, secrets
 from trainshed.core.cluster import (
@@ -36,8 +37,7 @@ _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
 
 
-@dataclass(frozen=True, slots=True)
-class Gang:
+class Gang(Struct, frozen=True):
     """An attempt of a job and where its replicas are.
 
     `master_port`: a port of the primary that no other replica sharing its network binds; not the
@@ -253,8 +253,7 @@ def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """A replica's place in a PyTorch process group of one process per replica (facts/program#variables)."""
 
     rank: int

@@ -3,11 +3,10 @@
 A replica's failure is never one of these: it is data (`job.exits.ExitRecord`).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """One offending field of a request.
 
     `field` is the path in the spelling of the API that was called (`jobSpec.workerPoolSpecs[0].replicaCount`

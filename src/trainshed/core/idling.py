@@ -4,8 +4,9 @@ stop it. Pure.
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 
@@ -17,8 +18,7 @@ BUSY_BYTES: Final = 10_000
 """A replica that sends and receives so many bytes a second or more counts as busy: it may load data."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdlePolicy:
+class IdlePolicy(Struct, frozen=True):
     """How long a job may idle, in nanoseconds; 0 = for ever."""
 
     #: All GPUs of a job, before it is warned.
@@ -34,8 +34,7 @@ class IdlePolicy:
         return bool(self.gpus or self.jobs)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """What a replica used between two looks at it."""
 
     #: ns since the epoch, like `end`.
@@ -73,8 +72,7 @@ class Action(enum.StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """A job idles for too long."""
 
     idling: Idling

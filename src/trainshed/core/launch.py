@@ -1,6 +1,6 @@
 """The launch plan: a printable value that says everything about how one replica is started."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes
@@ -29,8 +29,7 @@ PROGRESS_LABEL = "trainshed-progress-reports"
 """Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRoot:
+class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
 
     #: Its content stays as it is, whatever the program writes.
@@ -41,8 +40,7 @@ class ImageRoot:
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Software:
+class Software(Struct, frozen=True):
     """What a program runs by: an environment of ours, or a container image."""
 
     #: Directory of a minimal Python environment, used in place and read-only, or copied into the slot where
@@ -56,8 +54,7 @@ class Software:
     image: ImageRoot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What one replica may use."""
 
     #: Bytes; 0 = no limit.
@@ -70,8 +67,7 @@ class Limits:
     stall_after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """As whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out
     credentials."""
 
@@ -80,8 +76,7 @@ class Account:
     region: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionPart:
+class ReductionPart(Struct, frozen=True):
     """A replica's part in a Reduction Server (spec/reduction#reports); all defaults: it has none."""
 
     #: Directory of the package that it reduces by, in an image shown at `REDUCTION_PACKAGES`.
@@ -93,8 +88,7 @@ class ReductionPart:
     verdict_after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WarmStart:
+class WarmStart(Struct, frozen=True):
     """That a program is to begin in a fork of a process that has its frameworks loaded (docs/adr/0096)."""
 
     #: Directory of the runtime's Python environment, in which they are loaded; "" = there is none.
@@ -105,8 +99,7 @@ class WarmStart:
     cold_because: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True):
     """How to start one incarnation of one replica."""
 
     job_uid: JobUid

@@ -6,8 +6,9 @@
 import enum
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Final, NewType
+
+from msgspec import Struct
 
 JobUid = NewType("JobUid", int)
 """Identity of a job inside the service: a positive 63-bit integer, ascending with creation time."""
@@ -34,8 +35,7 @@ _VERTEX_JOB = re.compile(rf"{_PLACE}/({'|'.join(Collection)})/({_SEGMENT})")
 _ML_JOB = re.compile(rf"projects/({_SEGMENT})/jobs/({_SEGMENT})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class JobName:
+class JobName(Struct, frozen=True, order=True):
     """The public name of a job: a custom job, a tuning job or a training pipeline.
 
     `location` is the Vertex location; for `ml` v1 jobs, whose names carry none, it is "". The job of trial 3
@@ -77,8 +77,7 @@ class JobName:
         )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StudyName:
+class StudyName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/studies/S`, in either API."""
 
     project_id: str
@@ -114,8 +113,7 @@ class StudyName:
         return StudyName.parse(study), int(number)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ModelName:
+class ModelName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/models/M`; a version of it is asked for by `@1` or `@alias` behind it."""
 
     project_id: str
@@ -141,8 +139,7 @@ _LARGEST: Final = 2**63 - 1
 """What the store can compare with."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EvaluationName:
+class EvaluationName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/models/M/evaluations/E`."""
 
     model: ModelName
@@ -165,8 +162,7 @@ class EvaluationName:
         return EvaluationName(ModelName.parse(match[1])[0], int(match[2]))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ReplicaId:
+class ReplicaId(Struct, frozen=True, order=True):
     """One replica of a job: worker pool position (0..3) and index within it (facts/program#roles)."""
 
     pool: int

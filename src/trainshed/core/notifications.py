@@ -6,9 +6,10 @@ Jobs name targets by a label, never an address: the service calls only what its 
 import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -37,8 +38,7 @@ class Occasion(enum.StrEnum):
     STALLED = "stalled"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Somebody who is told."""
 
     name: str
@@ -48,8 +48,7 @@ class Target:
     every_job: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """What one target is to be told."""
 
     job_uid: JobUid

@@ -8,7 +8,9 @@ Owns the public rule of bandwidths. How fast an all-reduce can be with so many r
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
@@ -33,8 +35,7 @@ _PAIR = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """`count` machines of one type. `gbps`: the bandwidth of each."""
 
     count: int
@@ -192,8 +193,7 @@ def _meant(name: str) -> str:
     return f"{ends[close[0]]} may be meant" if close else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
+class Support(Struct, frozen=True):
     """One kind of program, and what reducers do for it."""
 
     #: In the words of the documentation.

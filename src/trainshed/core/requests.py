@@ -7,10 +7,11 @@ and wrong types, so a value is read as what the public message says it is.
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
+
+from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, Violation
 
@@ -53,8 +54,7 @@ class Faults:
             raise InvalidRequest(tuple(self._found))
 
 
-@dataclass(slots=True, eq=False)
-class Section:
+class Section(Struct, eq=False):
     """One message of a request: `values` in public JSON, at `path` (snake_case, "" at the top).
 
     Nobody changes one; it is not frozen because that would make it cost three times as much, and a request

@@ -5,9 +5,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from trainshed.core.units import Bytes, Nanos
 
@@ -44,8 +45,7 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True):
     """What is kept of jobs that are over; what is not set is kept for ever."""
 
     #: How long a job is kept after its end, as `parse_age` reads it; "" = for ever.
@@ -61,8 +61,7 @@ class Retention:
         return bool(self.jobs or self.logs or self.size)
 
 
-@dataclass(slots=True)
-class RetentionReport:
+class RetentionReport(Struct):
     """What was deleted since the service started."""
 
     retention: Retention
@@ -102,8 +101,7 @@ def jobs_due(newest_first: Iterable[E], before: int, keep: int = 0) -> list[E]:
     return sorted(due, key=lambda each: each.ended)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLog:
+class KeptLog(Struct, frozen=True):
     """The log of a job that is over."""
 
     uid: int
@@ -112,8 +110,7 @@ class KeptLog:
     bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LogDue:
+class LogDue(Struct, frozen=True):
     """A log that is to be deleted, and by which setting."""
 
     log: KeptLog
@@ -121,8 +118,7 @@ class LogDue:
     kept: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogCollection:
+class LogCollection(Struct, frozen=True):
     """Logs that were deleted at somebody's order, or would be."""
 
     due: tuple[LogDue, ...]

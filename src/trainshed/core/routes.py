@@ -4,12 +4,12 @@ A cluster has one table of routes, of which the first that is for a machine coun
 which of them lead to it.
 """
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class MachineWanted:
+
+class MachineWanted(Struct, frozen=True):
     """What decides where a replica may go, besides what is free."""
 
     #: Public machine type; "" = not known: it goes where machines go that no route is for.
@@ -18,8 +18,7 @@ class MachineWanted:
     accelerator: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """Where machines of some types go."""
 
     #: Patterns of machine types, such as `a2-*`; () = all.
@@ -35,8 +34,7 @@ class Route:
         return not self.types or any(fnmatchcase(machine.type, one) for one in self.types)
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(Struct, frozen=True):
     """Whom a node takes."""
 
     #: Its cluster's; () = every machine goes everywhere.

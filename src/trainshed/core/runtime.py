@@ -3,8 +3,9 @@
 The package `runtimes` builds them; here are only the values and the question that validation asks.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 CONTAINER = "container"
 """The family of a choice that is no environment of ours but a container image, run as it is."""
@@ -13,8 +14,7 @@ REDUCERS = "reduction-server"
 """The family of our own reducers, which stands for the reduction-server images."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeChoice:
+class RuntimeChoice(Struct, frozen=True):
     """The runtime that a program will run in."""
 
     #: A folder of the package `runtimes` (`python`, `scikit-learn`), or `CONTAINER`.
@@ -31,8 +31,7 @@ class RuntimeChoice:
     image: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeRefusal:
+class RuntimeRefusal(Struct, frozen=True):
     """Why no runtime can stand in, and which near ones can be had."""
 
     reason: str

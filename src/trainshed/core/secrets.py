@@ -9,7 +9,8 @@ import difflib
 import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MAX_NAME = 255
 MAX_VALUE_BYTES = 64 << 10
@@ -45,8 +46,7 @@ class Made(enum.StrEnum):
     """That certificate's, as PEM."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SecretRef:
+class SecretRef(Struct, frozen=True, order=True):
     """A secret of the job's project; `version` 0 = the newest there is."""
 
     name: str

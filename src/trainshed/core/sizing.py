@@ -2,7 +2,8 @@
 Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.catalog.machines import GIB, MachineType, machine_types, named_in
 from trainshed.core.job.spec import Machine
@@ -19,8 +20,7 @@ _LEAST_SECONDS = 60.0
 """Of a shorter run nothing is concluded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """What one replica used at most."""
 
     #: Bytes.

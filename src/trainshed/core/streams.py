@@ -6,8 +6,9 @@ the last of which may be torn. Where the bytes lie, and how they get here, only 
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 
@@ -25,8 +26,7 @@ class StreamKind(enum.StrEnum):
     PROGRESS = "progress"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSource:
+class StreamSource(Struct, frozen=True):
     """One replica in one attempt of a job."""
 
     job_uid: JobUid

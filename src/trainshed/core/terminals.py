@@ -2,7 +2,8 @@
 values."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes, Nanos
@@ -15,8 +16,7 @@ _LABEL = re.compile(r"[\w .-]*")
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 
 
-@dataclass(frozen=True, slots=True)
-class TerminalRequest:
+class TerminalRequest(Struct, frozen=True):
     """A shell to be opened."""
 
     #: What its prompt names.
@@ -44,8 +44,7 @@ class TerminalRequest:
             raise ValueError(f"a command line has at most {MOST_COMMAND} bytes; put it into a file")
 
 
-@dataclass(frozen=True, slots=True)
-class Autopsy:
+class Autopsy(Struct, frozen=True):
     """What is kept of a replica that failed.
 
     Exactly one of `exit_code`, `signal` and `lost` tells how it ended.

@@ -1,8 +1,9 @@
 """What the controller asks for: the files of a dataset's splits, written before a job starts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.units import Bytes
@@ -17,8 +18,7 @@ class DataUnwritten(Exception):
     """The step itself could not be carried out here: the service's failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """With whose rights files are read and written."""
 
     project: str
@@ -28,8 +28,7 @@ class Account:
     job_uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitCounts:
+class SplitCounts(Struct, frozen=True):
     """What was written of one split."""
 
     rows: int = 0
@@ -37,8 +36,7 @@ class SplitCounts:
     shards: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """What the manifest beside the files says."""
 
     dataset: str

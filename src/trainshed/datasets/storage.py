@@ -7,9 +7,10 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode, urlsplit
+
+from msgspec import Struct
 
 from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.units import Bytes
@@ -24,8 +25,7 @@ _PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0)
 _TIMEOUT: Final = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """An object as a list shows it."""
 
     uri: str
@@ -196,8 +196,7 @@ class Storage:
         return _Connection(self._path, self._account)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     status: int
     body: bytes
     headers: dict[str, str]

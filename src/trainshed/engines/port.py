@@ -6,9 +6,10 @@ shim's record, never from an engine. Conformance suite: `trainshed.engines.confo
 
 import enum
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from trainshed.core.capacity import NOBODY_ELSE, Delay, OthersUse
 from trainshed.core.launch import LaunchPlan
@@ -45,8 +46,7 @@ class StartFailed(Exception):
     be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """What the engine can promise on this host; `doctor` and the docs show it."""
 
     enforced_memory: bool
@@ -73,8 +73,7 @@ class Capabilities:
     images: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A place where replicas run."""
 
     name: str
@@ -100,8 +99,7 @@ class NodeState(enum.StrEnum):
     GONE = "GONE"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRequest:
+class SlotRequest(Struct, frozen=True):
     """What one replica needs."""
 
     replica: ReplicaId
@@ -127,8 +125,7 @@ class SlotRequest:
         return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """A replica's place."""
 
     replica: ReplicaId
@@ -149,8 +146,7 @@ class Slot:
     endpoint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaReport:
+class ReplicaReport(Struct, frozen=True):
     """What was seen of a replica, as the event of its job.
 
     ReplicaStarted: its main process was started. ReplicaExited: that ended, and log and attempt record are
@@ -164,8 +160,7 @@ class ReplicaReport:
     event: ReplicaEvent
 
 
-@dataclass(frozen=True, slots=True)
-class LinesWritten:
+class LinesWritten(Struct, frozen=True):
     """New log lines of a replica can be read. Coalesced: at most one in about 20 ms per replica."""
 
     job_uid: JobUid
@@ -174,8 +169,7 @@ class LinesWritten:
     lines: int
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsWritten:
+class MetricsWritten(Struct, frozen=True):
     """Something that a trial's primary has measured can be read. Coalesced like `LinesWritten`; only of plans
     that say `watch_metrics`. What was measured last is readable before the replica's end is reported, whether
     told or not."""
@@ -185,16 +179,14 @@ class MetricsWritten:
     replica: ReplicaId
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityChanged:
+class CapacityChanged(Struct, frozen=True):
     """What `capacity` returns is something else now: nodes have come or gone, or others use more or less of
     them."""
 
     nodes: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChanged:
+class NodeChanged(Struct, frozen=True):
     """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by
     itself, as soon as it is certain that it is dead (the fence), not before."""
 
@@ -213,8 +205,7 @@ class Fault(enum.StrEnum):
     SEGV = "segv"
 
 
-@dataclass(frozen=True, slots=True)
-class StartWaits:
+class StartWaits(Struct, frozen=True):
     """What programs of an attempt that have, or are to have, slots wait for before they start; None = they
     wait no more. Told when it is something else than before, of one attempt every few seconds at most; again
     after a restart of the service. Engines that never make anybody wait never tell it."""
@@ -224,8 +215,7 @@ class StartWaits:
     delay: Delay | None
 
 
-@dataclass(frozen=True, slots=True)
-class NodesChosen:
+class NodesChosen(Struct, frozen=True):
     """The nodes that a cluster with a queue of its own has given an attempt's replicas, in place of those
     that their requests named. Told before any of them is reported started, and again after a restart of the
     service, of replicas that have not ended. Engines that take the named nodes never tell it."""
@@ -247,8 +237,7 @@ EngineEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAccess:
+class ServiceAccess(Struct, frozen=True):
     """How programs reach the service and its buckets. Paths are absolute."""
 
     #: Unix socket of the bucket process, for the endpoints of replicas; None = they get no endpoint.

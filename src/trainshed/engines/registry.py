@@ -8,11 +8,12 @@ An entry point names an `EngineFactory`:
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, cast
+
+from msgspec import Struct
 
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
@@ -25,8 +26,7 @@ _OURS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramRules:
+class ProgramRules(Struct, frozen=True):
     """What holds for all programs, whatever the engine (docs/settings.md)."""
 
     #: The sandbox level that is demanded; "" = the strongest that works.
@@ -45,8 +45,7 @@ class ProgramRules:
     autopsy_limit: Bytes = 10 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class EngineContext:
+class EngineContext(Struct, frozen=True):
     """What a service offers the engine that it builds. All paths are absolute."""
 
     #: The service's data directory. An engine keeps what is its own in a directory of its name below it.

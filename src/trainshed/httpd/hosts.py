@@ -9,9 +9,10 @@ is of no browser.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from trainshed.httpd.messages import JSON, Headers, Scope, Send, error_body
 
@@ -23,8 +24,7 @@ Fault = tuple[int, str]
 """A status and what the caller is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
+class Hosts(Struct, frozen=True):
     """By which names the service may be called, and from which pages. Addresses, and a page of the host that
     it calls, are always fine."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _MOST_CONNECTIONS = 4096
 _MOST_OPENING = 1024
@@ -12,8 +13,7 @@ _ENOUGH = 1 << 16
 """Files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of the connections that come one way: by TCP, or by one Unix socket."""
 
     #: Open at once. Beyond that those that have said least go first: incomplete heads, then idle

@@ -10,17 +10,17 @@ and decoded after, so that `models/ID%401` and an encoded slash reach the right 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 T = TypeVar("T")
 ANY: Final = ""
 """In place of an HTTP method: the route takes any, and its handler says which it does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """A path template, taken apart."""
 
     #: As it was written.

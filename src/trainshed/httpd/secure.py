@@ -13,12 +13,12 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from socket import socket as Socket  # noqa: N812 beside a field of that name
 from typing import Any
 
 import uvicorn
+from msgspec import Struct
 
 from trainshed.eventloop.background import Crew, keep
 from trainshed.httpd.connections import Connections, Reason
@@ -34,8 +34,7 @@ _PLAIN = (
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TlsListener:
+class TlsListener(Struct, frozen=True):
     """A port that speaks TLS."""
 
     #: Bound and listening.

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from trainshed.core.notifications import Occasion, Target
 
 SmtpTls = Literal["starttls", "tls", "none"]
@@ -31,8 +33,7 @@ def key_of(secret: str) -> bytes:
     return secret.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyTable:
+class NotifyTable(Struct, frozen=True):
     """One `[[notify]]`: a webhook or addresses of mail, or both."""
 
     #: As labels of jobs name it.

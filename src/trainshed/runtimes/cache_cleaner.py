@@ -8,9 +8,10 @@ that asks for it. What a live replica lives in is known by the locks that its sh
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.installer import Installer, InstallFailed
@@ -33,8 +34,7 @@ _WHILE_BUILT = 3600 * 10**9
 """ns: longer than an installation may last, which reads packages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """One thing that is old enough to go."""
 
     kind: str

@@ -6,9 +6,10 @@ builds nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.catalog.images import (
     PrebuiltImage,
@@ -62,8 +63,7 @@ class KnownPythons(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A release on a Python that it runs on and that is there."""
 
     release: Release

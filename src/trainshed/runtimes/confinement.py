@@ -9,11 +9,11 @@ namespaces for a child.
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 _START = """
 import json, sys
@@ -40,8 +40,7 @@ MOST_MEMORY = 512 << 20
 """Bytes, for the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitSettings:
+class LimitSettings(Struct, frozen=True):
     """The settings that limits come from, as errors name them; "" = from none."""
 
     memory: str = "build_memory"
@@ -50,8 +49,7 @@ class LimitSettings:
     seconds: str = "build_time"
 
 
-@dataclass(frozen=True, slots=True)
-class InstallationTerms:
+class InstallationTerms(Struct, frozen=True):
     """What holds for each installation."""
 
     #: The sandbox level of programs (`protocol.LEVEL_*`), never another.
@@ -93,8 +91,7 @@ class Verdict(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LentDirectory:
+class LentDirectory(Struct, frozen=True):
     """A directory that programs write to, shown elsewhere."""
 
     #: A directory of ours.
@@ -105,8 +102,7 @@ class LentDirectory:
     place: str
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
+class Confinement(Struct, frozen=True):
     """Where one installation runs, what it may read and change, and how long."""
 
     #: A directory for this one run, with its home, its temporary files and its downloads.

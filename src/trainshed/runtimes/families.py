@@ -4,8 +4,9 @@ and its locks.
 TensorFlow's sheet is so long that it has a module of its own.
 """
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from trainshed.core.runtime import REDUCERS
 from trainshed.runtimes.contents import (

@@ -7,8 +7,9 @@ Entries of `[[images]]` in the configuration; the first whose pattern fits the i
 import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from trainshed.core.catalog.images import is_reference
 from trainshed.runtimes.families import FAMILIES, sheet_of
@@ -17,8 +18,7 @@ from trainshed.runtimes.sheet import parse_minor
 _KEYS = ("pattern", "runtime", "python", "image")
 
 
-@dataclass(frozen=True, slots=True)
-class MappedImage:
+class MappedImage(Struct, frozen=True):
     """One entry of an operator's map: a pattern, and either another image or a runtime."""
 
     #: `*`, `?` and `[…]` over the whole image URI, slashes included.

@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.runtimes import corrections, output
 from trainshed.runtimes.confinement import Confinement, Verdict, read_verdict
@@ -36,8 +37,7 @@ _LATE = 10.0
 """Seconds beyond its limit that a keeper may take to end everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """A run of the installer that has begun."""
 
     process: subprocess.Popen[bytes]

@@ -12,9 +12,11 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from trainshed.runtimes.sheet import Minor
 
@@ -35,8 +37,7 @@ print(json.dumps({
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
+class Interpreter(Struct, frozen=True):
     """A CPython outside any virtual environment. Paths are absolute; `executable` is not a shim."""
 
     executable: str

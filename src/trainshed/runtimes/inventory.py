@@ -3,8 +3,9 @@ service."""
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.catalog import newest
@@ -20,8 +21,7 @@ LIKELY = (FAMILIES[0].family, "python")
 """What jobs get that name no runtime, and what most custom programs are content with."""
 
 
-@dataclass(frozen=True, slots=True)
-class InventoryEntry:
+class InventoryEntry(Struct, frozen=True):
     """A release of a family on a Python, and whether it is built."""
 
     family: str

@@ -14,8 +14,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.runtimes.confinement import Confinement, InstallationTerms
 from trainshed.runtimes.installer import Installer, InstallFailed
@@ -37,8 +39,7 @@ _MOST_TOLD = 500
 """Names in one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LayerRequest:
+class _LayerRequest(Struct, frozen=True):
     """What a caller wants installed, and how he hears of it and ends it."""
 
     packages: tuple[Package, ...]
@@ -246,8 +247,7 @@ _PLAIN = "--no-build-isolation"
 """For what the runtime's own setuptools build."""
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(Struct, frozen=True):
     """Installs a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may
     write to the prefix and the workspace."""
 

@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from trainshed.runtimes.confinement import MOST_UNPACKED
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
@@ -18,8 +19,7 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[^A-Za-z0-9._+!-]")
 _SOURCE = re.compile(r"\.(tar(\.\w+)?|tgz|tbz|txz|zip)$", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(Struct, frozen=True):
     """A fetched package. `digest`: SHA-256 of the content, hexadecimal."""
 
     uri: str

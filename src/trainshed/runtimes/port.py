@@ -1,8 +1,9 @@
 """The runtimes port: a chosen runtime and a job's packages become a directory to start programs from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol
+
+from msgspec import Struct
 
 from trainshed.core.runtime import RuntimeChoice
 
@@ -31,8 +32,7 @@ class PackageSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """A container image, unpacked. Entry point, command and environment are as the image says."""
 
     #: Directory of its root file system, which nobody may write to.
@@ -48,8 +48,7 @@ class Image:
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRuntime:
+class PreparedRuntime(Struct, frozen=True):
     """What a program is started in."""
 
     #: A tiny Python environment (interpreter link, configuration, path file) that sees the shared base and
@@ -69,8 +68,7 @@ class PreparedRuntime:
     preloadable: "Preloadable | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Preloadable:
+class Preloadable(Struct, frozen=True):
     """What of a runtime can be imported once for many programs."""
 
     #: Directory of the runtime's own Python environment, without packages of jobs.

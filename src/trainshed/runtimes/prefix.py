@@ -12,8 +12,9 @@ looks for its library beside the
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.trees import is_file, read_small
@@ -22,8 +23,7 @@ _NOT_LINKED = ("site-packages", "dist-packages", "EXTERNALLY-MANAGED")
 _PTH_OF_BASE = "_trainshed_base.pth"
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Struct, frozen=True):
     """The places inside a prefix at `root`, for Python `major.minor` = `python`."""
 
     root: Path

@@ -5,8 +5,9 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.eventloop.background import heed, joined
@@ -41,8 +42,7 @@ def _nobody_said() -> InstallationTerms:
     raise BuildFailed("The packages of jobs cannot be installed: nobody has said on what terms.")
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
+class RuntimeSettings(Struct, frozen=True):
     """What an operator decides about runtimes."""
 
     #: Refuse substitutes.

@@ -1,8 +1,9 @@
 """The data sheet of a runtime family: which versions there are, on which Pythons, and what they hold."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 Minor = tuple[int, int]
 """A Python version as (major, minor)."""
@@ -11,8 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SLIM = "slim"
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """A package that the prebuilt images hold, or programs expect, and that is not here."""
 
     name: str
@@ -29,8 +29,7 @@ class LeftOut:
         return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """One version of a family's framework."""
 
     #: "" for plain Python.
@@ -75,8 +74,7 @@ class Release:
         return self.pythons[0] <= python <= self.pythons[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+class Sheet(Struct, frozen=True):
     """A runtime family."""
 
     family: str

@@ -18,8 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.replica.supervisor import program
@@ -38,8 +39,7 @@ _STAMP_NS = 30 * 10**9
 """How exactly it is known when something was used last."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShelfEntry:
+class ShelfEntry(Struct, frozen=True):
     """What lies on a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
     builder or a power cut left behind."""
 

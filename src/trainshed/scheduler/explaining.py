@@ -1,9 +1,10 @@
 """Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
 them."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
+
+from msgspec.structs import replace
 
 from trainshed.core.capacity import (
     NodeCondition,
@@ -85,7 +86,7 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
         if yielding:
             offer = f"would start as soon as {_jobs(snapshot, yielding)} had left: spot work gives way to it"
             names = tuple(snapshot.entries[uid].gang.name for uid in yielding[:_NAMED])
-            waiting = dataclasses.replace(waiting, hint=offer, blockers=names)
+            waiting = replace(waiting, hint=offer, blockers=names)
         return Preflight((), waiting, place, missing)
     finally:
         snapshot.remove(gang.uid)

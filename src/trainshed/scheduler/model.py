@@ -1,6 +1,7 @@
 """What the scheduler looks at and what it decides: values only; and the gang that a stored job is to it."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
@@ -11,8 +12,7 @@ from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 from trainshed.core.units import Bytes, Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """What one replica takes of a node."""
 
     vcpus: float = 0.0
@@ -30,8 +30,7 @@ class Demand:
         return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Gang:
+class Gang(Struct, frozen=True):
     """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to
     it."""
 
@@ -58,8 +57,7 @@ class Gang:
     patience: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GangState:
+class GangState(Struct, frozen=True):
     """Where a gang is now. A replica of a gang that has places but is not among them lost its own place
     and waits for another one."""
 
@@ -79,8 +77,7 @@ class GangState:
     leaving: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCapacity:
+class NodeCapacity(Struct, frozen=True):
     """A node as the engine offers it."""
 
     name: str
@@ -98,8 +95,7 @@ class NodeCapacity:
     unreached: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """How resources are given away."""
 
     #: Nodes have capacities (spec/queue#capacity); else any node takes any replica, and only `max_replicas`
@@ -123,16 +119,14 @@ Quotas = dict[QuotaKey, float]
 """Limits that an operator has set; `capacity.UNLIMITED` for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(Struct, frozen=True):
     """The whole gang gets its places at once."""
 
     uid: JobUid
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A replica that lost its place gets another one."""
 
     uid: JobUid
@@ -140,24 +134,21 @@ class Place:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Preempt:
+class Preempt(Struct, frozen=True):
     """A spot job has to give its place to `by` (full job name)."""
 
     uid: JobUid
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class StockOut:
+class StockOut(Struct, frozen=True):
     """No node that there is could ever take the gang, or the part of it that needs a place."""
 
     uid: JobUid
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FallBack:
+class FallBack(Struct, frozen=True):
     """A gang that waits takes another of its job's choices."""
 
     uid: JobUid
@@ -168,8 +159,7 @@ class FallBack:
 Decision = Admit | Place | Preempt | StockOut | FallBack
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """What a gang needs is kept free for it."""
 
     uid: JobUid
@@ -177,8 +167,7 @@ class Reservation:
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What is to be done now."""
 
     decisions: tuple[Decision, ...] = ()

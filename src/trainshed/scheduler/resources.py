@@ -7,8 +7,9 @@ subtractions leave nothing behind.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from trainshed.core.capacity import NOBODY_ELSE
 from trainshed.core.routes import ANYBODY, Acceptance
@@ -88,8 +89,7 @@ Kinds = tuple[tuple[Kind, int], ...]
 """What a gang consists of: sorts of replicas and how many of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """`count` replicas of one sort on one node."""
 
     node: str

@@ -6,9 +6,10 @@ rebuild. Nothing here decides anything.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from trainshed.core.capacity import UNLIMITED, NodeCondition, QuotaKey
 from trainshed.core.catalog.quotas import public_limit

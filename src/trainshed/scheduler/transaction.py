@@ -6,7 +6,8 @@ cost more than the plan.
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
@@ -25,8 +26,7 @@ from trainshed.scheduler.resources import (
 from trainshed.scheduler.snapshot import Snapshot
 
 
-@dataclass(slots=True)
-class NodeGuard:
+class NodeGuard(Struct):
     """Resources of a node are reserved."""
 
     #: From this moment on (ns), 0 = at no known time.
@@ -35,8 +35,7 @@ class NodeGuard:
     spare: Vector
 
 
-@dataclass(slots=True)
-class MeterGuard:
+class MeterGuard(Struct):
     """A part of a quota, or of the number of replicas, is reserved."""
 
     #: From this moment on (ns), 0 = at no known time.

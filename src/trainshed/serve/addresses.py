@@ -4,10 +4,11 @@ replicas."""
 import json
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from trainshed.httpd.hosts import Hosts, listed
 from trainshed.replica.system import durable
@@ -98,8 +99,7 @@ def write_line(descriptor: int, document: dict[str, Any]) -> None:
         file.write(json.dumps(document) + "\n")
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramSockets:
+class ProgramSockets(Struct, frozen=True):
     """The Unix sockets by which replicas' endpoints reach the service for its APIs; programs do not see them.
 
     Who calls is not known by the way in: it takes a token here as anywhere. The paths stay the same from

@@ -5,10 +5,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from trainshed.api.calls.services import ApiSettings, Services, Views
 from trainshed.api.calls.tickets import Links, Tickets
@@ -84,8 +86,7 @@ _ANY_NUMBER = 1 << 30
 """Replicas at once, where a cluster says itself how many it takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class App:
+class App(Struct, frozen=True):
     """What `wire` connected, as far as a service starts, asks and closes it."""
 
     controller: Controller

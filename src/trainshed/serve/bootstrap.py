@@ -9,9 +9,10 @@ import os
 import socket
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
@@ -40,8 +41,7 @@ class StartFailed(Exception):
     """The service cannot start. The message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
+class Bootstrap(Struct, frozen=True):
     """What exists before the event loop does."""
 
     settings: Settings

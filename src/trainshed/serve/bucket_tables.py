@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from trainshed.buckets.errors import BucketsError
 from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.setup import GCS, LOCAL, S3, STORES, BucketRules, BucketTable
 
-_FIELDS = {field.name: field.type for field in fields(BucketTable)}
+_FIELDS = BucketTable.__annotations__
 _S3_ONLY = ("access_key_env", "secret_key_env", "session_token_env")
 _REMOTE_ONLY = ("bucket", "prefix", "endpoint", "region", *_S3_ONLY, "service_account_env")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -21,9 +21,10 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from trainshed.core.catalog import regions
 from trainshed.replica.endpoint import trainer_status
@@ -47,8 +48,7 @@ class CertificatesUnusable(Exception):
     """There is no certificate to serve with. The message says which file, why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
+class Certificates(Struct, frozen=True):
     """The certificates of a service: files in PEM."""
 
     #: The server's certificate and key.
@@ -60,8 +60,7 @@ class Certificates:
     roots: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
+class Signed(Struct, frozen=True):
     """Files in PEM of a certificate by our authority, whose own is `ca`."""
 
     chain: Path
@@ -69,8 +68,7 @@ class Signed:
     ca: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Interception:
+class Interception(Struct, frozen=True):
     """The files by which replicas' endpoints stand in for Google's hosts."""
 
     #: PEM with the key and the chain, for relays alone.

@@ -18,8 +18,9 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import NoReturn
+
+from msgspec.structs import replace
 
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import keep

@@ -6,9 +6,11 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
-from trainshed.core.names import JobUid
+if TYPE_CHECKING:
+    # Every command needs the clock; what it takes to load records, not every one needs.
+    from trainshed.core.names import JobUid
 
 _RANDOM_BITS: Final = 22
 _AT_ONCE: Final = 256
@@ -31,11 +33,11 @@ class JobUids:
         self._lock = threading.Lock()
         self._random: Iterator[tuple[int]] = iter(())
 
-    def __call__(self) -> JobUid:
+    def __call__(self) -> "JobUid":
         with self._lock:
             fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | self._bits()
             self._last = max(fresh, self._last + 1)
-            return JobUid(self._last)
+            return cast("JobUid", self._last)
 
     def _bits(self) -> int:
         # Many at once: a call of the system hands the interpreter's lock to another thread, and waits for it.

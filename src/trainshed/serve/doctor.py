@@ -6,10 +6,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict, replace
 
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import output_format, print_data

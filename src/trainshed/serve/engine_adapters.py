@@ -4,7 +4,8 @@ packages."""
 import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from trainshed.api.calls.services import Terminal
 from trainshed.api.calls.tickets import Links, Tickets

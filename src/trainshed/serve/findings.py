@@ -1,7 +1,8 @@
 """What `trainshed doctor` finds: each fault with its cause and what mends it. Pure."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Verdict(enum.StrEnum):
@@ -12,8 +13,7 @@ class Verdict(enum.StrEnum):
     BAD = "bad"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that was looked at. Made by `good`, `less` and `bad`."""
 
     about: str

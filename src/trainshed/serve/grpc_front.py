@@ -17,10 +17,11 @@ import importlib
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
@@ -38,8 +39,7 @@ from collections.abc import Awaitable
 from trainshed.eventloop.background import Crew
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcPorts:
+class GrpcPorts(Struct, frozen=True):
     """The ports: what of them exists before the event loop does, and what TLS shows as soon as it is made."""
 
     plain: socket.socket

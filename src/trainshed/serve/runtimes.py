@@ -4,11 +4,11 @@ itself, with a service beside it or without.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.groups import ListGroup

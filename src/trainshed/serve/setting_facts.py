@@ -6,10 +6,12 @@ docs/settings.md says more of each; `tests/unit/test_settings.py` holds both to 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from trainshed.access.redaction import REDACTED, redacted
 from trainshed.serve.settings import Origin, Settings
@@ -123,7 +125,7 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
 def described(settings: Settings, origins: Mapping[str, Origin]) -> tuple[Setting, ...]:
     """All of them. `origins`: of those that somebody has set."""
     default = Settings()
-    known = {field.name for field in fields(Settings)}
+    known = Settings.__struct_fields__
     found: list[Setting] = []
     for group, members in ABOUT.items():
         for name in (name for name in members if name in known):
@@ -165,7 +167,7 @@ def told(value: object) -> str:
 
 def _plain(value: object, key: str = "") -> Any:
     """Tables as JSON takes them, secrets masked, what is not set left out."""
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         value = {name: part for name, part in asdict(value).items() if part not in ("", (), None)}
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)

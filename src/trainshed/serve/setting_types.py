@@ -7,11 +7,11 @@ type cannot tell, a `Checked` function does.
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from trainshed.buckets.setup import BucketTable
@@ -27,16 +27,14 @@ _LARGEST = 1e308
 """No setting is infinite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone lets
     pass."""
 
     check: Callable[[Any], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """Part of a type: the setting stands in tables `[[name]]` of the file, which `read` makes into its
     value."""
 

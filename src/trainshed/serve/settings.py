@@ -4,9 +4,11 @@ import ipaddress
 import os
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.warm_start import WarmStarts
 from trainshed.serve.setting_types import (
@@ -61,8 +63,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("TRAINSHED_CACHE") or fallback)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """All settings of a service, with what they may be as their types.
 
     The same names are the keys of the TOML file and, upper-cased behind TRAINSHED_, environment variables;
@@ -263,8 +264,7 @@ GROUPS = ("retention", "smtp", "idle", "traces")
 `retention_jobs`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Who has set a setting."""
 
     #: "file", "environment" or "option".
@@ -285,7 +285,7 @@ def load_with_origins(
     config: Path | None, overrides: dict[str, Any]
 ) -> tuple[Settings, dict[str, Origin]]:
     """The same, and who has set those that are not at their default."""
-    known = {field.name: field.type for field in fields(Settings)}
+    known = Settings.__annotations__
     wrong: list[str] = []
     values: dict[str, tuple[Any, str]] = {}
     origins: dict[str, Origin] = {
@@ -379,7 +379,7 @@ def _grouped(config: Path, document: dict[str, Any], group: str) -> Iterator[str
         yield f"{config}: {group}: write its settings as a table: [{group}]"
         return
     prefix = f"{group}_"
-    known = [each.name[len(prefix) :] for each in fields(Settings) if each.name.startswith(prefix)]
+    known = [name[len(prefix) :] for name in Settings.__struct_fields__ if name.startswith(prefix)]
     for name, value in cast("dict[str, Any]", table).items():
         if name not in known:
             hint = near(name, known) or f" There are {', '.join(known)}."

@@ -9,10 +9,12 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import trainshed
 from trainshed.engines.port import NodeState
@@ -188,8 +190,7 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
     return [bad("users of projects", told, cause=_NOT_LET, remedy=_LET)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """A file or directory that a user's programs need."""
 
     path: Path

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import datetime
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.access.sealing import KeyUnusable, Sealer, SecretId, Unsealable
 from trainshed.core.errors import Unavailable
@@ -32,8 +33,7 @@ _NAME: Final = "reducer"
 """Workers know reducers by addresses, and compare no names."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobCertificate:
+class JobCertificate(Struct, frozen=True):
     """As PEM: whom workers are to believe, and what a reducer shows, with its key."""
 
     authority: str

@@ -1,5 +1,5 @@
-"""The stored form of a record: JSON of the domain's own dataclasses, the same in every dialect. What reads
-one raises UnreadableRecord for bytes that are none.
+"""The stored form of a record: JSON of the domain's own records, the same in every dialect. What reads one
+raises UnreadableRecord for bytes that are none.
 
 Fields that a later version adds need a default; fields that it drops are skipped when an older record is
 read. Whoever renames or retypes a field writes a migration. Floats in a record are finite.
@@ -7,10 +7,10 @@ read. Whoever renames or retypes a field writes a migration. Floats in a record 
 
 import enum
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
 from trainshed.core.lifecycle.drills import Drill

@@ -2,7 +2,8 @@
 records (ADR 74)."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Column(enum.Enum):
@@ -14,23 +15,20 @@ class Column(enum.Enum):
     JOB_ID = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Equal:
+class Equal(Struct, frozen=True):
     """The column holds exactly this text."""
 
     column: Column
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Contains:
+class Contains(Struct, frozen=True):
     """The display name has this part, as it is spelled."""
 
     part: str
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
+class Labelled(Struct, frozen=True):
     """There is a label with this key."""
 
     key: str
@@ -38,23 +36,20 @@ class Labelled:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True):
     """It was created in a span of time, both ends included; nanoseconds since the epoch."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(Struct, frozen=True):
     """All of them hold; of none: always true."""
 
     conditions: tuple["Condition", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(Struct, frozen=True):
     """One of them holds; of none: never true."""
 
     conditions: tuple["Condition", ...]

@@ -1,8 +1,9 @@
 """The store's door for models and persistent resources. Contract suite: tests/contract/store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
@@ -10,8 +11,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.records import Operation
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentResource:
+class PersistentResource(Struct, frozen=True):
     """A persistent resource, as it was registered."""
 
     name: str

@@ -1,15 +1,15 @@
 """The store's port for notifications that are to be sent: an outbox. The commit that they tell of puts them
 into it (`store.port.Commit`). Contract suite: tests/contract/store."""
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.notifications import Notification
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """A notification that was not delivered yet."""
 
     id: int

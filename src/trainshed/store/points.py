@@ -12,12 +12,12 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct, field
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.tensorboards.records import Point, spread, thinned
@@ -46,8 +46,7 @@ class RunIsFull(Exception):
     """A run has as many bytes of points as one may have."""
 
 
-@dataclass(slots=True)
-class _Columns:
+class _Columns(Struct):
     """The points of a series as they were written: a million of them as objects would take ten times as
     much."""
 

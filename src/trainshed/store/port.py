@@ -5,10 +5,11 @@ transaction open across anything but its own statements.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar, cast
+
+from msgspec import Struct
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import Drill, DrillPlan
@@ -56,8 +57,7 @@ class StoreTooNew(Exception):
 W_co = TypeVar("W_co", bound=Work, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveJob(Generic[W_co]):
+class LiveJob(Struct, Generic[W_co], frozen=True):
     """A job, tuning job or pipeline that is not over, with the generation that guards its next commit and the
     intents that requests appended and no commit has consumed yet (ascending by `seq`)."""
 
@@ -66,16 +66,14 @@ class LiveJob(Generic[W_co]):
     intents: tuple["Intent", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Struct, frozen=True):
     """What a request asked of a job, until a commit has consumed it."""
 
     seq: int
     event: CancelRequested | DrillOrdered
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDrain:
+class NodeDrain(Struct, frozen=True):
     """An operator put a node under maintenance."""
 
     node: str
@@ -85,8 +83,7 @@ class NodeDrain:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NewWork:
+class NewWork(Struct, frozen=True):
     """A job, tuning job or pipeline that is stored for the first time, with the first entries of its
     timeline."""
 
@@ -94,8 +91,7 @@ class NewWork:
     timeline: tuple[TimelineEntry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """One guarded step of a work, stored in one transaction."""
 
     #: The new state. Its `labels` are ignored: labels belong to requests (`Intake.replace_labels`).
@@ -117,8 +113,7 @@ class Commit:
     notifications: tuple[Notification, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobQuery:
+class JobQuery(Struct, frozen=True):
     """One page of a list of works, newest first."""
 
     #: "" = of every project, whatever the rest says.
@@ -135,8 +130,7 @@ class JobQuery:
     collection: Collection | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(Struct, frozen=True):
     """Some of the works of a list that meet a condition."""
 
     #: With their etags, newest first; fewer than were asked for, or none, though there may be more.

@@ -1,7 +1,8 @@
 """Records of the store's own: long-running operations, and rows that were set aside."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.datasets.plans import DataExport
 from trainshed.core.job.exits import JobError
@@ -27,8 +28,7 @@ class OperationKind(enum.StrEnum):
     EXPORT = "export"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """A long-running operation of one kind; fields of other kinds have their defaults."""
 
     #: Below a location, or below a study (SUGGEST) or a trial (CHECK_STOPPING).
@@ -69,8 +69,7 @@ class Operation:
         return self.study or (int(number) if number.isdecimal() else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSetAside:
+class RecordSetAside(Struct, frozen=True):
     """A record that could not be read and was put away."""
 
     #: The table that it was in.

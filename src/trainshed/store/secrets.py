@@ -4,15 +4,15 @@ Knows no value and no key: what it is given is sealed already (`access.sealing`)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.secrets import SecretRef
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class SecretVersion:
+class SecretVersion(Struct, frozen=True):
     """What may be told of one version. `created`, `used`: ns; `used` 0 = no program was given it yet."""
 
     name: str
@@ -21,16 +21,14 @@ class SecretVersion:
     used: Nanos = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(Struct, frozen=True):
     """A sealed value, and which version it is."""
 
     version: int
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A sealed value with all that it belongs to."""
 
     project_id: str

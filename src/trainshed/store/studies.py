@@ -6,8 +6,9 @@ by the controller's commits (`store.port.Commit`) and only read here. Contract s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.names import StudyName
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
@@ -15,8 +16,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.records import Operation
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTrial:
+class StoredTrial(Struct, frozen=True):
     """A trial with the generation that guards its next change."""
 
     trial: Trial

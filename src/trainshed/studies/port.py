@@ -6,15 +6,15 @@ nothing of an algorithm's own is stored. Conformance suite: tests/contract/studi
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.study.records import Measurement, Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What an algorithm is shown of a trial."""
 
     number: int
@@ -24,8 +24,7 @@ class Seen:
     final: Measurement | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Proposals:
+class Proposals(Struct, frozen=True):
     """Points that an algorithm proposes, the most promising first."""
 
     parameters: tuple[Parameters, ...]
@@ -56,8 +55,7 @@ class EngineName(enum.StrEnum):
     VIZIER = "google-vizier"
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """A trial's learning curve."""
 
     #: Of the trial in its study.
@@ -72,8 +70,7 @@ class Curve:
     stopped_early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StoppingVerdict:
+class StoppingVerdict(Struct, frozen=True):
     """What a stopping rule says of a trial."""
 
     should_stop: bool

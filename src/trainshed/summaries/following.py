@@ -7,9 +7,10 @@ read of a file that is gone stays.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import BinaryIO, Final, Protocol
+
+from msgspec import Struct, field
 
 from trainshed.summaries.framing import NotEvents, read_records
 from trainshed.summaries.scalars import read_scalars
@@ -27,8 +28,7 @@ _TAIL: Final = 256
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class EventFile:
+class EventFile(Struct, frozen=True):
     """An event file as it was met."""
 
     #: Below the directory that is followed.
@@ -62,8 +62,7 @@ class Directory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One value of a scalar."""
 
     #: Seconds since the epoch, by the clock of the program that wrote it.
@@ -142,8 +141,7 @@ class Follower:
         return read
 
 
-@dataclass(slots=True)
-class _File:
+class _File(Struct):
     """How far an event file was read."""
 
     version: str

@@ -1,10 +1,9 @@
 """Where event files lie, as the rest of the house names such a place."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirectory:
+class LogDirectory(Struct, frozen=True):
     """A directory with event files of a job."""
 
     #: Unlike those of the others that are looked at together: letters, digits, `.`, `_` and `-`; "" where it

@@ -7,10 +7,11 @@ begin as it did is read anew.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import BinaryIO, Final
+
+from msgspec import Struct
 
 from trainshed.summaries.following import Directory, EventFile, Met
 from trainshed.summaries.framing import NotEvents, read_records
@@ -28,8 +29,7 @@ _EDGE: Final = 256
 alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileProgress:
+class FileProgress(Struct, frozen=True):
     """How far an event file was read."""
 
     #: Below the directory.
@@ -44,8 +44,7 @@ class FileProgress:
     begun: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """What was read of one file, and how far it is read now."""
 
     progress: FileProgress

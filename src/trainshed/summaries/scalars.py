@@ -8,17 +8,17 @@ skipped.
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 _LONGEST_TAG: Final = 1000
 _SCALARS: Final = b"scalars"
 """The plug-in that scalar tensors belong to; others put single numbers into events that measure nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """A value that was written."""
 
     #: Its name.
@@ -71,8 +71,7 @@ def _number(value: Any) -> float | None:
 # --- tensors of one element
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """How a tensor of one element holds it: in a list of the message, or as its bytes in memory (`struct`'s
     letter)."""
 

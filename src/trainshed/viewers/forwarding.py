@@ -6,10 +6,10 @@ says of cookies, other origins, addresses or workers reaches a browser. The answ
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Final
 
 import httptools
+from msgspec import Struct
 
 from trainshed.httpd.messages import Request, Streamed
 from trainshed.replica.system.unix_sockets import reachable
@@ -85,8 +85,7 @@ async def status_of(socket: str, path: str) -> int:
     return exchange.parser.get_status_code()
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
+class _Exchange(Struct, frozen=True):
     """An exchange of which the head of the answer is here."""
 
     reader: asyncio.StreamReader

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from trainshed.core.errors import Unavailable
 from trainshed.eventloop.background import Crew, begin, joined
@@ -43,8 +44,7 @@ class Viewer(Protocol):
 Start = Callable[[], Awaitable[Viewer]]
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(Struct, eq=False):
     name: str
     #: Starts it and waits until it serves.
     starting: asyncio.Task[Viewer]

@@ -13,9 +13,10 @@ import shutil
 import socket
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Request, Response
@@ -47,8 +48,7 @@ class ViewerFailed(Exception):
     """A viewer could not be started, or has ended by itself. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownDirectory:
+class ShownDirectory(Struct, frozen=True):
     """A directory of event files, as it is shown."""
 
     #: The name that it is shown by; "" = it is the only one.

@@ -5,10 +5,10 @@ Knows no server and no handler. Over gRPC the message comes ready; see `json.che
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.wire import plans, pool
 from trainshed.wire.decode import Walk
@@ -37,8 +37,7 @@ _SYSTEM: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """A request as the handler gets it, and how the client wants the answer written."""
 
     message: Message

@@ -5,17 +5,16 @@ message always gives the same bytes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from google.protobuf.message import DecodeError, Message
+from msgspec import Struct
 
 from trainshed.wire import plans, pool, scalars
 from trainshed.wire.plans import Plan, Shape, Special, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """What a client may choose about the answer, and what a surface chooses for it."""
 
     #: Asked for with `$alt=json;enum-encoding=int` (spec/clients#numbers).

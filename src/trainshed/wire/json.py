@@ -7,10 +7,10 @@ once, and takes every spelling that their clients use (spec/clients#wire, spec/s
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.wire import counts, encode, plans, pool
 from trainshed.wire.decode import Walk
@@ -21,8 +21,7 @@ MessageType = str | type[Message]
 """A full name (`google.cloud.aiplatform.v1.CustomJob`) or a class of the private pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """A message, and the clients' own JSON of its google.protobuf.Value fields."""
 
     message: Message

@@ -6,15 +6,15 @@ Owns finding one by its request line or its name. Read with the first request th
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire.pool import read_data
 
 
-@dataclass(frozen=True, slots=True)
-class KnownMethod:
+class KnownMethod(Struct, frozen=True):
     """A method that a public API has."""
 
     #: Of the RPC with its service, or the discovery document's id.
@@ -41,8 +41,7 @@ def by_name(name: str) -> KnownMethod | None:
     return KnownMethod(name, path or methods.of_services.get(name.rpartition(".")[0], ""))
 
 
-@dataclass(frozen=True, slots=True)
-class _Methods:
+class _Methods(Struct, frozen=True):
     router: Router[KnownMethod]
     paths: Mapping[str, str]
     of_services: Mapping[str, str]

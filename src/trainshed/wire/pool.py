@@ -9,11 +9,11 @@ import gzip
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from google.protobuf import descriptor, descriptor_pool
@@ -105,8 +105,7 @@ def pool() -> "descriptor_pool.DescriptorPool":
         return _pools[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Annotations:
+class Annotations(Struct, frozen=True):
     """The extensions of google.api that the sets carry, for `options.Extensions[...]`."""
 
     http: Any

@@ -4,9 +4,10 @@ Owns which RPC a request line means; how one is found is `httpd.routing`'s. Know
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire import pool
@@ -66,8 +67,7 @@ _REPLACED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rpc:
+class Rpc(Struct, frozen=True):
     """One method of a public service; all names are full names without a leading dot."""
 
     service: str
@@ -83,8 +83,7 @@ class Rpc:
         return f"/{self.service}/{self.method}"
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """One REST binding of an RPC."""
 
     api: str

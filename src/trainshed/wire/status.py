@@ -6,11 +6,11 @@ the pair that BadRequest carries. Sources: facts/limits#error-texts; google.rpc.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.wire import pool
 
@@ -56,8 +56,7 @@ class StatusCode(Enum):
 _BY_NUMBER = {code.number: code for code in StatusCode}
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """One offending field of a request: its path in proto names, and the public text."""
 
     field: str
@@ -76,8 +75,7 @@ def told(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
     return (*violations[:MOST_TOLD], Violation("", more))
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided:
+class Undecided(Struct, frozen=True):
     """An enum field of a message that was given a value it does not have, and the numbers of those it has."""
 
     message: Message

@@ -7,9 +7,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.contract.api.copying import Copies
 from tests.contract.api.rooms import ValueRoom

@@ -1,7 +1,7 @@
 """A room of values for the API's tests: it says what the test puts into it, and follows the store's drains
 and quotas."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from trainshed.core.capacity import (
     Load,

@@ -4,9 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, SECOND, START, House
 from trainshed.access.principals import Principal, Role

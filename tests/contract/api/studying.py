@@ -4,9 +4,10 @@ them wait."""
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.grpc_house import GrpcHouse
 from tests.contract.api.house import House
@@ -105,8 +106,8 @@ def advised(house: House, **settings: Any) -> Adviser:
     adviser = Adviser(house)
     # In place, because the application that is served holds these services already.
     changed = replace(house.services.settings, **settings)
-    object.__setattr__(house.services, "suggest", adviser.wake)
-    object.__setattr__(house.services, "settings", changed)
+    force_setattr(house.services, "suggest", adviser.wake)
+    force_setattr(house.services, "settings", changed)
     return adviser
 
 

@@ -2,10 +2,10 @@
 (spec/reduction#reports)."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool

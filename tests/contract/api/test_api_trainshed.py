@@ -1,10 +1,10 @@
 """What is ours, over a real store and real log files: describe, timeline, live logs, watch."""
 
 import asyncio
-from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited

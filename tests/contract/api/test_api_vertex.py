@@ -2,11 +2,11 @@
 (facts/resources#custom-jobs, facts/limits#error-texts)."""
 
 import json
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.jobs import exited

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import force_setattr
 
 from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
 from tests.contract.api.house import LOCATION, House
@@ -169,7 +170,7 @@ async def test_a_call_that_is_given_up_is_carried_out_whole(house: GrpcHouse) ->
         await create(*made)
         woken.set()
 
-    object.__setattr__(house.services, "create", slow)
+    force_setattr(house.services, "create", slow)
     request = wire_json.from_public(
         "google.cloud.aiplatform.v1.CreateCustomJobRequest", creation()
     ).SerializeToString()

@@ -2,10 +2,10 @@
 (facts/resources#vertex)."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from trainshed.core.job.exits import JobError

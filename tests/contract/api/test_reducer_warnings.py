@@ -1,9 +1,8 @@
 """What a job is told of its reducers when it is created, and before (spec/submit#warnings,
 spec/submit#preflight, spec/reduction)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, House
 from tests.unit.specs_requests import (

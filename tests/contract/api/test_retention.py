@@ -1,13 +1,14 @@
 """The retention of jobs and logs over a real store and real files (docs/operate.md)."""
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, START, House
 from tests.unit.specs_requests import custom_job, ml_job
@@ -168,7 +169,7 @@ async def test_a_look_that_was_cut_off_is_finished_by_the_next(house: House) -> 
     async def fails(_: JobUid) -> None:
         raise OSError("the disk is gone")
 
-    broken = replace(kept, removals=replace(kept.removals, log=fails))
+    broken = dataclasses.replace(kept, removals=replace(kept.removals, log=fails))
     await broken.look()
     assert (broken.report.logs, logs(house)) == (0, [str(uid), "4711"])
     await kept.look()

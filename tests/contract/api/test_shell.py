@@ -3,12 +3,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START
 from tests.contract.api.shelling import ADDRESS, Shelled

@@ -1,11 +1,11 @@
 """Links to the shells of trials that run, in both APIs (facts/resources: `webAccessUris` of trials)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api import test_ml_tuning, test_tuning_jobs
 from tests.contract.api.house import START

@@ -2,11 +2,11 @@
 facts/experiments#points)."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_metadata import fields, ok
@@ -264,7 +264,7 @@ async def test_the_size_is_that_of_the_points_of_all_runs(house: House) -> None:
 async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
     """facts/experiments#tensorboards: the uploader dies of a tensorboard that does not say so."""
     settings = replace(house.services.settings, bucket="trainshed")
-    object.__setattr__(house.services, "settings", settings)
+    force_setattr(house.services, "settings", settings)
     board = await board_made(house)
     found = await ok(house, "GET", board)
     assert found["blobStoragePathPrefix"] == "trainshed/tensorboards/p1"

@@ -2,11 +2,11 @@
 controller (spec/tuning, spec/operations)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job

@@ -1,11 +1,11 @@
 """Links to TensorBoard for what jobs wrote, and the directories behind them (docs/tensorboard.md)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
 from tests.sim.tuning_jobs import tuning
@@ -67,7 +67,7 @@ def stand() -> Stand:
 def house(tmp_path: Path, stand: Stand) -> Iterator[House]:
     built = House(tmp_path)
     links = ViewLinks(b"key", "http://127.0.0.1:1", built.now)
-    object.__setattr__(built.services, "views", Views(links, stand))
+    force_setattr(built.services, "views", Views(links, stand))
     yield built
     built.close()
 
@@ -150,7 +150,7 @@ async def test_a_cookie_leads_to_its_view_alone(house: House) -> None:
 
 @pytest.mark.parametrize("turned_off", ["/tensorboard/1/", "/tensorboard/open"])
 async def test_where_it_is_turned_off_that_is_said(house: House, turned_off: str) -> None:
-    object.__setattr__(house.services, "views", None)
+    force_setattr(house.services, "views", None)
     answer = await house.call("POST", turned_off, {}, token=None)
     assert answer.status == 400
     assert "setting `tensorboards`" in answer.error["message"]

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.console.browser import Browser, ConsoleHouse
 from tests.contract.console.test_pages import submit

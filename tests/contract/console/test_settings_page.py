@@ -1,8 +1,7 @@
 """The page of the settings: every one with its value and who set it, for who may see them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from trainshed.access.principals import Principal

@@ -10,12 +10,12 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, House
 from tests.contract.notifying.receivers import Hook, hook, mailbox

@@ -15,12 +15,13 @@ import threading
 import time
 import uuid
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.conftest import probe

@@ -6,11 +6,11 @@ import json
 import resource
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.runtimes.conftest import Workshop, probe, sdist
 from trainshed.runtimes.port import PackageFailed

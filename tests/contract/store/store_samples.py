@@ -1,6 +1,6 @@
 """Jobs and friends for tests of stores."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool

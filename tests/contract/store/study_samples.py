@@ -1,6 +1,6 @@
 """Tuning jobs, pipelines, studies, trials, models and operations for tests of stores."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0, make_job
 from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName

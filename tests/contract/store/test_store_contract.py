@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import (
     SECOND,

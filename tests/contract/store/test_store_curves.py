@@ -1,8 +1,7 @@
 """What every store promises of the curves of jobs (`trainshed.store.curves`)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.conftest import Reopen
 from tests.contract.store.metadata_samples import make_curve, make_progress

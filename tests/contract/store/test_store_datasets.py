@@ -1,8 +1,7 @@
 """What every store promises of datasets (`trainshed.store.datasets`)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import make_dataset, told

@@ -1,8 +1,7 @@
 """What holds for the store of simulations beyond the contract: hooks at each commit, and no giving way."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import (
     T0,

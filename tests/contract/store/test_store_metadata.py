@@ -1,9 +1,9 @@
 """What every store promises of metadata stores (`trainshed.store.metadata`)."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.metadata_samples import (
     STORE,

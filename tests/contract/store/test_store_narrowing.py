@@ -2,9 +2,9 @@
 record would find, in steps of bounded size."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import (
     T0,

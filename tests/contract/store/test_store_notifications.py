@@ -1,8 +1,7 @@
 """What every store promises of the outbox (`trainshed.store.notifications`)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.conftest import Reopen
 from tests.contract.store.store_samples import SECOND, T0, make_job, operation

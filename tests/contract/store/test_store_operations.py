@@ -1,8 +1,7 @@
 """What every store promises of operations that are of no study (`trainshed.store.operations`)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import PLACE, make_study, suggesting

@@ -293,7 +293,7 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
 
 _CLIENTS = """
 import asyncio, os, sys
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from tests.contract.store.study_samples import (
     child,

@@ -2,9 +2,9 @@
 spec/tuning#studies)."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0, operation
 from tests.contract.store.study_samples import (

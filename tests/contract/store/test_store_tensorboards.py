@@ -1,9 +1,9 @@
 """What every store promises of tensorboards (`trainshed.store.tensorboards`)."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.metadata_samples import make_board
 from tests.contract.store.study_samples import told

@@ -5,10 +5,10 @@ A dump is made once, when its schema is released, and never edited.
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.metadata_samples import (
     context,

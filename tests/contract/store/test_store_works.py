@@ -2,10 +2,10 @@
 spec/tuning)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0, cancel, entry, make_job, operation
 from tests.contract.store.study_samples import (

@@ -11,8 +11,8 @@ from tests.e2e.packages import package_job, source_package, upload
 from trainshed.core.launch import WARM_LABEL
 
 SERVICE = (
-    "from trainshed.runtimes import families;"
-    "object.__setattr__(families.SCIKIT_LEARN, 'preloads', ('numpy',));"
+    "import msgspec; from trainshed.runtimes import families;"
+    "msgspec.structs.force_setattr(families.SCIKIT_LEARN, 'preloads', ('numpy',));"
     "from trainshed.serve.main import main; main()"
 )
 """A service whose smallest runtime has something to import ahead, as PyTorch's do."""

@@ -7,10 +7,11 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import model_messages, operations
 from trainshed.api.aiplatform_v1.locations import known_location
@@ -374,8 +375,7 @@ def _kept(public: dict[str, Any]) -> str:
 _V1: Final = "google.cloud.aiplatform.v1"
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     records: tuple[ModelVersion, ...]
     next_token: str
 

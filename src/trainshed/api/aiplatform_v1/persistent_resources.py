@@ -4,10 +4,10 @@ created (docs/choices.md)."""
 
 import json
 import re
-from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location

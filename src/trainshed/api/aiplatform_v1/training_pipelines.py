@@ -7,10 +7,10 @@ The inputs of a task are sent as any JSON: mixed spellings, whole numbers as flo
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
@@ -82,8 +82,7 @@ _TUNING_FIELDS: Final = frozenset(
 _TRIAL: Final = f"{FIELD}.trial_job_spec"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskInputs:
+class TaskInputs(Struct, frozen=True):
     """The inputs of a pipeline's task."""
 
     #: The JSON as it was sent.
@@ -101,8 +100,7 @@ class TaskInputs:
         return {} if self.message is None else wire_json.to_public(self.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A pipeline to create: what it is, its public JSON, and its task's inputs."""
 
     parsed: ParsedPipeline

@@ -8,11 +8,11 @@ pipelines.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.api.aiplatform_v1.study_views import set_trial
 from trainshed.api.calls.timestamps import set_micros
@@ -99,8 +99,7 @@ def job_state_numbers() -> dict[JobState, int]:
     return {state: numbers[name].number for name, state in STATES.items() if state is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What a tuning job has tried."""
 
     #: Ascending by number.

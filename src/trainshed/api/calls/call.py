@@ -7,12 +7,12 @@ name their logs.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from msgspec import Struct, field
 
 from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
@@ -66,8 +66,7 @@ _FREE: Final = frozenset({"metadata", "training_task_inputs"})
 """What is the caller's own, whatever its fields are called."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call of a method."""
 
     principal: Principal

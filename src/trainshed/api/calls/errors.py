@@ -4,8 +4,9 @@ A test proves that every leaf class of `core.errors.RequestError` has a row.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core import errors as core
 from trainshed.httpd.messages import BodyTooLarge
@@ -34,8 +35,7 @@ _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PE
 """google.rpc.ErrorInfo reasons, of errors for which the public services have one that is true here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """An error as every transport tells it."""
 
     code: StatusCode

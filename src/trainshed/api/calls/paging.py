@@ -12,10 +12,11 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import everything
@@ -45,8 +46,7 @@ _TURN: Final = 0.02
 _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="scans")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """One page of a list of works."""
 
     #: Works with their etags, newest first.

@@ -4,7 +4,8 @@ Job names are read in `core.names`; here is only what stands above a job.
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, Violation
 
@@ -13,8 +14,7 @@ _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,61}[A-Za-z0-9])?")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectName:
+class ProjectName(Struct, frozen=True):
     """`projects/P`."""
 
     project_id: str
@@ -32,8 +32,7 @@ class ProjectName:
                 raise _not_a_parent(field, name, "projects/PROJECT")
 
 
-@dataclass(frozen=True, slots=True)
-class LocationName:
+class LocationName(Struct, frozen=True):
     """`projects/P/locations/L`."""
 
     project_id: str

@@ -8,8 +8,9 @@ matter who looked before, or whether the service was away.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
@@ -29,8 +30,7 @@ _STEPS: Final = (("current_step", "total_steps", "step"), ("currentEpoch", "tota
 """Metrics that programs count by, as Hugging Face's and others' do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """How far a job's primary program is."""
 
     #: The last line that it printed; "" = none.
@@ -45,8 +45,7 @@ class Known:
     metrics: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(slots=True)
-class _Followed:
+class _Followed(Struct):
     """One job, as far as it was read."""
 
     attempt: int

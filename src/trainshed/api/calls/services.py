@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.progress import ProgressBook
@@ -233,8 +234,7 @@ class Viewers(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
+class Views(Struct, frozen=True):
     """Who may look at what jobs wrote, and what shows it."""
 
     links: ViewLinks
@@ -251,8 +251,7 @@ class ProgramLogs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ApiSettings:
+class ApiSettings(Struct, frozen=True):
     """What the answers say of this installation."""
 
     #: The service's own.
@@ -287,8 +286,7 @@ def no_collector() -> LogCollector | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(Struct, frozen=True):
     """Everything a handler may use."""
 
     intake: Intake

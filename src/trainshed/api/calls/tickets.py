@@ -11,8 +11,9 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
@@ -24,8 +25,7 @@ _MOST: Final = 1000
 """Tickets that wait to be used; beyond that the oldest one is void."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """The right to open one shell."""
 
     job_uid: JobUid

@@ -7,8 +7,9 @@ taken.
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from trainshed.api.filters.matching import (
     compile_tree,
@@ -58,8 +59,7 @@ asked."""
 _ENDLESS: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
+class JobFilter(Struct, frozen=True):
     """Which works of a list are wanted."""
 
     passes: JobTest = everything

@@ -5,7 +5,7 @@
 spec/clients#log-pages). What a path means is not decided here.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from trainshed.core.operators import Operator
 
@@ -19,8 +19,7 @@ class FilterError(ValueError):
     """The text is not a filter, or names what cannot be filtered; the message says what would be right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """A path, an operator and a value."""
 
     #: The dot-separated names, with quotes and escapes removed.
@@ -33,8 +32,7 @@ class Comparison:
         return ".".join(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A path or a text that stands alone: `labels.team`, `"out of memory"`."""
 
     path: tuple[str, ...]
@@ -44,18 +42,15 @@ class Term:
         return ".".join(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     operand: "Expression"
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Struct, frozen=True):
     operands: tuple["Expression", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Struct, frozen=True):
     operands: tuple["Expression", ...]
 
 

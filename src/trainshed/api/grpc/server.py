@@ -5,8 +5,9 @@ Serves on unix sockets; who listens on the network is `serve.grpc_front`.
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
@@ -39,8 +40,7 @@ _OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """What the server shows over TLS, as PEM: its key, and its certificate with those between it and the
     root."""
 

@@ -14,10 +14,10 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
+from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, Handlers, permitted
@@ -263,8 +263,7 @@ def aliased(path: str) -> str:
     return f"/{V1}{path[len(BETA) + 1 :]}" if is_beta else path
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcStatus:
+class GrpcStatus(Struct, frozen=True):
     """A refusal as the caller gets it."""
 
     #: Number of the google.rpc code.

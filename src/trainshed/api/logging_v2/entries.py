@@ -11,10 +11,10 @@ resources and times of its own are not kept. Who is no program has no log to wri
 
 import json
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
@@ -104,8 +104,7 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     entries: tuple[Entry, ...]
     next: Position | None
 

@@ -6,12 +6,12 @@ lines, which follow from the job's timeline.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -58,8 +58,7 @@ _VERDICTS: Final[Mapping[object, Severity]] = {
 """Of verdicts, by what they do; all others tell of a failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A log entry. Those of one job have one order: by `at`, then `insert_id` as text."""
 
     #: Whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read.

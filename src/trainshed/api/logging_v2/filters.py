@@ -6,8 +6,9 @@ language.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, assert_never, cast
+
+from msgspec import Struct
 
 from trainshed.api.filters.matching import compile_tree, moment, moment_test, ranked_test, text_test
 from trainshed.api.filters.syntax import (
@@ -35,8 +36,7 @@ _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
 """Both names of the resource; the second is the one that old clients ask for beside the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFilter:
+class LogFilter(Struct, frozen=True):
     """What a filter lets pass, and where looking is in vain."""
 
     #: All that can match; None = any.

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from trainshed.api.calls.services import Services
 from trainshed.api.logging_v2.entry import Entry, replica_entry, service_entries
@@ -26,8 +27,7 @@ _CHUNK_OF_MANY: Final = 50
 """Lines read first of each of several jobs, most of which have nothing in the page that is answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """What to read of a job: start <= at < end."""
 
     #: Nanoseconds since the epoch, as is `end`.

@@ -4,10 +4,10 @@ cancelled but is not listed."""
 
 import base64
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks

@@ -3,10 +3,10 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.catalog.machines import consumed_units, units_per_hour
@@ -30,8 +30,7 @@ STATES: Final[Mapping[str, JobState | None]] = {
 JOB: Final = "google.cloud.ml.v1.Job"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A tuning job's trials, and, where they were looked at, the jobs that evaluate them; in any order."""
 
     trials: Sequence[Trial] = ()

@@ -3,8 +3,9 @@ cancel it, delete it, tell its place in the queue."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import CapacityView, Services, Shells

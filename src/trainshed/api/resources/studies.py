@@ -10,8 +10,9 @@ client polls it.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from trainshed.api.calls.paging import decode_number, encode_token
 from trainshed.api.calls.parents import LocationName

@@ -4,8 +4,9 @@ record and its first timeline entries are written in one step, with the drills o
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, TypeVar, assert_never
+
+from msgspec.structs import replace
 
 from trainshed.api.calls.services import BucketProbe, Services
 from trainshed.api.resources.web_access import asked_for

@@ -8,11 +8,11 @@ find it by its full method name like any other handler.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
 
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
@@ -37,8 +37,7 @@ _SUBJECT: Final = ("trial_name", "name", "parent")
 """Where a request may say what it is about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """What one of the two APIs has in words of its own."""
 
     #: Full name of the package whose VizierService it is.

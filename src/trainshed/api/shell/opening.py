@@ -1,6 +1,7 @@
 """From a ticket to an open shell: finds the replica, asks the engine, and notes it in the timeline."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.api.calls.services import Services, Shells, Terminal
 from trainshed.api.calls.tickets import Ticket
@@ -14,8 +15,7 @@ from trainshed.core.terminals import Autopsy, TerminalRequest
 _SECOND = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class OpenShell:
+class OpenShell(Struct, frozen=True):
     """A shell with what its job's timeline says of it. `title`: what people are shown."""
 
     services: Services

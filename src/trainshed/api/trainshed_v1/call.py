@@ -7,8 +7,9 @@ names of the JSON: `drills[0].atLine`.
 
 import difflib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
@@ -172,8 +173,7 @@ def _kind(value: object) -> str:
             return "an object"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonCall:
+class JsonCall(Struct, frozen=True):
     """One call, read as far as all methods read it alike."""
 
     principal: Principal

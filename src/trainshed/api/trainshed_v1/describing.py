@@ -5,10 +5,10 @@ It is looked at in two steps: cheaply, to see whether anything changed, then des
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
 
-from msgspec import structs
+from msgspec import Struct, field, structs
+from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
 from trainshed.api.aiplatform_v1 import views as vertex
@@ -38,8 +38,7 @@ _FEW: Final = 50
 _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """A look at a work."""
 
     work: Work
@@ -73,8 +72,7 @@ class Seen:
         return frozenset(found)
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(Struct):
     """Views of trials that are over, by the tuning job and their numbers: they stay as they are, so that a
     stream does not read them again and again."""
 

@@ -5,10 +5,10 @@ Without `project` the service's own is meant.
 """
 
 import re
-from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros

@@ -2,9 +2,10 @@
 (spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, assert_never
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import custom_jobs, training_pipelines, tuning_jobs
 from trainshed.api.aiplatform_v1.locations import known_location

@@ -11,9 +11,10 @@ import re
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, assert_never
+
+from msgspec import Struct, field
 
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import moment
@@ -106,8 +107,7 @@ async def _spec(services: Services, work: Work) -> JobSpec | None:
             assert_never(work)
 
 
-@dataclass(slots=True)
-class _Writer:
+class _Writer(Struct):
     """A replica, and what it has written that is read and not sent yet."""
 
     log: LogWriter
@@ -131,8 +131,7 @@ class _Writer:
         return self.read[first:end]
 
 
-@dataclass(slots=True)
-class _Source:
+class _Source(Struct):
     """A job that writes lines."""
 
     job: Job

@@ -5,8 +5,9 @@ unknown: a timeline that an older service began is shown as far as it goes.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.failure.rules import Effect
@@ -27,8 +28,7 @@ def log_deleted(entries: Iterable[TimelineEntry]) -> str:
     return next((entry.message for entry in entries if entry.kind == LOG_DELETED), "")
 
 
-@dataclass(slots=True)
-class Verdict:
+class Verdict(Struct):
     """What the failure table decided."""
 
     #: Nanoseconds since the epoch.
@@ -46,8 +46,7 @@ class Verdict:
     message: str
 
 
-@dataclass(slots=True)
-class Incarnation:
+class Incarnation(Struct):
     """One life of a replica."""
 
     number: int
@@ -64,8 +63,7 @@ class Incarnation:
     verdict: Verdict | None = None
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(Struct):
     """One attempt; number 0 holds what was decided before the first one had capacity."""
 
     number: int
@@ -88,8 +86,7 @@ class Attempt:
         return lives[-1]
 
 
-@dataclass(slots=True)
-class AttemptTimeline:
+class AttemptTimeline(Struct):
     """The attempts in their order, and how often what was done by which rule: job retries, replica
     restarts."""
 

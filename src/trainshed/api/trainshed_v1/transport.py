@@ -5,8 +5,9 @@ A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
@@ -69,8 +70,7 @@ _SECRET: Final = 4 << 20
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """One method: its full name, what it takes, and how it answers."""
 
     name: str

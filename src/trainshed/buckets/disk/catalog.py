@@ -10,11 +10,12 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.buckets.admission import Holding
 from trainshed.buckets.conditions import ALWAYS, Conditions
@@ -49,8 +50,7 @@ _FIXED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BucketRecord:
+class BucketRecord(Struct, frozen=True):
     """A bucket's properties."""
 
     name: str

@@ -17,8 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
@@ -41,8 +43,7 @@ from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
 
-@dataclass(frozen=True, slots=True)
-class OpenObject:
+class OpenObject(Struct, frozen=True):
     """An object open for reading: a snapshot, since writers replace files; ``close`` it."""
 
     fd: int

@@ -26,11 +26,12 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.buckets.content import digest_file
 from trainshed.buckets.port import FileIdentity, ObjectRecord
@@ -368,8 +369,7 @@ _FILE = "epoch.json"
 _ANCHOR = "anchor"
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Struct, frozen=True):
     """The time between two copies of the directory (ADR 43)."""
 
     id: str
@@ -377,8 +377,7 @@ class Epoch:
     earlier: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """An epoch, and what tells a copy of its directory from itself."""
 
     epoch: Epoch

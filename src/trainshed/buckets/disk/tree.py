@@ -24,8 +24,9 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from trainshed.buckets.names import MAX_OBJECT_DEPTH
 
@@ -39,8 +40,7 @@ _MAX_COMPONENT_BYTES = 255
 _CHUNK_BYTES = 240
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A physical place below a bucket: directories from the top, then the file's own name."""
 
     dirs: tuple[str, ...]
@@ -200,8 +200,7 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
     return fd, status
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """An object's file, open for reading, and where it lies."""
 
     #: The holder closes it.
@@ -251,8 +250,7 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
 _MAX_CHUNKS = 8  # more than a name of 1,024 bytes can fill
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One object that a walk met: its full name and its file's place."""
 
     name: str
@@ -260,8 +258,7 @@ class Entry:
     leaf: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(Struct, frozen=True):
     key: bytes
     segment: str
     below: tuple[str, ...]

@@ -16,10 +16,10 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.units import Bytes, Nanos
 
@@ -29,8 +29,7 @@ _READ_AT_MOST = 32 << 20
 """Bytes that one question looks through: some 150,000 requests, in about half a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccessLine:
+class AccessLine(Struct, frozen=True):
     """One request; see the module."""
 
     time: int
@@ -104,8 +103,7 @@ def older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-@dataclass(frozen=True, slots=True)
-class AccessPage:
+class AccessPage(Struct, frozen=True):
     """Lines in the order in which requests ended."""
 
     lines: tuple[AccessLine, ...]

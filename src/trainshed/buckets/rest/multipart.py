@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.rest.calls import Call, answer
@@ -20,8 +21,7 @@ _MAX_HEAD = 1 << 20
 _EPILOGUE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """What stands before the content: the metadata part's bytes, the content part's type."""
 
     metadata: bytes
@@ -131,8 +131,7 @@ _MAX_CALLS = 1000
 _MAX_BYTES = 10 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class InnerRequest:
+class InnerRequest(Struct, frozen=True):
     """One request of a batch."""
 
     method: str

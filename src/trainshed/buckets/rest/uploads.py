@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
@@ -29,8 +29,7 @@ _EXPIRE_EVERY_NS = 3600 * 1_000_000_000
 _KEPT_DIGESTS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class UploadSpec:
+class UploadSpec(Struct, frozen=True):
     """What a session uploads: destination, properties, conditions, announced size in bytes."""
 
     bucket: str
@@ -43,8 +42,7 @@ class UploadSpec:
     total: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """A session whose object is stored; asking again gives the same answer."""
 
     spec: UploadSpec

@@ -8,8 +8,9 @@ import copy
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
+
+from msgspec import Struct, field
 
 _GIVEN: Final = ("displayName", "labels", "jobSpec", "encryptionSpec")
 """What clients give of a custom job; all else of its resource is the service's."""
@@ -30,8 +31,7 @@ _POOL: Final = (
 _NO_ACCELERATOR: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """A job that is being written: its JSON, and what is wrong with the form itself."""
 
     body: dict[str, Any]

@@ -1,16 +1,16 @@
 """What a job asked for, in short, read from its public resource. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 _ROLES: Final = (("worker", "worker"), ("parameterServer", "ps"), ("evaluator", "evaluator"))
 _LONGEST: Final = 300
 _NONE: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """Replicas that are alike."""
 
     name: str
@@ -22,8 +22,7 @@ class Pool:
     program: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(Struct, frozen=True):
     """All of a job that people look for first."""
 
     pools: tuple[Pool, ...]

@@ -3,8 +3,9 @@
 import json
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from trainshed.console.rendering import number_text
 from trainshed.console.visits import Part
@@ -19,8 +20,7 @@ _FAR: Final = 50
 """From this ratio on an axis of positive numbers is logarithmic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """Something that trials measure."""
 
     name: str
@@ -28,8 +28,7 @@ class Metric:
     is_maximized: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """Trials, ascending by number, and what they are judged by."""
 
     trials: Sequence[Trial]
@@ -51,8 +50,7 @@ class Search:
         return self.names.get(trial.number, f"trial {trial.number}")
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """One axis of the parallel coordinates."""
 
     name: str
@@ -61,8 +59,7 @@ class Axis:
     high: str
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One trial across all axes."""
 
     number: int
@@ -72,8 +69,7 @@ class Line:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Struct, frozen=True):
     """One trial between two metrics."""
 
     x: float
@@ -83,8 +79,7 @@ class Dot:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(Struct, frozen=True):
     """Trials between two metrics; no dots: there is nothing to compare."""
 
     dots: tuple[Dot, ...] = ()

@@ -1,7 +1,8 @@
 """Attempts and the lives of replicas as bars to scale. Pure."""
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from trainshed.console.rendering import epoch, seconds_text
 from trainshed.wire.trainshed_v1.jobs import JobDescription
@@ -15,8 +16,7 @@ _TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 _FEWEST: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One life of a replica, or a wait."""
 
     x: float
@@ -27,8 +27,7 @@ class Bar:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Something that was decided at a moment."""
 
     x: float
@@ -42,8 +41,7 @@ class Mark:
     at: float = 0.0
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct):
     """A replica."""
 
     name: str
@@ -51,8 +49,7 @@ class Row:
     marks: list[Mark] = field(default_factory=list[Mark])
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """All of it, in units of which WIDTH are the whole time."""
 
     rows: tuple[Row, ...]

@@ -8,7 +8,8 @@ repositories they lived in.
 import difflib
 import functools
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.tables import table
@@ -39,8 +40,7 @@ _FRAMEWORKS = {
 _REFERENCE = re.compile(r"[a-z0-9][\w.\-/:@]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PrebuiltImage:
+class PrebuiltImage(Struct, frozen=True):
     """What a prebuilt image holds."""
 
     #: The canonical name, `tensorflow` or `scikit-learn` for instance.

@@ -8,7 +8,8 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.catalog.tables import table
 from trainshed.core.names import Api
@@ -25,8 +26,7 @@ _MINIMUM_NODE_MINUTES = 10
 _NUMBER = re.compile(r"[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class MachineType:
+class MachineType(Struct, frozen=True):
     """One row of the machine table."""
 
     name: str
@@ -149,8 +149,7 @@ DEFAULT_TIER = "BASIC"
 """The enum's zero value: what a request that names no tier gets."""
 
 
-@dataclass(frozen=True, slots=True)
-class TierPool:
+class TierPool(Struct, frozen=True):
     """One pool of a predefined tier; `accelerator_type` is "" where it has none."""
 
     position: int

@@ -3,8 +3,9 @@ lines as JSON (facts/datasets#formats)."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from trainshed.core.datasets.assignment import Places, chosen, said
 from trainshed.core.datasets.label_filters import LabelTest, compiled
@@ -25,8 +26,7 @@ _BOX: Final = 8
 """Fields of a bounding box: x and y of four corners, of which the second and the fourth may be left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemFile:
+class ItemFile(Struct, frozen=True):
     """One imported file."""
 
     uri: str
@@ -42,8 +42,7 @@ class ItemFile:
         return self.uri.lower().endswith(".csv")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """One item as a program reads it."""
 
     raw: bytes

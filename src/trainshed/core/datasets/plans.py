@@ -3,9 +3,10 @@ are called (facts/datasets#splits)."""
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.core.units import Nanos
@@ -38,8 +39,7 @@ class SplitMethod(enum.StrEnum):
     STRATIFIED = "stratified"
 
 
-@dataclass(frozen=True, slots=True)
-class SplitRule:
+class SplitRule(Struct, frozen=True):
     """Which row goes to which split."""
 
     method: SplitMethod = SplitMethod.FRACTION
@@ -51,8 +51,7 @@ class SplitRule:
     filters: tuple[str, str, str] = ("-", "-", "-")
 
 
-@dataclass(frozen=True, slots=True)
-class SplitPlan:
+class SplitPlan(Struct, frozen=True):
     """What is written of a dataset for a program: the dataset as it was when this was asked for."""
 
     dataset: DatasetName
@@ -97,8 +96,7 @@ class SplitPlan:
         return f"{self.directory}/manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
-class DataExport:
+class DataExport(Struct, frozen=True):
     """What an export is to write, with whose rights."""
 
     plan: SplitPlan

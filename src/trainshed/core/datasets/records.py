@@ -2,8 +2,9 @@
 
 import enum
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.units import Nanos
@@ -34,8 +35,7 @@ class DatasetKind(enum.StrEnum):
 KINDS_BY_SCHEMA: Final = {kind.schema_uri: kind for kind in DatasetKind}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DatasetName:
+class DatasetName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/datasets/D`."""
 
     project_id: str
@@ -58,8 +58,7 @@ class DatasetName:
 _NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/datasets/([^/]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class DataFiles:
+class DataFiles(Struct, frozen=True):
     """Files of one form: those of a table, or what was imported at one time."""
 
     #: gs:// URIs, which may have wildcards (`wildcards`).
@@ -70,8 +69,7 @@ class DataFiles:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Struct, frozen=True):
     """A dataset as it is stored."""
 
     name: DatasetName

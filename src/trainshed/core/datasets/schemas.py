@@ -1,8 +1,9 @@
 """The public schemas of what is imported and of annotations, and which belong together
 (facts/datasets#formats)."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.datasets.records import DatasetKind
 
@@ -11,8 +12,7 @@ _IMPORT_END: Final = "_io_format_1.0.0.yaml"
 _ANNOTATION_END: Final = "_1.0.0.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class ImportFormat:
+class ImportFormat(Struct, frozen=True):
     """What the lines of imported files are."""
 
     #: As the schema's file is called, without its ending.

@@ -1,7 +1,8 @@
 """The rows of a table that lies in CSV files, each with its split (facts/datasets#splits)."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.datasets.assignment import (
     Borders,
@@ -20,8 +21,7 @@ Blocks = Callable[[], Iterable[bytes]]
 """Reads a file from its beginning, each time that it is called."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
+class TableFile(Struct, frozen=True):
     """One CSV file."""
 
     uri: str

@@ -1,8 +1,9 @@
 """What a rule may look at: the cause of an end, told apart from what was recorded of it."""
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import JobName, ReplicaId, public_replica_name
@@ -55,8 +56,7 @@ CLUSTER_LOSSES: Final = frozenset(
 """Of a replica on a cluster: lost, and it is known how."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """An end, with what is known of it."""
 
     cause: Cause

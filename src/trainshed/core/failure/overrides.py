@@ -7,10 +7,11 @@ docs/failure-table.md says it for people.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from signal import Signals
 from typing import Any, Final, cast
+
+from msgspec.structs import replace
 
 from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause
 from trainshed.core.failure.messages import (

@@ -2,7 +2,8 @@
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.messages import Message, public_message
@@ -22,8 +23,7 @@ class Action(enum.StrEnum):
     CANCEL = "cancel"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """When a row applies: all that is given must hold. Empty sets and None: any."""
 
     causes: frozenset[Cause]
@@ -44,8 +44,7 @@ class Match:
         return self.primary in (None, is_primary) and self.reducer in (None, evidence.is_reducer)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One row of the failure table.
 
     Applied in this order: restart the replica while `restarts` are left, then retry the job while `retries`
@@ -101,8 +100,7 @@ _EFFECTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """What was spent before, and what may be spent. Times in nanoseconds."""
 
     now: int
@@ -125,8 +123,7 @@ class Spent:
     lived: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The rule that matched and what it means now."""
 
     rule: Rule

@@ -1,12 +1,11 @@
 """How a replica's process ended, and the public error of the job that this may lead to."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class ExitRecord:
+class ExitRecord(Struct, frozen=True):
     """How a replica's main process ended, as its shim saw it (spec/invariants#shims, "attempt record").
 
     Exactly one of `exit_code` and `signal` is set.
@@ -34,8 +33,7 @@ class ExitRecord:
     out_of_disk: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobError:
+class JobError(Struct, frozen=True):
     """The public error of a job: a google.rpc code and the public message (spec/failures#messages), with
     typed facts beside it."""
 

@@ -4,24 +4,24 @@ Built only by `core.specs.vertex` and `core.specs.ml`; whoever holds a `JobSpec`
 """
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.names import Api, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerators:
+class Accelerators(Struct, frozen=True):
     """`count` devices of public type `type` (`NVIDIA_TESLA_T4`) on each replica."""
 
     type: str
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A public machine type with what it stands for."""
 
     type: str
@@ -34,8 +34,7 @@ class Machine:
     accelerators: Accelerators | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """Boot disk of each replica of a pool: `pd-ssd`, 100 GB unless the job says otherwise
     (spec/machines#disk)."""
 
@@ -43,8 +42,7 @@ class Disk:
     size_gb: int = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """What a replica runs: a Python package (`module` set) or a container (`module` is None).
 
     A package job installs `package_uris` in order and runs `python -m module args`.
@@ -62,8 +60,7 @@ class Program:
     env: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPool:
+class WorkerPool(Struct, frozen=True):
     """One worker pool."""
 
     #: 0..3: primary, workers, parameter servers or reducers, evaluators.
@@ -87,8 +84,7 @@ DEFAULT_TIMEOUT = 7 * 24 * 3600 * 10**9
 """Seven days in nanoseconds (spec/lifecycle#time-limits)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduling:
+class Scheduling(Struct, frozen=True):
     """Time limits and retry options."""
 
     #: Nanoseconds that it may run.
@@ -101,8 +97,7 @@ class Scheduling:
     strategy: Strategy = Strategy.STANDARD
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One way in which a job may run."""
 
     region: str
@@ -118,8 +113,7 @@ _SLASHES_OF_A_BUCKET: Final = 2
 """In `gs://BUCKET`."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True):
     """Everything needed to run a job."""
 
     api: Api

@@ -2,7 +2,8 @@
 (spec/operations#drills)."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
@@ -31,8 +32,7 @@ class DrillKind(enum.StrEnum):
         return self in (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
+class Drill(Struct, frozen=True):
     """One ordered fault.
 
     It fires once, when the replica is running and a line of its log, written after the drill was ordered,
@@ -63,8 +63,7 @@ class Drill:
         return self.fired == 0
 
 
-@dataclass(frozen=True, slots=True)
-class DrillPlan:
+class DrillPlan(Struct, frozen=True):
     """Drills under a name, which a job of the project orders by its label `trainshed-drill` when it is
     created."""
 

@@ -1,8 +1,9 @@
 """What happened to a job (past tense), what must be done (imperative), what is told (timeline)."""
 
 import enum
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
@@ -17,8 +18,7 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class JobAdmitted:
+class JobAdmitted(Struct, frozen=True):
     """The scheduler gave the job capacity."""
 
     #: By replica.
@@ -27,16 +27,14 @@ class JobAdmitted:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityRefused:
+class CapacityRefused(Struct, frozen=True):
     """There is no node on which the gang, or a part of it, could ever run: a stock-out."""
 
     #: What is missing.
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FellBack:
+class FellBack(Struct, frozen=True):
     """The scheduler has taken another of the job's choices for it."""
 
     #: Position in `JobSpec.choices`.
@@ -45,16 +43,14 @@ class FellBack:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Preempted:
+class Preempted(Struct, frozen=True):
     """The job has to give its capacity to another one."""
 
     #: That job's name.
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimePrepared:
+class RuntimePrepared(Struct, frozen=True):
     """Every environment the attempt needs is built and its packages are installed."""
 
     attempt: int
@@ -62,8 +58,7 @@ class RuntimePrepared:
     took: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PreparationAdvanced:
+class PreparationAdvanced(Struct, frozen=True):
     """What the attempt waits for goes on."""
 
     attempt: int
@@ -73,8 +68,7 @@ class PreparationAdvanced:
     took: int
 
 
-@dataclass(frozen=True, slots=True)
-class PreparationFailed:
+class PreparationFailed(Struct, frozen=True):
     """The job's programs, or those that do not run yet, cannot be started."""
 
     attempt: int
@@ -83,16 +77,14 @@ class PreparationFailed:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class StartDelayed:
+class StartDelayed(Struct, frozen=True):
     """Replicas of the attempt that have places cannot be started yet."""
 
     attempt: int
     delay: Delay
 
 
-@dataclass(frozen=True, slots=True)
-class NodesGiven:
+class NodesGiven(Struct, frozen=True):
     """The cluster has given replicas of the attempt other nodes than they were placed on."""
 
     attempt: int
@@ -100,8 +92,7 @@ class NodesGiven:
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaPlaced:
+class ReplicaPlaced(Struct, frozen=True):
     """A replica that had lost its place has another one, on `node`."""
 
     attempt: int
@@ -110,8 +101,7 @@ class ReplicaPlaced:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLeft:
+class NodeLeft(Struct, frozen=True):
     """A node takes no work any more: what is placed on it has to leave."""
 
     node: str
@@ -119,8 +109,7 @@ class NodeLeft:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PauseOver:
+class PauseOver(Struct, frozen=True):
     """A pause of the job's own ends: before a restart, or while notes are gathered."""
 
     #: Nanoseconds since the epoch, as are all `at` below.
@@ -139,8 +128,7 @@ class CancelCause(enum.StrEnum):
     IDLE = "idle"
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(Struct, frozen=True):
     """A user, a limit or a parent wants the job to end."""
 
     cause: CancelCause
@@ -148,44 +136,38 @@ class CancelRequested:
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class DrillOrdered:
+class DrillOrdered(Struct, frozen=True):
     """A user ordered a drill; its number is given by the job."""
 
     drill: Drill
 
 
-@dataclass(frozen=True, slots=True)
-class DrillTriggered:
+class DrillTriggered(Struct, frozen=True):
     """What the drill waits for has come."""
 
     number: int
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class DrillLanded:
+class DrillLanded(Struct, frozen=True):
     """The fault of a drill was handed to the replica, or there was nothing left to hit."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class LimitNears:
+class LimitNears(Struct, frozen=True):
     """The job will meet its running limit in an hour."""
 
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDue:
+class CheckpointDue(Struct, frozen=True):
     """It is time to look whether the job writes checkpoints (spec/lifecycle#long-jobs)."""
 
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointLooked:
+class CheckpointLooked(Struct, frozen=True):
     """The job's bucket was looked at for checkpoints."""
 
     at: Nanos
@@ -220,15 +202,13 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareRuntime:
+class PrepareRuntime(Struct, frozen=True):
     """Build the environments and install the packages of this attempt, then report."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartReplicas:
+class StartReplicas(Struct, frozen=True):
     """Allocate the gang's slots and start what has no process yet. Slots of earlier attempts are given back
     first."""
 
@@ -237,8 +217,7 @@ class StartReplicas:
     waiting: tuple[tuple[ReplicaId, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplica:
+class StopReplica(Struct, frozen=True):
     """Ask one replica to stop (SIGTERM, grace, SIGKILL); it reports its end."""
 
     attempt: int
@@ -246,8 +225,7 @@ class StopReplica:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplicas:
+class StopReplicas(Struct, frozen=True):
     """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. Nothing of the
     attempt starts afterwards."""
 
@@ -256,8 +234,7 @@ class StopReplicas:
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InjectFault:
+class InjectFault(Struct, frozen=True):
     """Do to the replica what a drill orders, then report DrillLanded."""
 
     number: int
@@ -267,8 +244,7 @@ class InjectFault:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropReducers:
+class DropReducers(Struct, frozen=True):
     """Tell the workers of the attempt, those that start later included, which reducers will not come back
     (spec/reduction#losses)."""
 
@@ -276,8 +252,7 @@ class DropReducers:
     reducers: tuple[ReplicaId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseSlots:
+class ReleaseSlots(Struct, frozen=True):
     """Give the slots of all attempts up to this one back; nothing of them lives."""
 
     attempt: int
@@ -294,8 +269,7 @@ Instruction = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
+class TimelineEntry(Struct, frozen=True):
     """One line of the job's timeline, for people and programs."""
 
     at: Nanos

@@ -5,8 +5,10 @@ from the stored job alone, so after a crash they are found again by looking (doc
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause, cause_of_exit
@@ -72,8 +74,7 @@ _STOPPED_THERE = "it was stopped on its node, and not by the service"
 """As the agent of a node does that has had no word of the service for a whole lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(Struct, frozen=True):
     """What happens to the job at `at` (ns) if it has not moved on by then."""
 
     at: Nanos

@@ -3,7 +3,7 @@
 Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.rules import Counters
@@ -15,8 +15,7 @@ from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """One replica of the current attempt."""
 
     id: ReplicaId
@@ -43,8 +42,7 @@ class Replica:
     not_before: Nanos = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """What a replica's program, or its shim, has said of its part in a reduction or of its storage calls, as
     `ReplicaNoted` brought it."""
 
@@ -56,8 +54,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How the job will end, decided before its last replicas are down."""
 
     state: JobState
@@ -68,8 +65,7 @@ class Outcome:
     at: Nanos = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """The attempt is given up for another one."""
 
     #: The row of the failure table because of which it is.
@@ -82,8 +78,7 @@ class Retry:
     not_before: Nanos = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(Struct, frozen=True):
     """The job that made another one."""
 
     uid: JobUid
@@ -92,8 +87,7 @@ class Parent:
     trial: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A job that runs replicas (a custom job, an `ml` training job), and its current attempt."""
 
     uid: JobUid

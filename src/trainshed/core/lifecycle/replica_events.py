@@ -1,8 +1,9 @@
 """What engines see of replicas: the part of `events` that agents on nodes load as well."""
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.names import ReplicaId
@@ -33,8 +34,7 @@ class Loss(enum.StrEnum):
     OUT_OF_DISK = "out_of_disk"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStarted:
+class ReplicaStarted(Struct, frozen=True):
     """The replica's main process was started."""
 
     attempt: int
@@ -43,8 +43,7 @@ class ReplicaStarted:
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaExited:
+class ReplicaExited(Struct, frozen=True):
     """The replica's main process ended and its log and attempt record are sealed."""
 
     attempt: int
@@ -53,8 +52,7 @@ class ReplicaExited:
     exit: ExitRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLost:
+class ReplicaLost(Struct, frozen=True):
     """The replica is gone without an attempt record, or never came up and never will."""
 
     attempt: int
@@ -66,8 +64,7 @@ class ReplicaLost:
     loss: Loss = Loss.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaNoted:
+class ReplicaNoted(Struct, frozen=True):
     """A replica's program, or its shim, has something to say to people (spec/reduction#reports)."""
 
     attempt: int

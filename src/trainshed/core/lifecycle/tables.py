@@ -7,8 +7,9 @@ docs/lifecycle.md are made from these tables; tests/unit/test_lifecycle_tables.p
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from trainshed.core.lifecycle.states import (
     AttemptState,
@@ -32,22 +33,19 @@ class IllegalTransition(Exception):
     timeline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Next(Generic[State]):
+class Next(Struct, Generic[State], frozen=True):
     """The trigger leads to `state` (which may be the same)."""
 
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(Struct, frozen=True):
     """Nothing happens, because of `why`."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Illegal:
+class Illegal(Struct, frozen=True):
     """It cannot come to this: `why`."""
 
     why: str

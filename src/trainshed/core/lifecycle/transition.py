@@ -6,8 +6,10 @@ comes out of it is frozen.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core import reduction
 from trainshed.core.failure.rules import Rule
@@ -36,16 +38,14 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class FailurePolicy:
+class FailurePolicy(Struct, frozen=True):
     """The failure table in force, and how many attempts a job gets in all."""
 
     rules: tuple[Rule, ...] = RULES
     max_attempts: int = MAX_ATTEMPTS
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What an event led to. An event that changes nothing gives the same job and no entries."""
 
     job: Job

@@ -2,7 +2,8 @@
 indexes (facts/experiments#filters)."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
 from trainshed.core.operators import Operator
@@ -24,31 +25,27 @@ class Moment(enum.StrEnum):
     UPDATED = "updated"
 
 
-@dataclass(frozen=True, slots=True)
-class TextIs:
+class TextIs(Struct, frozen=True):
     field: Field
     operator: Operator
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class MomentIs:
+class MomentIs(Struct, frozen=True):
     field: Moment
     operator: Operator
     #: Nanoseconds since the epoch.
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class LabelIs:
+class LabelIs(Struct, frozen=True):
     key: str
     operator: Operator
     #: None: any value will do.
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadatumIs:
+class MetadatumIs(Struct, frozen=True):
     """A value inside of the metadata; one of another type is not equal to it."""
 
     path: tuple[str, ...]
@@ -56,8 +53,7 @@ class MetadatumIs:
     value: str | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedTo:
+class LinkedTo(Struct, frozen=True):
     """There is an edge between the node and one of `others`."""
 
     role: EdgeRole
@@ -66,18 +62,15 @@ class LinkedTo:
     inward: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     operand: "Condition"
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Struct, frozen=True):
     operands: tuple["Condition", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Struct, frozen=True):
     operands: tuple["Condition", ...]
 
 
@@ -92,8 +85,7 @@ class Order(enum.StrEnum):
     DISPLAY_NAME = "display_name"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeQuery:
+class NodeQuery(Struct, frozen=True):
     """A page of the nodes of one kind."""
 
     store: StoreName

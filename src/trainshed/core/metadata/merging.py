@@ -5,8 +5,9 @@ any more, it would be refused, and over REST its client gives up; so it is merge
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final, cast
+
+from msgspec.structs import replace
 
 from trainshed.core.metadata.records import Change, Node
 

@@ -6,8 +6,9 @@ other is an edge.
 
 import enum
 import re
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.units import Nanos
@@ -36,8 +37,7 @@ class NodeKind(enum.StrEnum):
         return self.value.removesuffix("s")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StoreName:
+class StoreName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/metadataStores/S`."""
 
     project_id: str
@@ -57,8 +57,7 @@ class StoreName:
         return StoreName(match[1], match[2], match[3])
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NodeName:
+class NodeName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/metadataStores/S/contexts/C`, or an artifact or an execution."""
 
     store: StoreName
@@ -87,8 +86,7 @@ def _no_name(of: str, name: str, form: str) -> InvalidRequest:
     return InvalidRequest((Violation(of, f"{name!r} is not a name of the form {form}."),))
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataStore:
+class MetadataStore(Struct, frozen=True):
     """What nodes belong to; most projects have `default` alone."""
 
     name: StoreName
@@ -98,8 +96,7 @@ class MetadataStore:
     updated: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """The last change of a key that writers share."""
 
     #: The etag that the node had after it.
@@ -108,8 +105,7 @@ class Change:
     was: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A context, an artifact or an execution."""
 
     name: NodeName
@@ -137,8 +133,7 @@ class Node:
     parents: tuple[NodeName, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Children:
+class Children(Struct, frozen=True):
     """How many child contexts a context has, and when the last of them changed."""
 
     count: int = 0
@@ -159,8 +154,7 @@ class EdgeRole(enum.StrEnum):
     OUTPUT = "output"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """From a context to what is in it, or from an execution to an artifact."""
 
     source: NodeName
@@ -171,8 +165,7 @@ class Edge:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(Struct, frozen=True):
     """A part of the graph: artifacts and executions, and who read and wrote what."""
 
     nodes: tuple[Node, ...] = ()

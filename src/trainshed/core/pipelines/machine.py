@@ -6,7 +6,8 @@ in the commit that ends the pipeline.
 """
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import (

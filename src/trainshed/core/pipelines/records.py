@@ -4,7 +4,8 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import PipelineState
@@ -19,8 +20,7 @@ class Task(enum.StrEnum):
     TUNING = "hyperparameter_tuning_task"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDraft:
+class ModelDraft(Struct, frozen=True):
     """The model that a pipeline is to leave."""
 
     #: Of the model that is made, or that gets a new version.
@@ -36,8 +36,7 @@ class ModelDraft:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSpec:
+class PipelineSpec(Struct, frozen=True):
     """A valid training pipeline. `output`: the gs:// directory below which its job leaves its model ("" =
     none)."""
 
@@ -46,8 +45,7 @@ class PipelineSpec:
     model: ModelDraft | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     """A training pipeline. Moments in nanoseconds since the epoch, 0 = not yet."""
 
     uid: JobUid
@@ -73,8 +71,7 @@ class Pipeline:
     cancelled: Nanos = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelVersion:
+class ModelVersion(Struct, frozen=True):
     """One version of a model. Moments in nanoseconds since the epoch."""
 
     name: ModelName
@@ -96,8 +93,7 @@ class ModelVersion:
     job: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEvaluation:
+class ModelEvaluation(Struct, frozen=True):
     """How good one version of a model is, as somebody has found out."""
 
     name: EvaluationName
@@ -113,8 +109,7 @@ class ModelEvaluation:
     numbers: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationSlice:
+class EvaluationSlice(Struct, frozen=True):
     """The same for a part of the data."""
 
     #: Of the evaluation.
@@ -129,8 +124,7 @@ class EvaluationSlice:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelExport:
+class ModelExport(Struct, frozen=True):
     """A copy of a version's artifacts, with the rights that programs of the model's project have."""
 
     #: gs:// directory of the artifacts.

@@ -9,8 +9,10 @@ time that has passed, once one epoch was seen whole, and before that from the st
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.progress.guessed import column, guesses, row
 from trainshed.core.progress.lines import (
@@ -24,8 +26,7 @@ from trainshed.core.progress.lines import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """How far a program is."""
 
     #: From 0 to 1; None = not known.
@@ -63,15 +64,13 @@ _WIDTH: Final = 1.3
 """Standard deviations to either side that hold four of five cases."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(Struct, frozen=True):
     #: Seconds.
     at: float
     done: float
 
 
-@dataclass(slots=True)
-class _Counter:
+class _Counter(Struct):
     """One thing that is counted, as it was seen to grow."""
 
     level: Level
@@ -150,8 +149,7 @@ class _Counter:
         return self.earlier + [(b.at - a.at, b.done - a.done) for a, b in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pace:
+class _Pace(Struct, frozen=True):
     """Seconds of a unit, their standard deviation, and how many units were measured."""
 
     mean: float

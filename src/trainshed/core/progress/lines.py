@@ -7,8 +7,10 @@ Guesses nothing: a line counts only if it tells how much is done, and either how
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Level(enum.IntEnum):
@@ -18,8 +20,7 @@ class Level(enum.IntEnum):
     EPOCH = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """How much is done of how much."""
 
     level: Level

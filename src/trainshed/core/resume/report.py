@@ -7,8 +7,10 @@ texts.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.drills import Drill
@@ -21,8 +23,7 @@ from trainshed.core.units import Nanos
 _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(Struct, frozen=True):
     """What the failure table decided."""
 
     at: Nanos
@@ -34,8 +35,7 @@ class Ruling:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A drill that fired, and what came of it. Times in nanoseconds, 0 = not come."""
 
     drill: Drill
@@ -126,8 +126,7 @@ class Result(enum.StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The steps of the log around a fault. `source`: whose lines they are, "" = of all replicas. `ascending`:
     whether the numbers only grew until the fault; where they did not, they say nothing of how far the job
     was."""
@@ -140,8 +139,7 @@ class Progress:
     ascending: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What is known of one drill's fault."""
 
     hit: Hit

@@ -8,8 +8,9 @@ them are is the one that counts, and lines of other kinds are passed over.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from trainshed.core.patterns import Regex, compile_regex
 from trainshed.core.units import Nanos
@@ -52,16 +53,14 @@ class Line(Protocol):
     def payload(self) -> Mapping[str, Any] | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A step number and when it was written (ns)."""
 
     number: int
     at: Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """The lines of one kind."""
 
     #: What the number is called (`step`, `epoch`, …).

@@ -3,8 +3,9 @@ and read after it."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Bytes, Nanos
@@ -17,8 +18,7 @@ NO_PLACE: Final = (
 """Why nothing is known of the accesses of a job that keeps its files elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """One object written or read as a whole or in part, from `at` to `ended` (ns)."""
 
     at: Nanos
@@ -28,16 +28,14 @@ class Access:
     bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """What is known of the job's accesses. `unseen`: why they are not known, "" if they are."""
 
     accesses: tuple[Access, ...] = ()
     unseen: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileSeen:
+class FileSeen(Struct, frozen=True):
     """A file, when it was last written or first read (ns), and how many bytes were moved for it then."""
 
     uri: str

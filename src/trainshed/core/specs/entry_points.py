@@ -1,6 +1,6 @@
 """What an image runs by itself (spec/program#arguments, facts/packaging#images)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from trainshed.core.catalog.images import parse_prebuilt
 from trainshed.core.job.spec import Program

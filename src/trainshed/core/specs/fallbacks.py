@@ -2,9 +2,10 @@
 (spec/queue#fall-backs). From labels to the choices of its spec."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import Final
+
+from msgspec.structs import replace
 
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import MachineType, closest, machine_types

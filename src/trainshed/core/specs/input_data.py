@@ -2,8 +2,9 @@
 wrong with it (facts/datasets#splits)."""
 
 import re
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from trainshed.core.datasets.label_filters import NOTHING, BadFilter, compiled
 from trainshed.core.datasets.plans import (

@@ -5,12 +5,13 @@ facts/limits, facts/tuning#ml. Field paths are those the public service was seen
 `trainingInput` down (`runtime_version`), the job's own fields likewise.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.catalog import machines
 from trainshed.core.catalog.regions import regions
@@ -51,8 +52,7 @@ WITHOUT_EFFECT = {
 """Fields of the training input that are not served, and what holds instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedMlJob:
+class ParsedMlJob(Struct, frozen=True):
     """A valid training job."""
 
     spec: JobSpec
@@ -101,7 +101,7 @@ def parse_job(
     spec = _job_spec(training, hardware, programs, scheduling, job_json)
     if study is None:
         return ParsedMlJob(spec, job.text("jobId"), labels)
-    trial = dataclasses.replace(spec, metric_tag=study.metrics[0].id)
+    trial = replace(spec, metric_tag=study.metrics[0].id)
     tuning = tuning_spec(study, counts, trial)
     return ParsedMlJob(spec, job.text("jobId"), labels, tuning, resumed)
 

@@ -2,9 +2,10 @@
 (spec/submit#ml-jobs).
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core import reducers
 from trainshed.core.catalog import images, runtime_versions
@@ -26,8 +27,7 @@ from trainshed.core.specs.entry_points import names_package, needs_command, read
 CLOUD_TPU = "cloud_tpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(Struct, frozen=True):
     """One of the four roles: its pool position and the fields that describe it ("" = no such field)."""
 
     position: int
@@ -44,8 +44,7 @@ ROLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """What one role runs on. Roles without replicas have none."""
 
     role: Role
@@ -201,15 +200,14 @@ def _merge_tpu(found: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
 
 
 def _with_devices(machine: Machine, devices: Accelerators | None) -> Machine:
-    return dataclasses.replace(machine, accelerators=machine.accelerators or devices)
+    return replace(machine, accelerators=machine.accelerators or devices)
 
 
 _UNKNOWN_RUNTIME = RuntimeChoice("", "", "")
 _CONTAINER_FIELDS = ("imageUri", "containerCommand", "containerArgs")
 
 
-@dataclass(frozen=True, slots=True)
-class Programs:
+class Programs(Struct, frozen=True):
     """What each role runs, by pool position, and the runtime version as given ("" = none)."""
 
     by_position: dict[int, Program]

@@ -6,11 +6,12 @@ task and the tuning task; what a model is to be is read here, whether it exists 
 controller to say.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
 from trainshed.core.job.spec import JobSpec
@@ -33,8 +34,7 @@ _DIRECTORY = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedPipeline:
+class ParsedPipeline(Struct, frozen=True):
     """A valid training pipeline; `labels` in the order given. `job`: what it runs, with a display name and
     the labels that come from the pipeline's."""
 
@@ -81,7 +81,7 @@ def parse_pipeline(
     pipeline.faults.refuse()
     assert task is not None and job is not None, "an unknown task is a fault"
     job = with_warnings(
-        dataclasses.replace(_with_env(job, data.env if data else ()), data=data),
+        replace(_with_env(job, data.env if data else ()), data=data),
         *unserved(pipeline),
         *_idle(pipeline),
     )
@@ -92,7 +92,7 @@ def parse_pipeline(
         labels=labels,
         job=ParsedCustomJob(job, name, labels)
         if tuning is None
-        else ParsedTuningJob(dataclasses.replace(tuning, trial=job), name, labels),
+        else ParsedTuningJob(replace(tuning, trial=job), name, labels),
     )
 
 
@@ -117,12 +117,10 @@ def _child_name(display_name: str, task: Task) -> str:
 def _with_env(job: JobSpec, env: tuple[tuple[str, str], ...]) -> JobSpec:
     """The job with `env` before the variables of every program, which may say otherwise."""
     pools = tuple(
-        dataclasses.replace(
-            pool, program=dataclasses.replace(pool.program, env=(*env, *pool.program.env))
-        )
+        replace(pool, program=replace(pool.program, env=(*env, *pool.program.env)))
         for pool in job.pools
     )
-    return dataclasses.replace(job, pools=pools)
+    return replace(job, pools=pools)
 
 
 def _idle(pipeline: Section) -> tuple[str, ...]:

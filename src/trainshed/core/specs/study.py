@@ -6,8 +6,9 @@ Used by the study API and by tuning jobs, whose rules are stricter: they have on
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs import syntax
@@ -46,8 +47,7 @@ _RESERVED_TAGS = frozenset({"checkpoint_path", "global_step", "timestamp", "tria
 """Members that every line of a trial's metrics file has beside the metric (facts/tuning#metrics)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedStudy:
+class ParsedStudy(Struct, frozen=True):
     """A valid study."""
 
     display_name: str
@@ -221,8 +221,7 @@ def _plain(rule: str, use_elapsed: bool) -> Stopping | None:
     return MedianStopping(use_elapsed) if rule else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """What one of the two forms of the convex rule calls its fields."""
 
     least: str

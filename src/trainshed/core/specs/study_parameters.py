@@ -8,7 +8,8 @@ training job has everything flat and no children. Rules are the same for all thr
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
@@ -35,8 +36,7 @@ _SCALES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """The legal values of one parameter, and the section that names them."""
 
     type: ParameterType
@@ -222,8 +222,7 @@ _NESTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """What one message calls things."""
 
     #: The field that names the parameter.

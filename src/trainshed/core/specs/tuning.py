@@ -4,10 +4,11 @@ it.
 Rules: spec/tuning, facts/resources#tuning-jobs, facts/tuning#vertex, facts/tuning#failing-trials.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
@@ -17,8 +18,7 @@ from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
 from trainshed.core.tuning.records import TuningSpec
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedTuningJob:
+class ParsedTuningJob(Struct, frozen=True):
     """A valid tuning job; `labels` in the order given."""
 
     spec: TuningSpec
@@ -26,8 +26,7 @@ class ParsedTuningJob:
     labels: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """How many trials a tuning job has in all and at once, and how many may fail (0 = the service
     decides)."""
 
@@ -50,7 +49,7 @@ def parse_tuning_job(
     spec = read_tuning_spec(job, region=region, runtimes=runtimes, max_trials=max_trials)
     job.faults.refuse()
     trial = with_warnings(spec.trial, *unserved(job))
-    return ParsedTuningJob(dataclasses.replace(spec, trial=trial), display_name, labels)
+    return ParsedTuningJob(replace(spec, trial=trial), display_name, labels)
 
 
 def read_tuning_spec(

@@ -5,12 +5,13 @@ that are read but not served are either refused, where the program could not run
 warning, where it runs all the same.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core import reducers
 from trainshed.core.catalog import accelerators, images
@@ -57,8 +58,7 @@ WITHOUT_EFFECT = {
 """Fields of the job's spec that are not served, and what holds instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCustomJob:
+class ParsedCustomJob(Struct, frozen=True):
     """A valid CustomJob; `labels` in the order given."""
 
     spec: JobSpec
@@ -116,7 +116,7 @@ def unserved(resource: Section) -> tuple[str, ...]:
 
 
 def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
-    return dataclasses.replace(spec, warnings=(*spec.warnings, *more)) if more else spec
+    return replace(spec, warnings=(*spec.warnings, *more)) if more else spec
 
 
 def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Scheduling:

@@ -6,8 +6,9 @@ is told to whoever asked (FailedPrecondition) and is no fault of ours. Times are
 """
 
 import enum
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table

@@ -8,8 +8,9 @@ the field path that the caller used.
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from trainshed.core.requests import Faults
 from trainshed.core.study.progress import final_measurement
@@ -21,8 +22,7 @@ _SAME: Final = 1e-10
 """Discrete values this near are one (facts/tuning#vertex)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenParameter:
+class GivenParameter(Struct, frozen=True):
     """One parameter as sent."""
 
     #: Of the entry.
@@ -34,8 +34,7 @@ class GivenParameter:
     value: float | int | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class GivenMetric:
+class GivenMetric(Struct, frozen=True):
     """`path`: of the entry; `id_field`: the field in it that names the metric."""
 
     path: str
@@ -44,8 +43,7 @@ class GivenMetric:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class GivenMeasurement:
+class GivenMeasurement(Struct, frozen=True):
     """One measurement as sent. `elapsed`: ns, at the field `elapsed_field`."""
 
     path: str
@@ -229,8 +227,7 @@ class Claim(enum.StrEnum):
     INFEASIBLE = "INFEASIBLE"
 
 
-@dataclass(frozen=True, slots=True)
-class GivenTrial:
+class GivenTrial(Struct, frozen=True):
     """A trial as sent."""
 
     #: Of the trial in the request.

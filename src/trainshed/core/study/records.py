@@ -4,8 +4,9 @@ Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
 
 import enum
-from dataclasses import dataclass
 from typing import NewType
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.spec import StudySpec, Value
@@ -30,8 +31,7 @@ class TrialState(enum.StrEnum):
         return self in (TrialState.SUCCEEDED, TrialState.INFEASIBLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """What was measured of a trial at one moment. Values are finite."""
 
     #: Value by metric id.
@@ -50,8 +50,7 @@ Parameters = tuple[tuple[str, Value], ...]
 """The active parameters of a trial: value by id, in the order of the tree."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One trial of a study; its measurements are rows of their own. Moments in nanoseconds since the epoch, 0
     = not yet."""
 
@@ -82,8 +81,7 @@ class StudyState(enum.StrEnum):
     COMPLETED = "COMPLETED"
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+class Study(Struct, frozen=True):
     """A study that clients asked for, or a tuning job's."""
 
     uid: StudyUid

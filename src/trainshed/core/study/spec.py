@@ -5,7 +5,8 @@ Built only by `core.specs`; whoever holds a `StudySpec` need not check it again.
 """
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 
@@ -57,8 +58,7 @@ class Noise(enum.StrEnum):
     HIGH = "HIGH"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One node of the parameter tree. One id may stand at several nodes whose conditions exclude each
     other."""
 
@@ -80,8 +80,7 @@ class Parameter:
     when: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """What a trial is judged by."""
 
     id: str
@@ -93,24 +92,21 @@ class Metric:
     safe_fraction: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MedianStopping:
+class MedianStopping(Struct, frozen=True):
     """Stop what is worse than the median of the others' running averages."""
 
     #: Time in place of steps.
     use_elapsed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecayCurveStopping:
+class DecayCurveStopping(Struct, frozen=True):
     """Stop what a regression over learning curves gives next to no chance of becoming the best."""
 
     #: Time in place of steps.
     use_elapsed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConvexStopping:
+class ConvexStopping(Struct, frozen=True):
     """Stop what even an optimistic convex extrapolation leaves behind the best."""
 
     #: At which a trial's curve is extrapolated to; 0 = the largest step seen.
@@ -130,8 +126,7 @@ class ConvexStopping:
 Stopping = MedianStopping | DecayCurveStopping | ConvexStopping
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """When a study ends by itself (public studyStoppingConfig). Durations in nanoseconds; None = no limit."""
 
     max_trials: int | None = None
@@ -148,8 +143,7 @@ class Limits:
     stop_asap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StudySpec:
+class StudySpec(Struct, frozen=True):
     """What is searched, what is measured, and how. At most one kind of stopping is given."""
 
     #: Depth first, a parent before its children.

@@ -9,8 +9,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
@@ -26,8 +27,7 @@ _LONGEST_RUN: Final = 100
 """Characters of a run's id: with the job's before it, it is a context's id as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurveSeries:
+class CurveSeries(Struct, frozen=True):
     """What a job logged under one tag into one directory."""
 
     #: What its points are kept by, in the file of the job's uid.
@@ -50,8 +50,7 @@ def point(step: int, at: float, value: float) -> Point:
     return Point(step, int(nanos) if math.isfinite(nanos) and 0 <= nanos < _LATEST else 0, value)
 
 
-@dataclass(frozen=True, slots=True)
-class BoardExperiment:
+class BoardExperiment(Struct, frozen=True):
     """Where a job's curves belong in the Tensorboard that it names."""
 
     name: BoardName

@@ -6,8 +6,9 @@ All four are one kind of record at four levels; the points of a series are not a
 import enum
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.units import Nanos
@@ -27,8 +28,7 @@ class Level(enum.StrEnum):
 LEVELS: Final = tuple(Level)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BoardName:
+class BoardName(Struct, frozen=True, order=True):
     """`projects/P/locations/L/tensorboards/T`, or an experiment, a run or a series below it."""
 
     project_id: str
@@ -88,8 +88,7 @@ class ValueType(enum.StrEnum):
     BLOB_SEQUENCE = "BLOB_SEQUENCE"
 
 
-@dataclass(frozen=True, slots=True)
-class BoardResource:
+class BoardResource(Struct, frozen=True):
     """A tensorboard, an experiment, a run or a series."""
 
     name: BoardName

@@ -8,7 +8,9 @@ a trial, its job and the tuning job's own record are one commit (docs/adr/0017).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import (
@@ -39,8 +41,7 @@ failed and more than twice as many as have succeeded (facts/tuning#failing-trial
 docs/choices.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """What is seen of a running trial: its record; its job as it is stored (None: it was deleted); all that
     it measured, ascending by step, and what of that is stored already; every tag under which its program
     reported anything; and what it wrote as TensorFlow summaries (None: nobody looked)."""

@@ -3,7 +3,7 @@
 Times are nanoseconds since the epoch, 0 where the moment has not come.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.job.spec import JobSpec
@@ -15,8 +15,7 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class TuningSpec:
+class TuningSpec(Struct, frozen=True):
     """A valid tuning job of either API."""
 
     study: StudySpec
@@ -32,8 +31,7 @@ class TuningSpec:
     first_trial: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTrial:
+class RunningTrial(Struct, frozen=True):
     """A trial that is not over."""
 
     number: int
@@ -44,8 +42,7 @@ class RunningTrial:
     predicted: Measurement | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SeenSummaries:
+class SeenSummaries(Struct, frozen=True):
     """What was seen of a trial's TensorFlow summaries."""
 
     #: The directory that they were looked for in, with all below it.
@@ -54,8 +51,7 @@ class SeenSummaries:
     tags: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TuningJob:
+class TuningJob(Struct, frozen=True):
     """A tuning job. Moments in nanoseconds since the epoch, 0 = not yet."""
 
     uid: JobUid

@@ -2,8 +2,10 @@
 entries of its timeline. Lives as long as one commit is made up; what comes out of it is frozen.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -13,8 +15,7 @@ from trainshed.core.tuning.records import RunningTrial, TuningJob
 from trainshed.core.units import Nanos
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What a transition came to: `trials` and `measurements` are those that are new or changed."""
 
     job: TuningJob

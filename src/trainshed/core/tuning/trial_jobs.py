@@ -4,11 +4,12 @@ The job of a trial gets its parameters as arguments, and directories of its own 
 spec/tuning#parameters, facts/program#arguments).
 """
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
@@ -29,8 +30,7 @@ _SHORTENED = 110
 """Characters of a tuning job's display name that those of its trials begin with; the public limit is 128."""
 
 
-@dataclass(frozen=True, slots=True)
-class BegunTrial:
+class BegunTrial(Struct, frozen=True):
     """A trial that is new in this transition, its job, and the first entry of that one's timeline."""
 
     trial: Trial
@@ -101,7 +101,7 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
     facts/program#output-directory).
     """
     arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
-    return dataclasses.replace(
+    return replace(
         spec,
         pools=tuple(
             pool if is_reducer(spec, pool.position) else _with_arguments(pool, arguments)
@@ -127,9 +127,7 @@ def printed(value: Value) -> str:
 
 def _with_arguments(pool: WorkerPool, arguments: tuple[str, ...]) -> WorkerPool:
     program = pool.program
-    return dataclasses.replace(
-        pool, program=dataclasses.replace(program, args=(*program.args, *arguments))
-    )
+    return replace(pool, program=replace(program, args=(*program.args, *arguments)))
 
 
 def _own_limits(spec: JobSpec) -> Scheduling:
@@ -137,7 +135,7 @@ def _own_limits(spec: JobSpec) -> Scheduling:
     (docs/choices.md)."""
     if spec.api is Api.VERTEX:
         return spec.scheduling
-    return dataclasses.replace(spec.scheduling, max_wait=None)
+    return replace(spec.scheduling, max_wait=None)
 
 
 def _below(directory: str, number: int) -> str:

@@ -15,9 +15,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+from msgspec import Struct
 
 from trainshed.engines.port import Engine, EngineUnavailable
 from trainshed.eventloop.background import begin
@@ -29,8 +30,7 @@ _PATIENCE, _PAUSE = 30.0, 0.05
 """Seconds for which a call is made again that cannot be had yet, and between two of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A call of an engine's method in which its process is killed."""
 
     method: str

@@ -11,8 +11,10 @@ import enum
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Engine
@@ -27,8 +29,7 @@ class OnTerm(enum.StrEnum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """What a program of the suite does: prints, runs on, ends."""
 
     #: Lines it prints at once, each another one.

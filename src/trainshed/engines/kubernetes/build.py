@@ -1,8 +1,9 @@
 """Builds the Kubernetes engine for a service, by the settings of `[engines.kubernetes]`."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from trainshed.engines.kubernetes.manifests import DIRECTORY
 from trainshed.engines.kubernetes.settings import KubernetesSettings, parse

@@ -10,10 +10,10 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss

@@ -2,7 +2,8 @@
 plugins; and which nodes that leads to. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.routes import Acceptance, MachineWanted, Route
 from trainshed.engines.kubernetes.objects import ClusterNode, Taint
@@ -20,8 +21,7 @@ OUT_OF_SERVICE = f"{NODES_OWN}out-of-service"
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesRoute:
+class KubernetesRoute(Struct, frozen=True):
     """What Pods of some machines are made with."""
 
     route: Route

@@ -13,11 +13,11 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,7 @@ class _Spec(_Struct, frozen=True):
     container_edits: _Edits = _Edits()
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
+class Edits(Struct, frozen=True):
     """What a container gets. `devices`: device files, by their usual names. `library_path`: where the
     driver's libraries lie, as the program sees it."""
 

@@ -9,8 +9,9 @@ import importlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,7 @@ _TYPES: tuple[tuple[str, int, str], ...] = (
 match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Which part of a divided GPU (MIG): the `place`-th of its parts, with the numbers of its two
     instances."""
 
@@ -45,8 +45,7 @@ class Part:
     compute_instance: int
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One GPU."""
 
     #: Its number in the order of the PCI bus.

@@ -3,9 +3,11 @@ what secrets are."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.catalog import regions
 from trainshed.core.launch import LOST_REDUCERS, REDUCTION_PACKAGES, LaunchPlan
@@ -38,8 +40,7 @@ it could have a step run outside of all that it is kept in, or end others' alloc
 daemon that is started again makes its socket anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True):
     """What the engine found out about this machine."""
 
     #: Sandbox level (`protocol.LEVEL_*`).
@@ -64,8 +65,7 @@ class HostFacts:
         return self.level != protocol.LEVEL_SESSION
 
 
-@dataclass(frozen=True, slots=True)
-class BuildPlace:
+class BuildPlace(Struct, frozen=True):
     """This machine, as a place where the service installs packages and shows curves, apart from what else is
     on it."""
 
@@ -85,8 +85,7 @@ class HasBuildPlace(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPaths:
+class SharedPaths(Struct, frozen=True):
     """What all documents of one engine share."""
 
     #: Directories whose content programs must not see.

@@ -10,8 +10,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from trainshed.engines.launch.cdi import Edits, Mount, Specs
 from trainshed.engines.launch.devices import Device
@@ -30,8 +31,7 @@ _PROGRAM_PLACES = ("/usr/bin", "/bin", f"{_OWN_PLACE}/bin")
 _SECONDS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEdits:
+class DeviceEdits(Struct, frozen=True):
     """What one replica gets of the machine for its GPUs."""
 
     #: Device files that its /dev shows besides the harmless ones.
@@ -48,8 +48,7 @@ class DeviceEdits:
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """What is there of the driver."""
 
     #: Below which all paths lie.

@@ -14,9 +14,11 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.access.redaction import REDACTED, redacted
 from trainshed.core.launch import LaunchPlan
@@ -52,8 +54,7 @@ _OF_ITS_TIME = (
 """What of a launch document is of no use, or nobody's business, when its program is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
+class Keeping(Struct, frozen=True):
     """How long and how much. `ttl`: ns, 0 = nothing is kept; `limit`: bytes in all."""
 
     ttl: int = 0
@@ -63,8 +64,7 @@ class Keeping:
 NOTHING = Keeping()
 
 
-@dataclass(frozen=True, slots=True)
-class Foundling:
+class Foundling(Struct, frozen=True):
     """What a replica left that failed on another machine, and what this one knows of it."""
 
     #: By which it was started, without its secrets.

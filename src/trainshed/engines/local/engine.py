@@ -10,8 +10,9 @@ from collections.abc import (
     Collection,
     Sequence,
 )
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaNoted

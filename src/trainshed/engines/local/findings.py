@@ -12,8 +12,9 @@ import logging
 import os
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.layout import Layout
@@ -34,8 +35,7 @@ _COPIED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(Struct, frozen=True):
     """The incarnation ended; `record` is its attempt record (exited or lost). `notes`: all that its shim
     noted."""
 
@@ -43,20 +43,17 @@ class Over:
     notes: tuple[protocol.Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Alive:
+class Alive(Struct, frozen=True):
     """A shim serves it and took the connection."""
 
     connection: socket.socket
 
 
-@dataclass(frozen=True, slots=True)
-class Changing:
+class Changing(Struct, frozen=True):
     """A shim holds the slot but does not listen: it is beginning, ending or dying. Look again soon."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeverStarted:
+class NeverStarted(Struct, frozen=True):
     """Nothing of it ever ran, and nobody is about to run it."""
 
 
@@ -98,8 +95,7 @@ def probe_with(slot: Path, entries: journal.Entries, incarnation: int) -> Findin
         journal.release(lock)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundReplica:
+class FoundReplica(Struct, frozen=True):
     """The latest incarnation that was started, and how it stands. `answers`: its shim is of a version that
     answers to pings."""
 
@@ -108,8 +104,7 @@ class FoundReplica:
     answers: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FoundGang:
+class FoundGang(Struct, frozen=True):
     """`replicas`: those of which any incarnation was ever started."""
 
     job_uid: JobUid

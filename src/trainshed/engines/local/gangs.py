@@ -10,10 +10,11 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
@@ -44,8 +45,7 @@ _LONGEST_STOP: Final = 0.02
 theirs from nearly the same moment on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     """A shim that the zygote was asked for before there was an engine, in a slot that is written down."""
 
     job_uid: JobUid

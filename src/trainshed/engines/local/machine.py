@@ -6,8 +6,10 @@ import hashlib
 import os
 import pwd
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.engines.launch.devices import Device, totals
 from trainshed.engines.port import Node
@@ -18,8 +20,7 @@ NAME = "local"
 _NODE_NAME = re.compile(rf"{NAME}(-\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """What each virtual node is said to have, whatever the machine has: for strict mode and demonstrations. 0
     or (): its share of the machine."""
 

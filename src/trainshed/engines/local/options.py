@@ -3,8 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed import gsutil
 from trainshed.engines.launch import environs
@@ -19,8 +20,7 @@ _COMMANDS = Path(gsutil.__path__[0]).resolve()
 """What is in its `bin` needs a replica's endpoint, and nothing else of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What an operator, and the service, may choose about the local engine."""
 
     access: ServiceAccess = NO_ACCESS

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import Device, choose

@@ -15,9 +15,10 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from trainshed.core import warm_start
 from trainshed.core.launch import WarmStart
@@ -37,8 +38,7 @@ _END_SECONDS: Final = 5.0
 _BACKLOG: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(Struct, frozen=True):
     """What the programs of one preloader have in common. Not another project's: they share the layout of
     their memory, and the seed of their hashes."""
 
@@ -52,8 +52,7 @@ class _Key:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(slots=True)
-class _Preloader:
+class _Preloader(Struct):
     """One of them, or that there can be none."""
 
     #: What its programs find imported, for people; "" = it is not ready.

@@ -11,12 +11,12 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (

@@ -5,11 +5,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.remote import messages
@@ -30,8 +30,7 @@ _VALID = 400 * 86400.0
 """Seconds for which a credential is valid at most; it ends with its hold anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedAgent:
+class PreparedAgent(Struct, frozen=True):
     """One that is to be started, with how that is done and what it is told."""
 
     agent: AgentHandle

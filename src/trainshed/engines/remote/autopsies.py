@@ -14,11 +14,12 @@ import secrets
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.access.redaction import REDACTED, redacted
 from trainshed.core.launch import LaunchPlan
@@ -57,8 +58,7 @@ class NotKept(Exception):
     """What a replica left could not be had. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorOptions:
+class CollectorOptions(Struct, frozen=True):
     """What an operator may choose."""
 
     #: Bytes of what one replica left; more is not fetched.

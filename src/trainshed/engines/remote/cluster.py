@@ -2,8 +2,9 @@
 and start a process on each node that it holds."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import Loss
@@ -29,8 +30,7 @@ class MayLive(ClusterUnavailable):
     their agent's lease is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """As whom a project's jobs hold nodes, and run there."""
 
     #: User of the nodes; "" = the service's own.
@@ -42,8 +42,7 @@ class Owner:
 THE_SERVICE = Owner()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HoldName:
+class HoldName(Struct, frozen=True, order=True):
     """Identity of a hold. A cluster's own job id does not serve: some clusters give ids out again after a
     crash. Its text alone does not either: other users may give their jobs the same name."""
 
@@ -69,8 +68,7 @@ class HoldName:
         return HoldName(service, JobUid(uid), attempt, part)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNeed:
+class NodeNeed(Struct, frozen=True):
     """What the replicas of an attempt that share a node need there, all together."""
 
     node: str
@@ -93,8 +91,7 @@ class NodeNeed:
         return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """Resources that the cluster holds for an attempt."""
 
     name: HoldName
@@ -103,8 +100,7 @@ class Hold:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(Struct, frozen=True):
     """How a node stands."""
 
     #: `others`: what is held there by none of this service's holds.
@@ -120,8 +116,7 @@ class NodeReport:
     is_awaited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterReport:
+class ClusterReport(Struct, frozen=True):
     """What one look at the cluster found."""
 
     nodes: tuple[NodeReport, ...]
@@ -134,8 +129,7 @@ class ClusterReport:
     delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
 
 
-@dataclass(frozen=True, slots=True)
-class HoldEnd:
+class HoldEnd(Struct, frozen=True):
     """How a hold ended that this service did not give back."""
 
     loss: Loss

@@ -10,11 +10,12 @@ import os
 import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from trainshed.replica.system import durable
 
@@ -34,8 +35,7 @@ class AuthorityUnusable(Exception):
     """The files of the authority are there in part, or are something else. The message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Struct, frozen=True):
     """What one agent is given, as a secret: whom it calls, and as whom."""
 
     #: The agent's name: its hold's name, "/", and its node.

@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost

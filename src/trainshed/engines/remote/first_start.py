@@ -10,9 +10,10 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
@@ -24,8 +25,7 @@ UNSAID_MEMORY = 256 << 20
 """Bytes of a replica whose machine type has none in the table."""
 
 
-@dataclass(slots=True)
-class Gang:
+class Gang(Struct):
     """An attempt's record with what is only known while the service runs."""
 
     record: GangRecord

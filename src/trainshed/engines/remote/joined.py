@@ -4,7 +4,9 @@ alone is joined with nothing: its nodes keep their names, and it need not answer
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay
 from trainshed.core.routes import Acceptance
@@ -32,8 +34,7 @@ _AGAIN_SECONDS = 5.0
 """Seconds between two tries to reach a cluster that did not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One of the clusters."""
 
     cluster: Cluster

@@ -6,9 +6,9 @@ import contextlib
 import logging
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.engines.port import EngineUnavailable, Node
@@ -32,8 +32,7 @@ _PAUSE = 5.0
 """Seconds after which a hold is given back again that could not be."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeptHold:
+class KeptHold(Struct, frozen=True, eq=False):
     """A hold whose attempt is over, with its agents."""
 
     name: HoldName

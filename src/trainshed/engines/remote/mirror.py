@@ -9,9 +9,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
@@ -30,8 +31,7 @@ class TornStream(Exception):
     """What was sent does not follow what is there: the connection is of no more use."""
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     """What the other side has of a file."""
 
     inode: int

@@ -7,10 +7,10 @@ import logging
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from trainshed.core.capacity import DelayCause
 from trainshed.engines.port import (

@@ -3,8 +3,9 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from trainshed.engines.port import SecretSource
 from trainshed.engines.remote.autopsies import CollectorOptions
@@ -12,8 +13,7 @@ from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.messages import AgentDocument
 
 
-@dataclass(frozen=True, slots=True)
-class AgentCommand:
+class AgentCommand(Struct, frozen=True):
     """How an agent's process is started."""
 
     argv: Sequence[str]
@@ -21,8 +21,7 @@ class AgentCommand:
     parcel: Callable[[bytes], bytes] = bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteOptions:
+class RemoteOptions(Struct, frozen=True, kw_only=True):
     """What an operator, and the service, may choose."""
 
     #: Tells this service from others that use the cluster.

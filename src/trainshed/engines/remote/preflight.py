@@ -1,8 +1,9 @@
 """Whether a node is fit to run replicas: looked at by its agent, before that gives out slots."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.engines.launch.devices import Devices
 from trainshed.engines.port import EngineUnavailable
@@ -18,8 +19,7 @@ class PreflightFailed(EngineUnavailable):
     """The node is not fit. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """What was seen on a node."""
 
     #: Free where agents write.

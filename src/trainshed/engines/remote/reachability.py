@@ -4,7 +4,8 @@ listens for a moment, and each connects to all others, by the addresses that hos
 import asyncio
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _PATIENCE = 3.0
 """Seconds that one node may take to reach another one."""
@@ -14,8 +15,7 @@ _NAMED = 4
 """Nodes that a cause names at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(Struct, frozen=True):
     """From one node another one was not reached."""
 
     source: str
@@ -23,8 +23,7 @@ class Break:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """Who is to blame for what was not reached."""
 
     #: Why each node is unfit that the others can do without.

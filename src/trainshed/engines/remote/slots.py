@@ -7,11 +7,11 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 
 import msgspec
+from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid

@@ -3,10 +3,11 @@
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext

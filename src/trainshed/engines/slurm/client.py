@@ -5,8 +5,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.engines.remote.cluster import ClusterUnavailable, Given
 from trainshed.engines.remote.opening import TAKEN
@@ -27,8 +28,7 @@ _LEAVE_SECONDS = 3.0
 """Seconds that salloc has to withdraw its request, once it was told to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """What a command ended with."""
 
     code: int

@@ -7,7 +7,9 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.engines.remote.cluster import (
     ClusterRefused,
@@ -49,8 +51,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """By which commands are found on nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """The number of a hold's job, and when it was seen that it has it (monotonic)."""
 
     job: int

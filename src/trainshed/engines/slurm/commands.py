@@ -6,7 +6,8 @@ version (JSON is not), and a reason that somebody wrote cannot shift the fields 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.engines.port import NodeState
 
@@ -99,8 +100,7 @@ _ENDED = {"reboot_requested": "is to boot again", "maintenance": "is in a mainte
 _SHORT = {"maint": "maintenance", "resv": "reserved", "no_respond": "not_responding"}
 
 
-@dataclass(frozen=True, slots=True)
-class Gres:
+class Gres(Struct, frozen=True):
     """A number of generic resources, such as GPUs."""
 
     name: str
@@ -109,8 +109,7 @@ class Gres:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A job of the queue, as squeue tells it."""
 
     id: int
@@ -149,8 +148,7 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A job of anybody's that waits, as far as its place in the queue goes."""
 
     id: int
@@ -159,8 +157,7 @@ class Pending:
     partitions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A step that runs."""
 
     job: int
@@ -168,8 +165,7 @@ class Step:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLine:
+class NodeLine(Struct, frozen=True):
     """A node, as sinfo tells it."""
 
     name: str
@@ -194,8 +190,7 @@ class NodeLine:
         return "reserved" in self.states
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What a job is to have, the same on each of its nodes."""
 
     #: Of the job, by which it is found again.

@@ -1,8 +1,10 @@
 """What one look at the cluster found, put together from the answers of some commands. Pure."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, OthersUse
 from trainshed.core.routes import Acceptance
@@ -13,8 +15,7 @@ from trainshed.engines.slurm.commands import Gres, Job, NodeLine
 from trainshed.engines.slurm.routes import Routes
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A moment of the cluster, as this service sees it."""
 
     #: This service's, those that have ended left out.

@@ -3,7 +3,8 @@ nodes that leads to. Pure."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.routes import Acceptance, MachineWanted, Route
 from trainshed.engines.slurm.commands import Gres, NodeLine
@@ -12,8 +13,7 @@ from trainshed.engines.slurm.settings import MachineRoute, SlurmSettings
 _FEATURE = r"[A-Za-z0-9_.,@+-]+"
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmRoute:
+class SlurmRoute(Struct, frozen=True):
     """What a job of some machines is asked for with."""
 
     route: Route

@@ -11,7 +11,8 @@ import os
 import pwd
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.engines.remote.cluster import ClusterRefused, Owner
 from trainshed.engines.slurm.settings import SlurmSettings
@@ -21,8 +22,7 @@ _KEPT = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
 environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnixUser:
+class UnixUser(Struct, frozen=True):
     """A user, as this machine's user database has it."""
 
     name: str

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.runtimes.images.commands import logged
@@ -88,8 +89,7 @@ _HERE = ("skipped", "Already exists")
 _FETCHED = ("done", "Verifying Checksum", "Download complete", "Extracting", "Pull complete")
 
 
-@dataclass(slots=True)
-class _Layer:
+class _Layer(Struct):
     """`done`, `total`: bytes as they are sent; 0 of both: the tool has not said."""
 
     done: int = 0

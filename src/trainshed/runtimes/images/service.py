@@ -12,8 +12,10 @@ import secrets
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from trainshed.eventloop.background import heed
 from trainshed.runtimes.images import pull_policy, unpacking
@@ -35,8 +37,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
-@dataclass(frozen=True, slots=True)
-class KnownImage:
+class KnownImage(Struct, frozen=True):
     """What a reference meant when it was last looked up."""
 
     reference: str
@@ -123,8 +124,7 @@ def _open_locked(place: Path) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSettings:
+class ImageSettings(Struct, frozen=True):
     """What an operator decides about images."""
 
     #: One of `tools.CHOICES`.

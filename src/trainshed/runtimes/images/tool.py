@@ -1,9 +1,10 @@
 """The port to what gets images: podman, docker. It finds, pulls and exports them, and never runs one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from trainshed.core.units import Bytes
 from trainshed.runtimes.stop import Stop
@@ -20,8 +21,7 @@ class ToolFailed(Exception):
         self.final = final
 
 
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
+class ImageConfig(Struct, frozen=True):
     """What an image says of itself."""
 
     #: 64 hexadecimal digits that change with its content.

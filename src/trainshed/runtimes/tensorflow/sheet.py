@@ -6,8 +6,9 @@ scikit-learn and XGBoost of its day as well. One environment then serves both.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from trainshed.runtimes.contents import FOUNDATION, NCCL, SOURCES
 from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet

@@ -6,10 +6,10 @@ and last the checksum of all lines before.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.cli.text.moments import rfc3339
 from trainshed.core.units import Bytes, Nanos
@@ -25,8 +25,7 @@ class BackupUnusable(Exception):
     """It is no whole backup, or not for this version. The message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningJob:
+class RunningJob(Struct, frozen=True):
     """A job that was not over at the moment of the backup."""
 
     uid: int
@@ -34,8 +33,7 @@ class RunningJob:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """What a backup is of."""
 
     format: int
@@ -54,8 +52,7 @@ class Contents:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A file or a directory of a backup."""
 
     #: Relative, with `/`.
@@ -68,8 +65,7 @@ class Entry:
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sealed:
+class _Sealed(Struct, frozen=True):
     lines: int
     sha256: str
 

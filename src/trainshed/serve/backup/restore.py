@@ -7,11 +7,11 @@ import signal
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import click
+from msgspec import Struct
 
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.no_service import refuses_service
@@ -39,8 +39,7 @@ _SHOWN = 10
 """Jobs that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RestoredFile:
+class _RestoredFile(Struct, frozen=True):
     size: Bytes
     sha256: str
 

@@ -15,12 +15,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
+from msgspec import Struct, field
 
 from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE
@@ -53,8 +53,7 @@ _KEYS: Final = (KEY_FILE, "owner.token", "tokens.json")
 _TEMPORARY: Final = ".backup-"
 
 
-@dataclass(slots=True)
-class _Summary:
+class _Summary(Struct):
     entries: list[Entry] = field(default_factory=list[Entry])
     left_out: list[str] = field(default_factory=list[str])
     objects: int = 0

@@ -1,10 +1,12 @@
 """Makes the job of a local run from a CustomJob request, so that rules and defaults are those of a service.
 Pure."""
 
-import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.machines import machine_types
@@ -34,7 +36,7 @@ _OPTIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ProjectRegion:
     """Project and region of the job, from the settings."""
 
@@ -135,8 +137,8 @@ def specified(
     _check_secrets(pool.program.env, request.secrets)
     # A container's request cannot say that something is installed first; the program that comes of it can.
     uris = tuple(parcel.uri for parcel in pack.parcels)
-    program = dataclasses.replace(pool.program, package_uris=uris)
-    return dataclasses.replace(spec, pools=(dataclasses.replace(pool, program=program),))
+    program = replace(pool.program, package_uris=uris)
+    return replace(spec, pools=(replace(pool, program=program),))
 
 
 def job(uid: JobUid, place: ProjectRegion, spec: JobSpec, now: Nanos, node: str) -> Job:

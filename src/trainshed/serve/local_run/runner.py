@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from trainshed.buckets.local import LocalStore
 from trainshed.cli.text.printable import coloured

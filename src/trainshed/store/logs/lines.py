@@ -10,10 +10,10 @@ The service's own lines in a replica's log are NOTICE.
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.names import SERVICE, JobUid, ReplicaId
 from trainshed.core.units import Nanos
@@ -45,8 +45,7 @@ OrderKey = tuple[int, int, int, int, int]
 """(time, pool, index, attempt, line number): the one order of all lines of a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One line of a job's log."""
 
     uid: JobUid
@@ -84,8 +83,7 @@ class LogLine:
         return LogCursor(self.at, self.replica, self.attempt, self.n)
 
 
-@dataclass(frozen=True, slots=True)
-class LogCursor:
+class LogCursor(Struct, frozen=True):
     """The place of one line in the merged order; as text it is a page token."""
 
     at: Nanos
@@ -110,8 +108,7 @@ class LogCursor:
         return LogCursor(at, ReplicaId(pool, index), attempt, n)
 
 
-@dataclass(frozen=True, slots=True)
-class LogPage:
+class LogPage(Struct, frozen=True):
     """`next`: pass it as `after` for the following page; None if the log holds no more at this time."""
 
     lines: tuple[LogLine, ...]
@@ -137,8 +134,7 @@ def advanced(position: LogPosition, lines: tuple[LogLine, ...]) -> LogPosition:
     return moved
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one line of a program says."""
 
     severity: Severity

@@ -7,8 +7,9 @@ made of a range is kept a while for others who follow the same log. Blocks.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
@@ -30,8 +31,7 @@ Write = Callable[[StreamSource, bytes], Texts]
 """Makes texts of whole lines as they are stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     texts: Texts
     #: Bytes of the range.
     size: Bytes

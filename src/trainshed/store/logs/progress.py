@@ -2,10 +2,10 @@
 are, and what it has reported by itself (`trainshed.replica.endpoint.trainer_status`)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.streams import Segment
 from trainshed.core.units import Nanos
@@ -33,8 +33,7 @@ class Place(NamedTuple):
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Some lines of a log, oldest first."""
 
     #: (nanoseconds, text as it was printed).

@@ -7,10 +7,11 @@ one of the replicas.
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import TypeVar
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
@@ -129,8 +130,7 @@ class LogReader:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """One replica's log in one attempt, and its share in the order of all lines."""
 
     uid: JobUid
@@ -145,8 +145,7 @@ class _Source:
         return ((self.key(entry), entry) for entry in entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(Struct, frozen=True):
     start: int
     end: int | None
     after: OrderKey | None

@@ -5,11 +5,12 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 from typing import Final
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
@@ -33,8 +34,7 @@ SUMMED: Final = (
 Metric = float | tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """What was reported last by then: numbers, or numbers by rank. Counters count from the start of the
     incarnation."""
 
@@ -42,8 +42,7 @@ class Sample:
     metrics: Mapping[str, Metric]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaReduction:
+class ReplicaReduction(Struct, frozen=True):
     """The part of one replica: of the newest incarnation that has reported anything."""
 
     replica: ReplicaId

@@ -7,10 +7,10 @@ about ten small reads in a segment of any size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
@@ -43,8 +43,7 @@ def decoded(raw: bytes) -> Entry | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     start: int
     end: int
     entry: Entry

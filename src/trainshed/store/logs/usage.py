@@ -5,10 +5,10 @@ memory bytes.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
@@ -16,8 +16,7 @@ from trainshed.core.units import Bytes, Nanos
 from trainshed.store.logs.segments import contents
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLook:
+class GpuLook(Struct, frozen=True):
     """One GPU by then: seconds for which it was at work since the start, memory in use, in all, and at most.
     None: it does not tell."""
 
@@ -27,8 +26,7 @@ class GpuLook:
     peak: Bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """What a replica used by then."""
 
     #: Nanoseconds since the epoch.
@@ -45,8 +43,7 @@ class Look:
     moved: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """What was used between two looks; memory and disk as at the second one."""
 
     #: Of the second look; ns since the epoch.
@@ -63,8 +60,7 @@ class Point:
     moved: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Struct, frozen=True):
     """One incarnation."""
 
     incarnation: int
@@ -113,8 +109,7 @@ class Life:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaUsage:
+class ReplicaUsage(Struct, frozen=True):
     """All incarnations of a replica in one attempt, in their order."""
 
     replica: ReplicaId

@@ -4,10 +4,10 @@ store."""
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.names import JobUid
 from trainshed.store.port import StoreTooNew
@@ -17,8 +17,7 @@ from trainshed.store.sqlite.schema import newest
 from trainshed.store.sqlite.setting_aside import all_set_aside
 
 
-@dataclass(frozen=True, slots=True)
-class StoredWork:
+class StoredWork(Struct, frozen=True):
     """A work as far as its columns tell. `attempt`: its latest, None if the record does not tell."""
 
     uid: JobUid

@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import AlreadyExists, NotFound

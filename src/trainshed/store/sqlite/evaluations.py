@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from trainshed.core.errors import NotFound
 from trainshed.core.names import EvaluationName, ModelName

@@ -3,8 +3,9 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery

@@ -6,8 +6,9 @@ are gone through from the newest on, a bounded number at a time (ADR 74).
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final, assert_never
+
+from msgspec import Struct, field
 
 from trainshed.core.names import JobUid
 from trainshed.store.conditions import (
@@ -38,8 +39,7 @@ _OF_ANOTHER_TIME: Final = f"abs((uid >> {_UID_BITS}) - created / {_MILLISECOND})
 """As the index `works_of_another_time` has it, word for word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Narrowed:
+class Narrowed(Struct, frozen=True):
     """One step through a narrowed list."""
 
     #: Works that meet the condition, newest first; at most as many as were asked for.
@@ -78,16 +78,14 @@ def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) ->
     return Narrowed(uids, JobUid(lowest) if looked_at == MOST_LOOKED_AT else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Few:
+class _Few(Struct, frozen=True):
     """A statement that gives the uids of all works that can meet a condition, and how many."""
 
     sql: str
     count: int
 
 
-@dataclass(slots=True)
-class _Sql:
+class _Sql(Struct):
     """Conditions as SQL. Values are parameters, never text of a statement."""
 
     parameters: Parameters

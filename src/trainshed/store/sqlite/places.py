@@ -7,8 +7,9 @@ no further than it must. There are few: as many as locations and kinds in use.
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from trainshed.core.names import Api
 from trainshed.store.codec import WorkKind
@@ -27,8 +28,7 @@ _Place = tuple[str, str, str]
 """API, location and kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """All works of a list below the uid `:below`."""
 
     #: A statement that gives their uids, newest first; it takes a LIMIT.

@@ -3,8 +3,9 @@
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final, NoReturn
+
+from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
 from trainshed.core.names import StudyName

@@ -2,8 +2,9 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.tensorboards.records import BoardName, BoardResource, Level

@@ -12,8 +12,9 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
@@ -25,8 +26,7 @@ T = TypeVar("T")
 _MOST_IN_ONE_COMMIT = 512
 
 
-@dataclass(slots=True, eq=False)
-class _Command:
+class _Command(Struct, eq=False):
     """`outcome` is what the caller will be told: (result, None) or (None, error)."""
 
     what: str

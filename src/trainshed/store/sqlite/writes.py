@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.job.exits import JobError

@@ -9,10 +9,10 @@ import os
 import signal
 import struct
 import sys
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
@@ -34,8 +34,7 @@ class Kind(enum.Enum):
     MISSING = b"m"
 
 
-@dataclass(frozen=True, slots=True)
-class SuggestCall:
+class SuggestCall(Struct, frozen=True):
     """Asks for points of the algorithm that a study names."""
 
     #: Counts for the default algorithm.
@@ -47,8 +46,7 @@ class SuggestCall:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopCall:
+class StopCall(Struct, frozen=True):
     """Asks which trials, by number, the rule of `spec` stops early."""
 
     spec: StudySpec

@@ -11,10 +11,10 @@ choice (docs/choices.md).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
@@ -46,8 +46,7 @@ UNKNOWN_PART = 0.5
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Tangent:
+class Tangent(Struct, frozen=True):
     """The line through the recent half of a curve. `slope` is at least 0: the model is monotone."""
 
     x: float

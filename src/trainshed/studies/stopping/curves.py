@@ -4,7 +4,8 @@ What the three rules share. Pure, and without numpy.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.study.progress import objectives, score
 from trainshed.core.study.spec import Metric, Selection, StudySpec
@@ -13,8 +14,7 @@ from trainshed.studies.port import Curve, StoppingVerdict
 NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """The curve of one trial. Never empty."""
 
     number: int
@@ -32,8 +32,7 @@ class Line:
         return self.xs[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
+class Axes(Struct, frozen=True):
     """What stands on the two axes, and how it is put into words."""
 
     metric: Metric

@@ -11,10 +11,10 @@ whole spread: that stops few.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.special import stdtr
@@ -99,8 +99,7 @@ def chance_to_beat(best: float, own: Line, examples: Sequence[Line]) -> float:
     return predicted.blurred().above(best - float(curves[0, -1]))
 
 
-@dataclass(frozen=True, slots=True)
-class StudentT:
+class StudentT(Struct, frozen=True):
     """A prediction."""
 
     mean: float

@@ -1,9 +1,10 @@
 """Whether a trial is to be stopped early: the rule that the study names, asked."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, median
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from trainshed.core.study.spec import ConvexStopping, DecayCurveStopping, MedianStopping, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict

@@ -3,7 +3,8 @@ replica."""
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
@@ -19,8 +20,7 @@ from trainshed.testing.engine.clock import Clock
 Subject = tuple[JobUid, int, ReplicaId] | tuple[JobUid, int] | str
 
 
-@dataclass(frozen=True, slots=True)
-class Delays:
+class Delays(Struct, frozen=True):
     """`longest`: ns that news takes at most. `twice`: how likely it is told a second time."""
 
     longest: int = 0

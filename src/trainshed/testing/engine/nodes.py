@@ -1,7 +1,8 @@
 """The nodes of the simulated world: which of them answer, and what a service is told of that."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.engines.port import EngineUnavailable, Node, NodeChanged, NodeState
@@ -11,8 +12,7 @@ from trainshed.testing.engine.events import FaultyEventBus
 SECOND = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """How long things take, nanoseconds."""
 
     #: After which a silent node counts as gone.
@@ -24,8 +24,7 @@ class Times:
     start: int = SECOND // 2
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """A node. `reachable`: the service can speak with it. `since`: when that changed last."""
 
     node: Node

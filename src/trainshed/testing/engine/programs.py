@@ -5,8 +5,10 @@ program can be reached."""
 import enum
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
@@ -43,8 +45,7 @@ class OnTerm(enum.StrEnum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Struct, frozen=True):
     """`after` so many ns from its start a trial's program reports one metric at one step."""
 
     after: int
@@ -53,8 +54,7 @@ class Reports:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """What one incarnation's program does."""
 
     #: Nanoseconds; then it ends with `code`, or by `signal`, or of its memory limit.
@@ -79,8 +79,7 @@ class Script:
     reports: tuple[Reports, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Struct, frozen=True):
     """Which incarnation a script is asked for."""
 
     job_uid: JobUid
@@ -108,8 +107,7 @@ class Fate(enum.StrEnum):
     LOST = "LOST"
 
 
-@dataclass(slots=True)
-class Incarnation:
+class Incarnation(Struct):
     """One run of a replica's program."""
 
     number: int
@@ -148,8 +146,7 @@ class Incarnation:
         return self.fate in (Fate.STARTING, Fate.RUNNING)
 
 
-@dataclass(slots=True)
-class SimSlot:
+class SimSlot(Struct):
     """One replica's slot. `refused`: incarnations up to this one never start."""
 
     job_uid: JobUid

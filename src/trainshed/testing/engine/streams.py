@@ -4,7 +4,8 @@ node."""
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
@@ -13,8 +14,7 @@ from trainshed.core.units import Nanos
 from trainshed.testing.engine.programs import Reports
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """`n` counts from 0 per replica and attempt; `at`: ns, ascends strictly with it."""
 
     attempt: int

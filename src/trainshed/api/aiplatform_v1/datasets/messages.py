@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.datasets import wildcards

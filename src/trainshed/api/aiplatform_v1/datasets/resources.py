@@ -7,10 +7,10 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.datasets.messages import (

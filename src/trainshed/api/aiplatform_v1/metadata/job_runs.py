@@ -1,8 +1,9 @@
 """Runs of experiments that jobs belong to (facts/experiments#jobs)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import InvalidRequest, NotFound, Violation

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.calls.update_masks import read_update_mask
@@ -63,8 +64,7 @@ def view(node: Node) -> Message:
     return message
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFields:
+class NodeFields(Struct, frozen=True):
     """What a request says of a node, checked."""
 
     display_name: str

@@ -2,11 +2,11 @@
 fields only."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.metadata.filters import ORDERS, read_filter

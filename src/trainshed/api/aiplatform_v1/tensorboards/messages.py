@@ -3,10 +3,11 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.calls.update_masks import read_update_mask
@@ -22,8 +23,7 @@ MAX_PLUGIN_DATA: Final = 65_000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """How a level is called in messages, and what an update of it can change."""
 
     #: Of its message; the field of requests is the same in snake case.
