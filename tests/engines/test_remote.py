@@ -214,6 +214,43 @@ class TestRemote(Conformance):
         assert not stage.ends(uid, second, incarnation=2)
 
     @staged
+    async def test_who_waits_for_a_place_keeps_nobody_from_being_started_again(
+        self, stage: Stage
+    ) -> None:
+        """spec/failures#maintenance. Its node is lost, and no other one is free. What was held of it is given
+        back."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        here, there = await stage.nodes()
+        uid = stage.job()
+        await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
+        plans = [stage.plan(uid, FOREVER, replica) for replica in (PRIMARY, SECOND_REPLICA)]
+        await stage.engine.launch(plans)
+        for replica in (PRIMARY, SECOND_REPLICA):
+            await stage.started(uid, replica)
+        lab.withhold(there, withheld=True)
+        lab.refuse_steps(there, refused=True)
+        lab.end_agents(there)
+        await stage.end(uid, SECOND_REPLICA)
+        await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
+        await stage.end(uid)
+        waiting = [
+            SlotRequest(PRIMARY, hostname(uid, PRIMARY), here),
+            SlotRequest(SECOND_REPLICA, hostname(uid, SECOND_REPLICA), there, is_placed=False),
+        ]
+        slots = await stage.engine.allocate(uid, 1, waiting)
+        assert [slot.node for slot in slots] == [here, there]
+        await stage.engine.launch([stage.plan(uid, FOREVER, incarnation=2)])
+        await stage.started(uid, incarnation=2)
+        # There is room again: it goes on where it was.
+        lab.withhold(there, withheld=False)
+        lab.refuse_steps(there, refused=False)
+        await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=(here, there))
+        await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
+        await stage.started(uid, SECOND_REPLICA, incarnation=2)
+        assert not stage.ends(uid, incarnation=2)
+
+    @staged
     async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(
         self, stage: Stage
     ) -> None:

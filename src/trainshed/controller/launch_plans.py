@@ -75,6 +75,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
         launching.memory_limit(machine.memory_limit_bytes, job.memory_factor),
         machine.type,
         job.name.project_id,
+        is_placed=bool(replica.node),
     )
 
 

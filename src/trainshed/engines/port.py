@@ -119,6 +119,9 @@ class SlotRequest(Struct, frozen=True):
     project: str = ""
     #: Where programs that run look for it already, so that no other one will do; 0 = nowhere yet.
     port: int = 0
+    #: False: it has lost its place, and waits for another one. `node` is where it was; of a slot that it has,
+    #: only what others were told of it has to stay.
+    is_placed: bool = True
 
     @property
     def wanted(self) -> MachineWanted:

@@ -73,12 +73,15 @@ class Gang(Struct):
         return tuple((slot.hostname, slot.address) for slot in self.slots())
 
     def is_complete(self) -> bool:
-        """Every replica has a slot that its agent knows of, and one that is not gone."""
+        """Every replica that has a place has a slot that its agent knows of, and one that is not gone."""
         return all(
-            seat.slot is not None
-            and not seat.is_chosen
-            and (agent := self.agent(seat)) is not None
-            and not agent.is_gone
+            seat.is_vacant
+            or (
+                seat.slot is not None
+                and not seat.is_chosen
+                and (agent := self.agent(seat)) is not None
+                and not agent.is_gone
+            )
             for seat in self.record.seats
         )
 
@@ -134,6 +137,21 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
     return msgspec.structs.replace(record, seats=seats, parts=record.parts | {part: there})
 
 
+def vacated(gang: Gang, requests: Iterable[SlotRequest]) -> GangRecord:
+    """The record with the seats vacant that are asked for by who has lost its place, and others no more; the
+    same one if nothing of that changes. A seat without a slot stays: others have to be told of one."""
+    record = gang.record
+    for request in requests:
+        seat = record.seat(request.replica)
+        if seat is None or (seat.is_vacant is not request.is_placed):
+            continue
+        if request.is_placed or (seat.slot is not None and not gang.is_live(seat)):
+            record = record.with_seat(
+                msgspec.structs.replace(seat, is_vacant=not request.is_placed)
+            )
+    return record
+
+
 def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
     """Whether a request that names `node` wants the replica elsewhere. Until it is known where the cluster
     has put it, the wish is named again."""
@@ -182,7 +200,13 @@ def moved(
         part = places[request.replica]
         record = record.with_seat(
             msgspec.structs.replace(
-                seat, request=request, part=part, slot=None, is_chosen=False, wish=""
+                seat,
+                request=request,
+                part=part,
+                slot=None,
+                is_chosen=False,
+                wish="",
+                is_vacant=False,
             )
         )
     used = {seat.part for seat in record.seats}

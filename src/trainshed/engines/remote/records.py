@@ -40,6 +40,8 @@ class Seat(msgspec.Struct, frozen=True):
     port: int = 0
     #: The node that was asked for, of one whose node the cluster has chosen; "" = it has not.
     wish: str = ""
+    #: The replica has left it, and has no other place yet: no agent has to be there.
+    is_vacant: bool = False
 
 
 class GangRecord(msgspec.Struct, frozen=True):

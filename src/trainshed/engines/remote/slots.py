@@ -40,7 +40,15 @@ from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
 from trainshed.engines.remote.first_starter import FirstStarter
-from trainshed.engines.remote.gang import Gang, given, has_to_move, hold_name, moved, with_them
+from trainshed.engines.remote.gang import (
+    Gang,
+    given,
+    has_to_move,
+    hold_name,
+    moved,
+    vacated,
+    with_them,
+)
 from trainshed.engines.remote.kept_holds import KeptHolds
 from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.nodes import ClusterNodes
@@ -119,10 +127,13 @@ class SlotMaker:
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
         """Give those that are asked for on another node their place there. Raises EngineUnavailable,
         LaunchRejected."""
+        await self._vacate(gang, requests)
         moving = [
             request
             for request in requests
-            if (seat := gang.record.seat(request.replica)) and has_to_move(gang, seat, request.node)
+            if request.is_placed
+            and (seat := gang.record.seat(request.replica))
+            and has_to_move(gang, seat, request.node)
         ]
         if not moving:
             return
@@ -153,6 +164,21 @@ class SlotMaker:
                 gang.agents.pop(place(part, agent.node))
                 self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
             self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
+
+    async def _vacate(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
+        """Hold nothing more that only replicas have left which wait for a place, and wait for no agent
+        there."""
+        record = vacated(gang, requests)
+        if record is gang.record:
+            return
+        await self.stop_preparing(gang)
+        await self._attempts.write(gang, record)
+        taken = {place(seat.part, seat.request.node) for seat in record.seats if not seat.is_vacant}
+        left = [where for where in gang.agents if where not in taken]
+        for agent in [gang.agents.pop(where) for where in left]:
+            self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
+        for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
+            self._tasks.begin(self._give_back_later(record, part), "giving nodes back")
 
     async def slots(self, gang: Gang) -> tuple[Slot, ...]:
         """Of all of a gang, once it is known which they are, or are to be; waits for a while. Raises
@@ -371,7 +397,7 @@ class SlotMaker:
         missing: list[tuple[int, str]] = []
         # Nodes of a hold that all replicas have left, dead ones perhaps, need none.
         for part, node in dict.fromkeys(
-            (seat.part, seat.request.node) for seat in gang.record.seats
+            (seat.part, seat.request.node) for seat in gang.record.seats if not seat.is_vacant
         ):
             agent = gang.agents.get(place(part, node))
             if agent is None or agent.is_gone or agent.failure:
