@@ -138,25 +138,23 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
 
 
 def vacated(gang: Gang, requests: Iterable[SlotRequest]) -> GangRecord:
-    """The record with the seats vacant that are asked for by who has lost its place, and others no more; the
-    same one if nothing of that changes. A seat without a slot stays: others have to be told of one."""
+    """The record with the seats vacant of those who have lost their place; the same one if they are already.
+    Who has no slot keeps the seat: others have to be told of one."""
     record = gang.record
     for request in requests:
         seat = record.seat(request.replica)
-        if seat is None or (seat.is_vacant is not request.is_placed):
+        if request.is_placed or seat is None or seat.is_vacant:
             continue
-        if request.is_placed or (seat.slot is not None and not gang.is_live(seat)):
-            record = record.with_seat(
-                msgspec.structs.replace(seat, is_vacant=not request.is_placed)
-            )
+        if seat.slot is not None and not gang.is_live(seat):
+            record = record.with_seat(msgspec.structs.replace(seat, is_vacant=True))
     return record
 
 
 def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
-    """Whether a request that names `node` wants the replica elsewhere. Until it is known where the cluster
-    has put it, the wish is named again."""
+    """Whether a request that names `node` wants the replica elsewhere, or in what was given back. Until it is
+    known where the cluster has put it, the wish is named again."""
     is_wish = node == seat.wish and (not seat.launched or gang.is_live(seat))
-    return node != seat.request.node and not is_wish
+    return seat.is_vacant or (node != seat.request.node and not is_wish)
 
 
 def with_them(
