@@ -204,6 +204,13 @@ class KubernetesLab(Machines):
         """One of the hub's parts, by its command; or `kubelet.NODE`, `dockerd.NODE`."""
         self.kill(self._running.pop(part), number)
 
+    def pause(self, part: str) -> None:
+        """It hangs, until `resume`."""
+        os.killpg(self._running[part].pid, signal.SIGSTOP)
+
+    def resume(self, part: str) -> None:
+        os.killpg(self._running[part].pid, signal.SIGCONT)
+
     def start_kubelet(self, name: str) -> None:
         own = self.directory / name
         (own / "logs").mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,178 @@
+"""What befalls a cluster while a whole service has jobs on it: nodes that are cordoned, Pods that are
+deleted, Kubernetes' own processes that fail. In the end each job has succeeded, from its checkpoint."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.processes import new_mark
+from tests.e2e.running import Service, container_job, submit
+from tests.e2e.stories import PRIMARY, Story, story, telling, until
+from tests.kubernetes.lab import KubernetesLab
+from tests.kubernetes.whole import configure, service_on
+from tests.slurm.nodes import until as asked_until
+
+pytestmark = pytest.mark.kubernetes
+
+TRAINS = """
+import os, time
+from google.cloud import storage
+bucket = storage.Client().bucket('trainshed')
+kept, gate = bucket.blob({key!r}), bucket.blob({key!r} + '-gate')
+step = int(kept.download_as_bytes()) if kept.exists() else 0
+print('at', step, os.environ['HOSTNAME'], flush=True)
+while not gate.exists():
+    step += 1
+    kept.upload_from_string(str(step))
+    if step == 3:
+        print('trained', flush=True)
+    if step % 10 == 0:
+        print('step', step, flush=True)
+    time.sleep(0.1)
+"""
+"""Counts its steps in the bucket until the gate is open, and goes on from there."""
+
+
+class Site:
+    """A lab and the service on it."""
+
+    def __init__(self, lab: KubernetesLab, service: Service) -> None:
+        self.lab = lab
+        self.service = service
+        self._key = ""
+
+    def training(self) -> str:
+        """A job that has trained for a while; its id."""
+        job_id = self.submit()
+        until(self.service.follow(job_id, PRIMARY), "trained")
+        return job_id
+
+    def submit(self) -> str:
+        self._key = new_mark()
+        return submit(self.service, container_job(telling(TRAINS.format(key=self._key))))
+
+    def finished(self, job_id: str) -> Story:
+        """After the gate was opened."""
+        self.service.put("trainshed", f"{self._key}-gate", b"open")
+        told = story(self.service, job_id)
+        assert told.state == "SUCCEEDED", told.public
+        return told
+
+    def moved_on(self, job_id: str, seconds: float = 90) -> Story:
+        """The job went on from its checkpoint after its program had been lost once, with the same name."""
+        for view in self.service.watch(job_id, seconds):
+            if (
+                view["replicas"][0]["incarnation"] == 2
+                and view["replicas"][0]["state"] == "RUNNING"
+            ):
+                break
+        told = self.finished(job_id)
+        said = [line.split() for line in self.service.lines(job_id, PRIMARY) if line[:3] == "at "]
+        (_, first, host), (_, second, again) = said
+        assert int(first) == 0 < int(second) and host == again
+        assert told.begun == {PRIMARY: 2}
+        return told
+
+    def undisturbed(self, job_id: str) -> None:
+        told = self.finished(job_id)
+        assert told.begun == {PRIMARY: 1}
+        assert not told.verdicts
+
+    def node_of(self, job_id: str) -> str:
+        [replica] = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
+        return replica["node"]
+
+    def await_condition(self, node: str, condition: str) -> None:
+        for _ in asked_until(f"{node}: {condition}", 60):
+            views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
+            if next(one for one in views if one["name"] == node)["condition"] == condition:
+                return
+
+    def pods(self) -> list[dict[str, Any]]:
+        return self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
+
+
+@pytest.fixture(scope="module")
+def opened(
+    kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    config = configure(kubernetes_lab, tmp_path_factory.mktemp("faults") / "service", "grace = 2")
+    with service_on(kubernetes_lab, config) as service:
+        site = Site(kubernetes_lab, service)
+        yield site
+
+
+@pytest.fixture
+def site(opened: Site) -> Iterator[Site]:
+    yield opened
+    opened.lab.await_ready()
+    opened.lab.clear()
+    for node in opened.lab.nodes:
+        opened.await_condition(node, "READY")
+
+
+def nodes(told: Story) -> list[str]:
+    """On which it was started, one after the other."""
+    return [entry["details"]["node"] for entry in told.of_kind("replica_started")]
+
+
+def test_a_cordoned_node_is_maintenance(site: Site) -> None:
+    """SIGTERM and a grace, then on from the checkpoint on another node, with the same name."""
+    job_id = site.training()
+    node = site.node_of(job_id)
+    site.lab.kubectl("cordon", node)
+    told = site.moved_on(job_id)
+    first, second = nodes(told)
+    assert first == node != second
+    [asked] = told.of_kind("replica_asked_to_leave")
+    assert asked["message"] == f"{PRIMARY} is asked to leave {node}: it is cordoned."
+    [left, *_] = told.of_kind("replica_exited")
+    assert left["details"]["signal"] == signal.SIGTERM
+    assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
+
+
+def test_a_pod_that_somebody_deletes_is_followed_by_another(site: Site) -> None:
+    job_id = site.training()
+    [pod] = site.pods()
+    site.lab.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    told = site.moved_on(job_id)
+    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
+    assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
+
+
+MOVED_FOR_NOTHING = pytest.mark.xfail(
+    strict=True,
+    reason="docs/kubernetes.md, known faults: what runs on a node that is not heard of is moved",
+)
+
+
+@MOVED_FOR_NOTHING
+def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
+    """etcd hangs, the API server is killed: programs and their lines go on; what is submitted meanwhile
+    begins when it is back."""
+    job_id = site.training()
+    site.lab.pause("etcd")
+    site.lab.stop("kube-apiserver")
+    lines = site.service.follow(job_id, PRIMARY)
+    before = next(line for line in lines if line.startswith("step "))
+    assert next(line for line in lines if line.startswith("step ")) != before
+    waiting = submit(site.service, container_job("print('late')"))
+    site.lab.resume("etcd")
+    site.lab.start_api()
+    site.undisturbed(job_id)
+    assert story(site.service, waiting).state == "SUCCEEDED"
+
+
+@MOVED_FOR_NOTHING
+def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
+    """Its node is not heard of, takes nothing new, and what runs there runs on: its agent is heard."""
+    job_id = site.training()
+    node = site.node_of(job_id)
+    site.lab.stop(f"kubelet.{node}")
+    try:
+        site.await_condition(node, "GONE")
+        site.undisturbed(job_id)
+    finally:
+        site.lab.start_kubelet(node)

@@ -1,0 +1,44 @@
+"""A whole service on the lab: `trainshed up` on the real machine, replicas in Pods."""
+
+import contextlib
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.running import Service, running
+from tests.kubernetes.conformance_lab import lab_settings
+from tests.kubernetes.lab import KubernetesLab
+from tests.slurm.nodes import until
+
+LEASE = 12.0
+"""Seconds of silence after which an agent gives up."""
+MEMORY_MIB = 400
+"""Of a replica, whatever its machine type has."""
+_CACHE = "/tmp/trainshed-cache"
+"""On nodes: what Pods are sent, once for all."""
+
+
+def configure(lab: KubernetesLab, directory: Path, lines: str = "", **settings: Any) -> Path:
+    """The file of its settings, in a directory that is made. `lines`: of the top. `settings`: of
+    `[engines.kubernetes]`, besides what the lab asks for."""
+    directory.mkdir(parents=True)
+    own = {**lab_settings(lab), "lease": LEASE, "run_as": 0, "cache": _CACHE, **settings}
+    config = directory / "config.toml"
+    # Numbers, texts and truths of JSON are those of TOML.
+    table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in own.items())
+    config.write_text(
+        f'engine = "kubernetes"\nmemory_per_replica = {MEMORY_MIB}\n{lines}\n'
+        f"[engines.kubernetes]\n{table}\n"
+    )
+    return config
+
+
+@contextlib.contextmanager
+def service_on(lab: KubernetesLab, config: Path) -> Generator[Service]:
+    """One of those settings. In the end nothing of it is left in the cluster."""
+    with running(config.parent / "data", "--config", str(config)) as started:
+        yield started
+    for _ in until("the end of its Pods", 60):
+        if not lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]:
+            return
