@@ -15,10 +15,11 @@ from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.core.errors import AlreadyExists
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.lifecycle.states import AttemptState, JobState
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.datasets.port import DataRefused, DataUnwritten
-from trainshed.engines.port import LaunchRejected, SlotRequest, StartFailed
+from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest, StartFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 
 
@@ -427,6 +428,36 @@ def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) ->
             w.engine.ended[uid, 1, PRIMARY] = (1, exited(0))
             await w.crash()
             assert await w.engine.released.get() == (uid, 1)
+
+    asyncio.run(story())
+
+
+def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Path) -> None:
+    """Who is stopped and over already tells its end once more; the next attempt begins with the commit of the
+    others' ends."""
+
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            w.engine.ignore_stop = True
+            uid = await w.create(job(1, 2))
+            await w.state(uid, JobState.RUNNING)
+            w.engine.exit(uid, 1, PRIMARY, 139)
+            await w.until(uid, lambda found: found.phase is AttemptState.STOPPING)
+            before = await w.store.ledger.load(uid)
+            for told in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
+                if told is PRIMARY:
+                    incarnation, record = w.engine.ended[uid, 1, told]
+                    again = ReplicaExited(1, told, incarnation, record)
+                    w.engine.events.put_nowait(ReplicaReport(uid, again))
+                else:
+                    w.engine.exit(uid, 1, told, signal=15, stopped=True)
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            await w.until(uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING)
+            after = await w.store.ledger.load(uid)
+            assert before is not None and after is not None
+            # The ends, and the starts.
+            assert after.generation == before.generation + 2
 
     asyncio.run(story())
 

@@ -19,13 +19,18 @@ UID = JobUid(1)
 FIRST, SECOND = (ReplicaStarted(1, ReplicaId(0, number), 1, 1) for number in (0, 1))
 
 
+def replicas(count: int) -> set[ReplicaId]:
+    """So many of the pool of `FIRST` and `SECOND`."""
+    return {ReplicaId(0, number) for number in range(count)}
+
+
 class Taken:
     """What mailboxes hand on, of which so many are `expected` together."""
 
     def __init__(self, expected: int = 0) -> None:
         self.events: list[list[Event]] = []
         self.some = asyncio.Event()
-        self.mailboxes = Mailboxes(self._apply, lambda _, __: expected)
+        self.mailboxes = Mailboxes(self._apply, lambda _, __: replicas(expected))
 
     async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         self.events.append(list(mailbox.events))
@@ -50,6 +55,23 @@ def test_what_belongs_together_is_taken_in_as_soon_as_the_last_of_it_is_there() 
         await taken.nothing_yet()
         taken.mailboxes.add(UID, SECOND)
         assert await _in_time(taken) == [[FIRST, SECOND]]
+
+    asyncio.run(story())
+
+
+def test_what_is_told_twice_stands_for_nobody_else() -> None:
+    """Who is stopped and over already says so once more: the end of a second one is still waited for."""
+
+    async def story() -> None:
+        taken = Taken(expected=2)
+        taken.mailboxes.add(UID, FIRST)
+        await taken.nothing_yet()
+        taken.mailboxes.add(UID, FIRST)
+        taken.mailboxes.add(UID, ReplicaStarted(1, ReplicaId(1, 0), 1, 1))
+        await taken.nothing_yet()
+        taken.mailboxes.add(UID, SECOND)
+        (events,) = await _in_time(taken)
+        assert len(events) == 4
 
     asyncio.run(story())
 
@@ -115,7 +137,7 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
         stored.set()
 
     with caplog.at_level(logging.WARNING):
-        Mailboxes(apply, lambda uid, mailbox: 0).wake(JobUid(7))
+        Mailboxes(apply, lambda uid, mailbox: set()).wake(JobUid(7))
         await asyncio.wait_for(stored.wait(), 10)
     (record,) = caplog.records
     assert record.getMessage().startswith("job 7: the job store could not write: database or disk")
@@ -134,7 +156,7 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
         if sum(map(len, taken)) == len(told):
             all_taken.set()
 
-    subject = Mailboxes(apply, lambda uid, mailbox: 0)
+    subject = Mailboxes(apply, lambda uid, mailbox: set())
     for event in told:
         subject.add(JobUid(7), event)
     await asyncio.wait_for(all_taken.wait(), 10)
@@ -143,14 +165,14 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
 
 
 @pytest.mark.parametrize(
-    ("replicas", "taken"),
+    ("expected", "taken"),
     [
         pytest.param(3, [(0.024, 3)], id="all have come"),
         pytest.param(4, [(0.05, 3)], id="one is late"),
     ],
 )
 def test_the_starts_of_a_gang_are_taken_in_together(
-    replicas: int, taken: list[tuple[float, int]]
+    expected: int, taken: list[tuple[float, int]]
 ) -> None:
     """Each taking in is a commit, and competes with the programs that are starting."""
     found: list[tuple[float, int]] = []
@@ -162,9 +184,9 @@ def test_the_starts_of_a_gang_are_taken_in_together(
         async def apply(uid: JobUid, mailbox: Mailbox) -> None:
             found.append((round(loop.time() - begin, 3), len(mailbox.events)))
 
-        subject = Mailboxes(apply, lambda uid, mailbox: replicas)
+        subject = Mailboxes(apply, lambda uid, mailbox: replicas(expected))
         for index in range(3):
-            subject.add(JobUid(7), ReplicaLost(1, ReplicaId(1, index), 1, "gone"))
+            subject.add(JobUid(7), ReplicaLost(1, ReplicaId(0, index), 1, "gone"))
             await asyncio.sleep(0.012)
         await asyncio.gather(*subject.close())
 

@@ -2,8 +2,10 @@
 
 import asyncio
 
+from tests.sim import virtual
 from trainshed.core.names import JobUid
 from trainshed.store.notices import Notices
+from trainshed.testing.engine.clock import Clock
 
 UID, OTHER = JobUid(1), JobUid(2)
 
@@ -46,3 +48,24 @@ def test_jobs_that_nobody_forgets_take_a_bounded_room() -> None:
         notices.publish(JobUid(uid))
         assert notices.count(JobUid(uid)) > seen
         assert len(notices) <= 10
+
+
+def test_news_that_can_wait_is_told_once_in_a_moment_and_at_once_if_something_cannot() -> None:
+    async def story() -> None:
+        notices = Notices()
+        seen = notices.count(UID)
+        notices.publish_soon(UID)
+        notices.publish_soon(UID)
+        assert notices.count(UID) == seen
+        assert await notices.wait_beyond(UID, seen, patience=60)
+        seen = notices.count(UID)
+        notices.publish_soon(UID)
+        notices.publish(UID)
+        seen = notices.count(UID)
+        # What was about to be told was told with the other, and of what is forgotten nothing is.
+        notices.publish_soon(OTHER)
+        notices.forget(OTHER)
+        assert not await notices.wait_beyond(UID, seen, patience=0.1)
+        assert len(notices) == 1
+
+    virtual.run(Clock(0), story(), [])

@@ -256,7 +256,13 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
 
 
 async def _start(ports: Ports, job: Job, instruction: StartReplicas) -> None:
-    await begin_log(ports, job)
+    # Beside the start: a program takes longer to its first line than this does.
+    beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
+    await _launch(ports, job, instruction)
+    await beginning
+
+
+async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     prepared = await prepared_runtimes(ports, job, instruction.attempt)
     packages = await reduction_directory(ports, job)
     await _release_before(ports.engine, job.uid, instruction.attempt)

@@ -48,7 +48,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
@@ -334,7 +334,7 @@ class Controller:
         else:
             assert isinstance(admitted.job, Job)
             tracked.live = LiveJob(admitted.job, generation=1)
-            self._notices.publish(uid)
+            self._notices.publish_soon(uid)
             self._count(job, admitted.job)
             self._go_on(tracked)
         self._mailboxes.release(uid)
@@ -390,19 +390,19 @@ class Controller:
             others = (d for d in deadlines(job) if not isinstance(d.event, CheckpointDue))
             self._alarms.set(uid, tuple(others))
 
-    def _expected(self, uid: JobUid, mailbox: Mailbox) -> int:
-        """How many replicas of a gang are to start, or of one that is stopped to end; 0 if something else, or
-        nothing, came in."""
+    def _expected(self, uid: JobUid, mailbox: Mailbox) -> set[ReplicaId]:
+        """The replicas of a gang that are to start, or of one that is stopped to end: those that are over are
+        told once more by who is stopped. None if something else, or nothing, came in."""
         tracked = self._tracked.get(uid)
         if tracked is None or mailbox.reload or not mailbox.events:
-            return 0
+            return set()
         job, kinds = tracked.live.job, {type(event) for event in mailbox.events}
         if job.phase is AttemptState.STOPPING and kinds <= {ReplicaExited, ReplicaLost}:
-            return sum(not replica.state.is_over for replica in job.replicas)
+            return {replica.id for replica in job.replicas if not replica.state.is_over}
         if job.phase is not AttemptState.STOPPING and kinds == {ReplicaStarted}:
             waiting = (r for r in job.replicas if r.state is ReplicaState.WAITING)
-            return sum(not replica.not_before for replica in waiting)
-        return 0
+            return {replica.id for replica in waiting if not replica.not_before}
+        return set()
 
     async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         tracked = self._tracked.get(uid)
@@ -464,7 +464,10 @@ class Controller:
         generation = await self._ledger.commit(self._epoch, commit)
         if self._outbox is not None and commit.notifications:
             self._outbox.wake()
-        self._notices.publish(commit.job.uid)
+        if commit.job.state.is_final:
+            self._notices.publish(commit.job.uid)
+        else:
+            self._notices.publish_soon(commit.job.uid)
         return generation
 
     async def _abandon(self, tracked: _Tracked) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import keep
 from trainshed.store.port import StaleCommit
@@ -43,21 +43,21 @@ class Mailbox:
     events: list[Event] = field(default_factory=list[Event])
     #: The stored job may have changed: it is loaded again.
     reload: bool = False
-    #: So many events are waited for, as far as they are such as come from all of a gang; 0 = nobody waits.
-    awaited: int = 0
-    #: Set when all of them have come in, or something else has.
+    #: Replicas from which an event is waited for, of those kinds that come from all of a gang.
+    awaited: set[ReplicaId] = field(default_factory=set[ReplicaId])
+    #: Set when all of them have told theirs, or something else has come in.
     is_complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Mailboxes:
     """`apply`: takes in what came for a job; StaleCommit means that it is to be applied to the job as it is
-    then. `expected`: how many events like these, which come from all of a gang, come in soon; 0 = they are of
-    other kinds."""
+    then. `expected`: the replicas of which events like these, which come from all of a gang, come in soon, or
+    have come in; none = they are of other kinds."""
 
     def __init__(
         self,
         apply: Callable[[JobUid, Mailbox], Awaitable[None]],
-        expected: Callable[[JobUid, Mailbox], int],
+        expected: Callable[[JobUid, Mailbox], set[ReplicaId]],
     ) -> None:
         self._apply = apply
         self._expected = expected
@@ -82,7 +82,9 @@ class Mailboxes:
         """Something happened to a job."""
         mailbox = self._mailboxes[uid]
         mailbox.events.append(event)
-        if len(mailbox.events) >= mailbox.awaited or not isinstance(event, _OF_A_GANG):
+        if isinstance(event, _OF_A_GANG):
+            mailbox.awaited.discard(event.replica)
+        if not mailbox.awaited or not isinstance(event, _OF_A_GANG):
             mailbox.is_complete.set()
         self._ensure_busy(uid)
 
@@ -142,13 +144,14 @@ class Mailboxes:
 
     async def _gather(self, uid: JobUid) -> None:
         mailbox = self._mailboxes[uid]
-        mailbox.awaited = self._expected(uid, mailbox)
-        if len(mailbox.events) < mailbox.awaited:
+        told = {event.replica for event in mailbox.events if isinstance(event, _OF_A_GANG)}
+        mailbox.awaited = self._expected(uid, mailbox) - told
+        if mailbox.awaited:
             mailbox.is_complete.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GATHER):
                     await mailbox.is_complete.wait()
-        mailbox.awaited = 0
+        mailbox.awaited = set()
 
     def _take(self, uid: JobUid) -> Mailbox:
         """What came in, or as much of it as is taken in at once; the rest stays."""

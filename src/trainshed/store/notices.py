@@ -10,6 +10,8 @@ from collections import defaultdict
 from trainshed.core.names import JobUid
 
 _LIMIT = 10_000
+_SOON = 0.01
+"""Seconds after which news that can wait is told: a start that follows from it is handed on by then."""
 
 
 class Notices:
@@ -25,6 +27,8 @@ class Notices:
         self._forgotten = 0
         self._waiters: defaultdict[JobUid, set[asyncio.Future[None]]] = defaultdict(set)
         self._waiters_for_any: set[asyncio.Future[None]] = set()
+        #: News that is about to be told.
+        self._soon: dict[JobUid, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         """Of how many jobs a number is kept."""
@@ -41,6 +45,7 @@ class Notices:
 
     def publish(self, uid: JobUid) -> None:
         """There is news: a state, a timeline entry or log lines can be read now."""
+        self._withdraw(uid)
         if len(self._numbers) >= self._limit and uid not in self._numbers:
             self._forgotten = self._latest
             self._numbers.clear()
@@ -54,6 +59,13 @@ class Notices:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters_for_any.clear()
+
+    def publish_soon(self, uid: JobUid) -> None:
+        """As `publish`, in a moment, and once for all such news until then: who looks takes the loop from
+        whoever acts on it."""
+        if uid not in self._soon:
+            loop = asyncio.get_running_loop()
+            self._soon[uid] = loop.call_later(_SOON, self.publish, uid)
 
     async def wait_beyond(self, uid: JobUid, count: int, patience: float) -> bool:
         """Wait until there is news beyond `count`, at most `patience` seconds; False if there was none.
@@ -90,7 +102,12 @@ class Notices:
     def forget(self, uid: JobUid) -> None:
         """The job is over: keep nothing of it. Who looks away at this moment still learns of its last
         news."""
+        self._withdraw(uid)
         self._forgotten = max(self._forgotten, self._numbers.pop(uid, 0))
+
+    def _withdraw(self, uid: JobUid) -> None:
+        if (soon := self._soon.pop(uid, None)) is not None:
+            soon.cancel()
 
     def _discard(self, uid: JobUid, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters.get(uid)
