@@ -19,10 +19,16 @@ class Arrived(NamedTuple):
 
 
 class ScriptedReducer:
-    """`buffer`: bytes that the system takes from either side before it says no; 0: its own choice."""
+    """`buffer`: bytes that the system takes from either side before it says no; 0: its own choice. `tcp`: a
+    connection over the loopback, in place of a pair of sockets."""
 
-    def __init__(self, buffer: int = 0) -> None:
-        self.worker, self.own = socket.socketpair()
+    def __init__(self, buffer: int = 0, *, tcp: bool = False) -> None:
+        if tcp:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                self.worker = socket.create_connection(listener.getsockname())
+                self.own, _ = listener.accept()
+        else:
+            self.worker, self.own = socket.socketpair()
         for end in (self.worker, self.own):
             if buffer:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)

@@ -62,8 +62,8 @@ def make(kind_of: Make) -> Iterator[Make]:
 def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
     made: list[ScriptedReducer] = []
 
-    def one(buffer: int = 0) -> ScriptedReducer:
-        made.append(ScriptedReducer(buffer))
+    def one(buffer: int = 0, *, tcp: bool = False) -> ScriptedReducer:
+        made.append(ScriptedReducer(buffer, tcp=tcp))
         return made[-1]
 
     yield one
@@ -283,6 +283,32 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     run_until(transfer, [again], lambda _: again.arrived)
     again.own.send(result(0, 1, b"sums" * 250))
     assert run_until(transfer, [again], len) == [Result(1, 1)]
+
+
+def test_a_result_that_comes_in_parts_is_taken_whole(make: Make, reducers: Reducers) -> None:
+    """spec/reduction#losses: over TCP, where the system may tell of a result when all of it is there; until
+    then the tensor is the rank's own input, and the end of the connection is noticed at once."""
+    transfer, reducer = make(1, PLENTY), reducers(tcp=True)
+    attach(transfer, 0, reducer)
+    data = [bytearray(b"mine" * 20_000) for _ in range(3)]
+    for index, each in enumerate(data):
+        transfer.push(0, chunk(0, index, each))
+    run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
+    first, second = (result(0, index, b"sums" * 20_000) for index in range(2))
+    reducer.own.setblocking(True)
+    reducer.own.sendall(first[:50_000])
+    for _ in range(3):
+        assert transfer.run(0.03) == []
+        assert data[0] == b"mine" * 20_000
+    reducer.own.sendall(first[50_000:])
+    assert run_until(transfer, [], len) == [Result(0, 0)]
+    assert data[0] == b"sums" * 20_000
+    reducer.own.sendall(second[:50_000])
+    reducer.own.close()
+    begun = time.monotonic()
+    assert run_until(transfer, [], len) == [Lost(0, "the connection was closed by the reducer")]
+    assert time.monotonic() - begun < PATIENCE / 2
+    assert data[1] == b"mine" * 20_000
 
 
 def test_detached_lanes_are_left_alone(make: Make, reducers: Reducers) -> None:

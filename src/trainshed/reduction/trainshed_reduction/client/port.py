@@ -110,7 +110,8 @@ class Transfer(Protocol):
     Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond
     what came back, but for a chunk on each lane that has none under way: else ranks whose credit is used up
     on different lanes would wait for each other. A result is received whole into a buffer of its own and then
-    copied to its target, so that a broken connection never leaves half of one in a tensor. Fills in
+    copied to its target, or read straight into that if the system has all of it, so that a broken connection
+    never leaves half of one in a tensor. Fills in
     `acknowledged` when a header is sent: up to which position of the lane all results are here, frames
     without a target included (they have theirs; no RESULT comes for them, no credit is taken by them).
     """

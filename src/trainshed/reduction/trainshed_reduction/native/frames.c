@@ -5,12 +5,15 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
 
 /* Bytes of a payload that are worth waking up for: a shaped link brings a few segments at a time. */
 #define BATCH (128 << 10)
+/* Bytes of a payload that a system keeps for us until all of it is there. */
+#define WHOLE (256 << 10)
 
 static uint32_t limits[LAST_KIND + 1];
 
@@ -71,16 +74,31 @@ bool report_is_full(const struct report *report)
     return report->capacity - report->filled < 2 || report->text_room - report->text_used < 2 * (HEADER + TEXT);
 }
 
-/* Never waits for more than what has begun to come still lacks: whatever follows may be long in coming. A system that
- * cannot do this wakes up more often. */
+/* A system that cannot do this wakes up more often. */
+static void wake_at(struct incoming *in, int handle, size_t bytes)
+{
+    int wakes_at = (int)bytes;
+    if (in->wakes_at != bytes) {
+        in->wakes_at = (uint32_t)bytes;
+        setsockopt(handle, SOL_SOCKET, SO_RCVLOWAT, &wakes_at, sizeof wakes_at);
+    }
+}
+
+/* Never waits for more than what has begun to come still lacks: whatever follows may be long in coming. */
 static void wait_for_more(struct incoming *in, int handle)
 {
     size_t lacks = in->got < HEADER ? HEADER - in->got : HEADER + in->header.nbytes - in->got;
-    int wakes_at = lacks < BATCH ? (int)lacks : BATCH;
-    if ((uint32_t)wakes_at != in->wakes_at) {
-        in->wakes_at = (uint32_t)wakes_at;
-        setsockopt(handle, SOL_SOCKET, SO_RCVLOWAT, &wakes_at, sizeof wakes_at);
-    }
+    wake_at(in, handle, lacks < BATCH ? lacks : BATCH);
+}
+
+bool incoming_is_whole(struct incoming *in, int handle)
+{
+    int there = 0;
+    if (ioctl(handle, FIONREAD, &there) == 0 && there >= 0 && (uint32_t)there >= in->header.nbytes)
+        return true;
+    if (in->header.nbytes <= WHOLE)
+        wake_at(in, handle, in->header.nbytes);
+    return false;
 }
 
 ssize_t incoming_read(struct incoming *in, int handle, frame_step begin, frame_step end, void *whose)

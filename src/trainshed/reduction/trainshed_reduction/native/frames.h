@@ -65,6 +65,10 @@ typedef bool (*frame_step)(void *whose);
  * below 0: -errno, of which -EAGAIN says that nothing is there. */
 ssize_t incoming_read(struct incoming *incoming, int handle, frame_step begin, frame_step end, void *whose);
 
+/* Whether the whole payload, of which nothing was read yet, is there, so that reading it once reads it all. If not, the
+ * system tells of it when it is, unless it is too long for that. */
+bool incoming_is_whole(struct incoming *incoming, int handle);
+
 /* Whether it is a chunk of an operation, and as long as it says there. */
 bool is_chunk(const struct header *header);
 /* Whether it is a kind of frame that carries no chunk, and no longer than such a one may be. */
@@ -75,6 +79,7 @@ uint32_t width_of(int dtype);
 
 /* Seconds, as Python's time.monotonic. */
 double now(void);
+#define NEVER 1e300
 
 static inline double least(double a, double b)
 {

@@ -48,8 +48,10 @@ void lane_detach(struct transfer *t, struct lane *lane)
     t->outstanding -= lane->outstanding;
     lane->outstanding = 0;
     lane->offset = 0;
-    free(lane->incoming.payload);
     lane->incoming = (struct incoming){0};
+    lane->whole_by = 0;
+    free(lane->scratch);
+    lane->scratch = NULL;
     lane->scratch_room = 0;
 }
 

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import struct
 import threading
 from ctypes import (
     POINTER,
@@ -49,6 +50,8 @@ SOURCES = (
     "sums.c",
     "transfer.c",
 )
+EVENT = struct.Struct("=iiQQII")
+"""kind, lane or slot, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
 ABI = 4
 """What native.h calls TRAINSHED_ABI."""
 

@@ -1,13 +1,23 @@
 /* From the sockets into the targets. */
 
+#define _GNU_SOURCE
 #include "transfer.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(POLLRDHUP)
+#define ENDED POLLRDHUP
+#else
+#define ENDED 0 /* POLLHUP and POLLERR are told in any case. */
+#endif
+
 /* Reads from one lane until others have their turn. */
 #define TURN 8
+/* Seconds until a result is read in parts: a system whose buffers are small cannot hold all of it. */
+#define PATIENCE 0.05
 
 /* What one call of incoming_read is for. */
 struct reading {
@@ -41,16 +51,43 @@ static bool begin(void *whose)
         lane_detach(t, lane);
         return false;
     }
-    if (in->nbytes > lane->scratch_room) {
-        uint8_t *grown = realloc(lane->incoming.payload, in->nbytes);
-        if (!grown) {
-            lane_lose(t, lane, ENOMEM);
-            return false;
-        }
-        lane->incoming.payload = grown;
-        lane->scratch_room = in->nbytes;
-    }
+    lane->whole_by = 0;
+    lane->incoming.payload = NULL;
     return true;
+}
+
+/* Whether nothing will come any more: of that the system tells once. */
+static bool has_ended(int handle)
+{
+    struct pollfd one = {.fd = handle, .events = ENDED};
+    return poll(&one, 1, 0) > 0;
+}
+
+/* Where the payload goes: into the target only if it is here to the last byte. Else into a buffer of the lane's, for a
+ * connection that breaks must not leave half a result where the rank's own input stands, which is then sent again.
+ * 0; or an errno, EAGAIN: it is worth waiting for the rest. */
+static int take_place(struct lane *lane)
+{
+    uint32_t nbytes = lane->incoming.header.nbytes;
+    if (lane->incoming.header.kind == RESULT) {
+        if (incoming_is_whole(&lane->incoming, lane->handle)) {
+            lane->incoming.payload = frame_at(lane, lane->due)->target;
+            return 0;
+        }
+        if (!lane->whole_by && !has_ended(lane->handle)) {
+            lane->whole_by = now() + PATIENCE;
+            return EAGAIN;
+        }
+    }
+    if (nbytes > lane->scratch_room) {
+        uint8_t *grown = realloc(lane->scratch, nbytes);
+        if (!grown)
+            return ENOMEM;
+        lane->scratch = grown;
+        lane->scratch_room = nbytes;
+    }
+    lane->incoming.payload = lane->scratch;
+    return 0;
 }
 
 /* A whole frame is in. */
@@ -61,7 +98,8 @@ static bool deliver(void *whose)
     struct lane *lane = reading->lane;
     const struct header *in = &lane->incoming.header;
     if (in->kind == RESULT) {
-        memcpy(frame_at(lane, lane->due)->target, lane->incoming.payload, in->nbytes);
+        if (lane->incoming.payload == lane->scratch)
+            memcpy(frame_at(lane, lane->due)->target, lane->scratch, in->nbytes);
         lane->outstanding -= in->nbytes;
         t->outstanding -= in->nbytes;
         tell(t, EVENT_RESULT, lane, lane->due)->acknowledged = in->acknowledged;
@@ -72,7 +110,8 @@ static bool deliver(void *whose)
     } else {
         struct event *event = tell(t, EVENT_MESSAGE, lane, 0);
         report_text(&t->report, event, in, HEADER);
-        report_text(&t->report, event, lane->incoming.payload, in->nbytes);
+        if (in->nbytes)
+            report_text(&t->report, event, lane->scratch, in->nbytes);
     }
     return true;
 }
@@ -81,7 +120,9 @@ static bool deliver(void *whose)
 static bool receive(struct transfer *t, struct lane *lane)
 {
     struct reading reading = {t, lane};
-    ssize_t done = incoming_read(&lane->incoming, lane->handle, begin, deliver, &reading);
+    ssize_t done = lane->incoming.got == HEADER && !lane->incoming.payload ? -take_place(lane) : 0;
+    if (!done)
+        done = incoming_read(&lane->incoming, lane->handle, begin, deliver, &reading);
     if (done > 0)
         return true;
     if (done < 0 && done != -EAGAIN) {
@@ -93,6 +134,20 @@ static bool receive(struct transfer *t, struct lane *lane)
         poller_again(&t->poller, index_of(t, lane), true, false);
     }
     return false;
+}
+
+double await_whole(struct transfer *t)
+{
+    double first = NEVER;
+    for (uint32_t i = 0; i < t->count; i++) {
+        struct lane *lane = &t->lanes[i];
+        bool awaits = lane->whole_by && !lane->readable && !lane->incoming.payload;
+        if (lane->handle < 0 || !awaits)
+            continue;
+        lane->readable = now() >= lane->whole_by;
+        first = least(first, lane->whole_by);
+    }
+    return first;
 }
 
 bool receive_all(struct transfer *t)

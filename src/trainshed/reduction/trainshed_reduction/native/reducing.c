@@ -17,7 +17,6 @@
 #define AT_ONCE 64
 /* Whoever counts wants to hear of traffic after so long. */
 #define SECOND 1.0
-#define FOREVER 1e300
 
 #if defined(__linux__) && !defined(TRAINSHED_PORTABLE)
 
@@ -233,7 +232,7 @@ EXPORT int reducer_tell(struct reducer *r, uint32_t slot, const uint8_t *frame)
 EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, int capacity, char *text,
                        size_t text_room)
 {
-    double until = seconds < 0 ? FOREVER : now() + seconds, told = FOREVER;
+    double until = seconds < 0 ? NEVER : now() + seconds, told = NEVER;
     r->report = (struct report){.events = events, .capacity = capacity, .text = text, .text_room = text_room};
     for (;;) {
         uint64_t before = r->numbers.received + r->numbers.sent;
@@ -249,7 +248,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
                 break; /* Who is due again comes after the sockets were asked. */
         }
         double at = now();
-        if (told == FOREVER && r->numbers.received + r->numbers.sent != before)
+        if (told == NEVER && r->numbers.received + r->numbers.sent != before)
             told = at + SECOND;
         if (elsewhere || r->report.filled || at >= least(until, told))
             return r->report.filled;

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction import wire
-from trainshed_reduction.native.library import Library
+from trainshed_reduction.native.library import EVENT, Library
 from trainshed_reduction.reducer.peers import Lost, Message, Odd
 from trainshed_reduction.reducer.rows import Progress, Seen, Shape
 
-_EVENT = struct.Struct("=iiQQII")
-"""kind, lane, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
 _MESSAGE, _LOST = 2, 3
 _EVENTS = 64
 _TEXT = 256 << 10
@@ -126,7 +123,7 @@ class NativeReducer:
         self.members: Dict[int, NativeMember] = {}
         """By slot."""
         self._run = library.unlocked.reducer_run
-        self._events = ctypes.create_string_buffer(_EVENTS * _EVENT.size)
+        self._events = ctypes.create_string_buffer(_EVENTS * EVENT.size)
         self._text = ctypes.create_string_buffer(_TEXT)
 
     @staticmethod
@@ -146,8 +143,8 @@ class NativeReducer:
         count = self._run(self.handle, patience, self._events, _EVENTS, self._text, _TEXT)
         events: List[object] = []
         texts = memoryview(self._text)
-        records = memoryview(self._events)[: count * _EVENT.size]
-        for kind, slot, _, _, offset, size in _EVENT.iter_unpack(records):
+        records = memoryview(self._events)[: count * EVENT.size]
+        for kind, slot, _, _, offset, size in EVENT.iter_unpack(records):
             key = self.members[slot].key
             text = bytes(texts[offset : offset + size])
             if kind == _LOST:

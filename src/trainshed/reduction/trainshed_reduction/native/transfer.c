@@ -23,7 +23,7 @@ EXPORT void transfer_free(struct transfer *t)
         return;
     for (uint32_t i = 0; i < t->count; i++) {
         free(t->lanes[i].frames);
-        free(t->lanes[i].incoming.payload);
+        free(t->lanes[i].scratch);
     }
     poller_close(&t->poller);
     free(t->lanes);
@@ -119,13 +119,14 @@ EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events
     t->urgent = false;
     for (;;) {
         struct ready ready[AT_ONCE];
-        double left = moved ? 0 : least(until - now(), 60);
+        double left = moved ? 0 : least(least(until, await_whole(t)) - now(), 60);
         int found = poller_wait(&t->poller, left > 0 ? (int)(left * 1000) + 1 : 0, ready, &woken);
         for (int i = 0; i < found; i++) {
             struct lane *lane = &t->lanes[ready[i].index];
             lane->readable |= ready[i].readable;
             lane->writable |= ready[i].writable && !lane->broken;
         }
+        await_whole(t);
         moved = send_all(t);
         moved |= receive_all(t);
         bool first = t->report.filled && until == deadline;

@@ -24,7 +24,9 @@ struct lane {
     uint64_t first, sent, due, pushed;
     size_t offset;        /* of the frame at `sent`, its header included */
     uint64_t outstanding; /* bytes of frames that have begun and whose results are due */
-    struct incoming incoming; /* its payload is the lane's scratch */
+    struct incoming incoming;
+    double whole_by; /* how long the whole of the incoming result is waited for; 0: it is not */
+    uint8_t *scratch;
     size_t scratch_room;
 };
 
@@ -68,6 +70,9 @@ void lane_lose(struct transfer *t, struct lane *lane, int error);
 struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position);
 
 /* ---- receiving.c, sending.c: whether anything moved ---- */
+
+/* Until when the next lane waits for the whole of a result; those whose time is over become readable. */
+double await_whole(struct transfer *t);
 
 bool receive_all(struct transfer *t);
 bool send_all(struct transfer *t);

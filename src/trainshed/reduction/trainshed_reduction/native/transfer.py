@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import threading
 from collections import deque
 from typing import Deque, List, Set, Tuple
@@ -13,11 +12,9 @@ import numpy as np
 
 from trainshed_reduction import wire
 from trainshed_reduction.client.port import Frame, Lost, Message, Result
-from trainshed_reduction.native.library import Library
+from trainshed_reduction.native.library import EVENT, Library
 from trainshed_reduction.wire import Kind
 
-_EVENT = struct.Struct("=iiQQII")
-"""kind, lane, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
 _RESULT, _MESSAGE, _LOST, _MALFORMED = 1, 2, 3, 4
 _EVENTS = 1024
 _TEXT = 32 << 10
@@ -57,7 +54,7 @@ class NativeTransfer:
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
         self._lanes = [_Lane() for _ in range(lanes)]
-        self._events = ctypes.create_string_buffer(_EVENTS * _EVENT.size)
+        self._events = ctypes.create_string_buffer(_EVENTS * EVENT.size)
         self._text = ctypes.create_string_buffer(_TEXT)
         self._records = memoryview(self._events).cast("B")
         self._texts = memoryview(self._text).cast("B")
@@ -105,7 +102,7 @@ class NativeTransfer:
         events: List[object] = []
         told: Set[int] = set()
         record: Tuple[int, int, int, int, int, int]
-        for record in _EVENT.iter_unpack(self._records[: count * _EVENT.size]):
+        for record in EVENT.iter_unpack(self._records[: count * EVENT.size]):
             kind, lane, position, acknowledged, offset, size = record
             told.add(lane)
             if kind == _RESULT:
