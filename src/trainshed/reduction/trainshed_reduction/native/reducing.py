@@ -75,6 +75,7 @@ class NativeGroup:
         self._world = world
         self._handle = home.functions.reducer_begin(world, head, operation, ordinal)
         self._members: List[NativeMember] = []
+        self._last = progress
         if not self._handle:
             raise MemoryError("no memory for a group")
 
@@ -96,15 +97,22 @@ class NativeGroup:
         """It has parted."""
         self._members.remove(member)
         if not self._members:
+            self._last = self.progress()
             self._home.functions.reducer_end(self._home.handle, self._handle)
+            self._handle = None
 
     def progress(self) -> Progress:
+        """As it was last, if all have parted."""
+        if self._handle is None:
+            return self._last
         state = (ctypes.c_int64 * 4)()
         self._home.functions.reducer_group(self._handle, state)
         return Progress(*state)
 
     def seen(self, position: int) -> Optional[Seen]:
         """None: nothing has come for it."""
+        if self._handle is None:
+            return None
         header = ctypes.create_string_buffer(_HEADER)
         since = ctypes.c_double()
         ranks = (ctypes.c_uint16 * self._world)()
