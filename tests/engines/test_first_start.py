@@ -7,7 +7,9 @@ import os
 import select
 import socket
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +19,7 @@ from tests.engines.remote_lab import RemoteLab
 from tests.engines.test_remote import free_port
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.conformance.suite import FOREVER, Conformance
@@ -27,7 +29,9 @@ from trainshed.engines.remote import opening
 from trainshed.engines.remote.credentials import Credential
 from trainshed.engines.remote.engine import KNOWN_NODES
 from trainshed.engines.remote.first_start import FirstStart, choose_slots
+from trainshed.engines.remote.first_starter import FirstStarter
 from trainshed.engines.remote.messages import AgentDocument, NodeFacts
+from trainshed.engines.remote.mirror import StreamCopies
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 
@@ -126,6 +130,46 @@ class TestKnownNodes(Conformance):
         lab.refuse_steps(nodes[1], refused=False)
         await stage.allocate(uid, *gang, nodes=nodes)
         await stage.launch(*(stage.plan(uid, FOREVER, replica) for replica in gang))
+        for replica in gang:
+            await stage.started(uid, replica)
+            assert stage.starts(uid, replica) == [1]
+            assert not stage.ends(uid, replica)
+
+    @staged
+    async def test_a_launch_that_comes_after_a_failed_start_has_lost_nothing(
+        self, stage: Stage
+    ) -> None:
+        """ADR 100: a step is refused while the launch still looks for what it begins with."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        failed, goes_on = asyncio.Event(), threading.Event()
+        start, next_line = FirstStarter.start, StreamCopies.next_line
+
+        async def started(starter: FirstStarter, *arguments: Any) -> None:
+            try:
+                await start(starter, *arguments)
+            finally:
+                failed.set()
+
+        def late(copies: StreamCopies, replica: ReplicaId) -> int:
+            assert goes_on.wait(lab.patience)
+            return next_line(copies, replica)
+
+        uid, gang, nodes = stage.job(), (PRIMARY, SECOND_REPLICA), await stage.nodes()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FirstStarter, "start", started)
+            patch.setattr(StreamCopies, "next_line", late)
+            lab.refuse_steps(nodes[1], refused=True)
+            await stage.allocate(uid, *gang, nodes=nodes)
+            plans = [stage.plan(uid, FOREVER, replica) for replica in gang]
+            launching = asyncio.ensure_future(stage.engine.launch(plans))
+            await failed.wait()
+            goes_on.set()
+            with pytest.raises(EngineUnavailable):
+                await launching
+        lab.refuse_steps(nodes[1], refused=False)
+        await stage.allocate(uid, *gang, nodes=nodes)
+        await stage.launch(*plans)
         for replica in gang:
             await stage.started(uid, replica)
             assert stage.starts(uid, replica) == [1]

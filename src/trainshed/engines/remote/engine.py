@@ -436,7 +436,9 @@ class RemoteEngine:
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        if gang.first is None:
+        # It may fail at any time from here on: what it was to begin then waits for agents, as all else does.
+        first = gang.first
+        if first is None:
             # All or none: what could start now would only wait for the others.
             await self._slots.prepared(gang)
         starting = self._as_owned(gang, starting)
@@ -445,7 +447,7 @@ class RemoteEngine:
         lines = await asyncio.to_thread(
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
-        if (first := gang.first) is not None:
+        if first is not None:
             if self._autopsies is not None:
                 await self._autopsies.note(starting)
             first.offer(shown, lines)

@@ -111,6 +111,10 @@ class FirstStarter:
             ending = joined(self._lose(gang, before, left, gathering, str(failure)))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
+            if not isinstance(failure, asyncio.CancelledError):
+                # Before anybody tries again, who would find agents that are about to be given up. Whoever
+                # cancels this may hold the lock that it takes.
+                await asyncio.shield(ending)
             raise
         finally:
             making.cancel()
