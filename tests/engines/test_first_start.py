@@ -203,6 +203,8 @@ def test_programs_are_started_by_a_node_alone(tmp_path: Path, known: bytes) -> N
         assert opened is not None
         [(replica, document, shim)] = opened.programs
         assert (replica, document["incarnation"]) == (str(PRIMARY), 1)
+        # ADR 100: nobody reads its journal after the node's power is lost.
+        assert not document["outlasts_power"]
         shim.settimeout(30)
         said = b""
         while b"exited" not in said:

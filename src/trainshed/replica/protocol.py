@@ -204,6 +204,9 @@ class Observation(Section):
 
     #: Directory of the log segments, and of what is taken down beside them.
     logs: "str"
+    #: What the journal says is read again after a power cut: it is synced. Not so where agents are, who find
+    #: nothing of an earlier one's.
+    outlasts_power: "bool" = True
     #: Texts that never get into the log.
     masked: "Sequence[str]" = ()
     #: Seconds between two looks at what the replica uses, its disk included; 0 = nobody looks.

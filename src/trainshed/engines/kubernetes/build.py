@@ -1,6 +1,7 @@
 """Builds the Kubernetes engine for a service, by the settings of `[engines.kubernetes]`."""
 
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -53,7 +54,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         lease=settings.lease,
         # A node that is only not heard of is waited for (`look.node_state`).
         down_is_lost=True,
-        agent=partial(_document, context, settings),
+        agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
         command=code.command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
@@ -124,6 +125,7 @@ class _Code:
 def _document(
     context: EngineContext,
     settings: KubernetesSettings,
+    told: Callable[[], Mapping[str, Any]],
     *,
     credential: Credential,
     **own: Any,
@@ -138,5 +140,5 @@ def _document(
         preflight=settings.preflight,
         grace=settings.grace,
         # What is its own, `RemoteOptions.agent` says.
-        **(told_to_agents(context) | own),
+        **{**told(), **own},
     )

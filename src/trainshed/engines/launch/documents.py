@@ -107,6 +107,8 @@ class SharedPaths(Struct, frozen=True):
     kept_ports: tuple[int, ...] = ()
     #: A directory whose `bin` is put on programs' PATH; "" = none.
     commands: str = ""
+    #: What slots' journals say is read again after a power cut.
+    outlasts_power: bool = True
 
 
 Revealed = tuple[LaunchPlan, tuple[str, ...]]
@@ -199,6 +201,7 @@ def launch_document(
         ),
         observation=protocol.Observation(
             logs=str(logs),
+            outlasts_power=shared.outlasts_power,
             masked=masked,
             usage_every=shared.usage_every,
             gpus=edits.gpus,

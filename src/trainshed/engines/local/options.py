@@ -65,6 +65,8 @@ class Options(Struct, frozen=True):
     warm_idle: float = 0.0
     #: How long what failed replicas left is kept.
     keeping: Keeping = NOTHING
+    #: What slots' journals say is read again after a power cut; syncing it costs each start.
+    outlasts_power: bool = True
     #: Nanoseconds since the epoch.
     now: Callable[[], int] = time.time_ns
 
@@ -90,6 +92,7 @@ class Options(Struct, frozen=True):
             disk_enforced=self.disk_enforced,
             kept_ports=self.kept_ports,
             commands=str(_COMMANDS) if self.access.storage_socket else "",
+            outlasts_power=self.outlasts_power,
         )
 
 

@@ -137,6 +137,8 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         processes=document.processes,
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
+        # After a power cut another agent is started, which removes what this one had.
+        outlasts_power=False,
         # As the agent before it chose, if there was one: peers were told.
         places=document.credential.name.rpartition("/")[0],
     )

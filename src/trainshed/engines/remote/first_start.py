@@ -232,4 +232,5 @@ def _shared(document: AgentDocument, facts: NodeFacts, directory: Path) -> Share
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
         commands=facts.commands,
+        outlasts_power=False,
     )

@@ -11,6 +11,7 @@ from trainshed.engines.port import SecretSource
 from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.messages import AgentDocument
+from trainshed.engines.remote.module_bundle import BEGIN, ModuleBundle
 
 
 class AgentCommand(Struct, frozen=True):
@@ -60,14 +61,14 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     library: Library | None = None
 
 
-_FIRST = (
-    "import gc, sys; gc.disable(); sys.path[:0] = sys.argv[1:]; "
-    "from trainshed.engines.remote.start import main; main()"
-)
+def module_command(node: str, bundle: ModuleBundle | None = None) -> AgentCommand:
+    """For nodes that see this Python and this package where they are here. `bundle`: its modules."""
+    code = bundle.path() if bundle else ""
+    return AgentCommand(
+        (sys.executable, "-I", "-S", "-c", BEGIN, "trainshed-agent", code, *module_paths())
+    )
 
 
-def module_command(node: str) -> AgentCommand:
-    """For nodes that see this Python and this package where they are here."""
-    # As this process has them: to look for site-packages again takes a tenth of an agent's start.
-    paths = [path for path in sys.path if Path(path).is_dir()]
-    return AgentCommand((sys.executable, "-I", "-S", "-c", _FIRST, "trainshed-agent", *paths))
+def module_paths() -> list[str]:
+    """Where this process looks for modules: to find site-packages again takes a tenth of an agent's start."""
+    return [path for path in sys.path if Path(path).is_dir()]

@@ -36,7 +36,8 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
 
 
 def told_to_agents(context: EngineContext) -> dict[str, Any]:
-    """Fields of an `AgentDocument` that the service's own settings say."""
+    """Fields of an `AgentDocument` that the service's own settings say, certificates among them: files, which
+    a service makes and renews before its engine is built, and never later."""
     rules, access = context.rules, context.access
     return {
         "level": rules.isolation,

@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
-from trainshed.engines.remote.options import AgentCommand, RemoteOptions, module_command
+from trainshed.engines.remote.module_bundle import ModuleBundle
+from trainshed.engines.remote.options import (
+    AgentCommand,
+    RemoteOptions,
+    module_command,
+    module_paths,
+)
 from trainshed.engines.remote.surroundings import doors, engine_here, last_port, told_to_agents
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
@@ -48,8 +54,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         lease=settings.lease,
         away=settings.away,
         down_is_lost=settings.down_is_lost,
-        agent=partial(_document, context, settings),
-        command=_command(settings),
+        agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
+        command=_command(settings, ModuleBundle(context.cache, module_paths())),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
         preflight=settings.preflight,
@@ -142,6 +148,7 @@ def _directories(settings: SlurmSettings) -> tuple[str, ...]:
 def _document(
     context: EngineContext,
     settings: SlurmSettings,
+    told: Callable[[], Mapping[str, Any]],
     *,
     node: str,
     user: str,
@@ -160,13 +167,13 @@ def _document(
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         # What is its own, `RemoteOptions.agent` says.
-        **(told_to_agents(context) | own),
+        **{**told(), **own},
     )
 
 
-def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
-    """How agents are started: by this package, where nodes see it; else its code is sent along, which is read
-    when the first agent is started."""
+def _command(settings: SlurmSettings, bundle: ModuleBundle) -> Callable[[str], AgentCommand]:
+    """How agents are started: by this package, where nodes see it, from `bundle` once that is made; else its
+    code is sent along, which is read when the first agent is started."""
     made: dict[tuple[str, str], Bootstrap] = {}
     code: list[AgentCode] = []
 
@@ -175,7 +182,7 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
         if here.shared:
             if here.python:
                 return AgentCommand((here.python, "-m", AGENT))
-            return module_command(node)
+            return module_command(node, bundle)
         # Where no files are shared there is no other user.
         key = here.python or "python3", node_directory(here, None)
         if key not in made:

@@ -166,10 +166,14 @@ class Refused(Exception):
 class Claim:
     """The right to run one incarnation, held until `release` or the death of all who hold the lock."""
 
-    __slots__ = ("_before", "_incarnation", "lock")
+    __slots__ = ("_before", "_incarnation", "_outlasts_power", "lock")
 
-    def __init__(self, incarnation: int, lock: int, before: int = 0) -> None:
-        """`before`: bytes that the journal had before it said that this incarnation starts."""
+    def __init__(
+        self, incarnation: int, lock: int, before: int = 0, *, outlasts_power: bool = True
+    ) -> None:
+        """`before`: bytes that the journal had before it said that this incarnation starts.
+        `outlasts_power`: as in a launch document."""
+        self._outlasts_power = outlasts_power
         self._incarnation = incarnation
         self._before = before
         self.lock = lock
@@ -180,8 +184,10 @@ class Claim:
         append(self.lock, {"guardian": guardian, "since": since, "groups": groups})
 
     def sync(self) -> None:
-        """Make durable that this incarnation starts; before this nothing of the program may run."""
-        os.fsync(self.lock)
+        """Make durable what was written, that this incarnation starts above all: before this nothing of the
+        program may run."""
+        if self._outlasts_power:
+            os.fsync(self.lock)
 
     def note(self, note: "protocol.Message") -> None:
         """Write down what is to be told of this incarnation; it outlives this process. Raises OSError."""
@@ -190,7 +196,7 @@ class Claim:
     def finish(self, record: "protocol.Message") -> None:
         """Make the attempt record durable."""
         append(self.lock, {"over": self._incarnation, "record": record})
-        os.fsync(self.lock)
+        self.sync()
 
     def undo(self) -> None:
         """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts.
@@ -202,8 +208,9 @@ class Claim:
         release(self.lock)
 
 
-def claim(incarnation: int) -> Claim:
-    """Take the slot for an incarnation that never ran. Raises Refused, OSError (nothing says that it starts).
+def claim(incarnation: int, *, outlasts_power: bool = True) -> Claim:
+    """Take the slot for an incarnation that never ran. `outlasts_power`: as in a launch document. Raises
+    Refused, OSError (nothing says that it starts).
 
     The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
     the lock, a shim first takes the lock and then looks for the mark, so one of them sees the other.
@@ -230,7 +237,7 @@ def claim(incarnation: int) -> Claim:
     except (OSError, Refused):
         release(lock)
         raise
-    return Claim(incarnation, lock, before)
+    return Claim(incarnation, lock, before, outlasts_power=outlasts_power)
 
 
 def _write_start(lock: int, incarnation: int, shim: int) -> None:

@@ -420,7 +420,7 @@ def main(
     plan = protocol.LaunchDocument.from_message(message["plan"])
     listeners = clients.Clients(connection)
     try:
-        claim = journal.claim(plan.incarnation)
+        claim = journal.claim(plan.incarnation, outlasts_power=plan.observation.outlasts_power)
     except (journal.Refused, OSError) as refusal:
         listeners.send(_refusal(refusal))
         if child is not None:

@@ -1,0 +1,68 @@
+"""Finds an agent's modules in one file (`module_bundle`), of which this code is the beginning: it runs in an
+interpreter that has loaded nothing yet, with its name `code` set to that file, read up to here.
+"""
+
+import marshal
+import sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType
+    from typing import IO
+
+LATER = "trainshed.engines.remote.agent_process"
+"""With this module begins what an agent loads once its programs have been started: the file's second part."""
+
+
+class BundledLoader(SourceFileLoader):
+    """Of one module, whose source is where it says."""
+
+    def __init__(self, name: str, path: str, code: bytes) -> None:
+        super().__init__(name, path)
+        self._code = code
+
+    def get_code(self, fullname: str) -> "CodeType | None":
+        # It is asked for once, and not kept: all of them are 5 MB.
+        code, self._code = self._code, b""
+        return marshal.loads(code) if code else super().get_code(fullname)
+
+
+class BundleFinder:
+    """`file`: behind the finder's own code. Its first part is read here, the second one when it is needed."""
+
+    def __init__(self, file: "IO[bytes]") -> None:
+        size = int(file.readline())
+        self._modules: dict[str, tuple[str, bool, bytes]] = marshal.loads(file.read(size))
+        self._path, self._rest = file.name, file.tell()
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: object = None
+    ) -> "ModuleSpec | None":
+        """As finders do. A module that is not here is looked for as ever."""
+        if name == LATER:
+            self._read_rest()
+        found = self._modules.pop(name, None)
+        if found is None:
+            return None
+        origin, is_package, code = found
+        loader = BundledLoader(name, origin, code) if code else ExtensionFileLoader(name, origin)
+        spec = ModuleSpec(name, loader, origin=origin, is_package=is_package)
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [origin.rpartition("/")[0]]
+        return spec
+
+    def _read_rest(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._rest)
+                self._modules.update(marshal.loads(file.read()))
+        except (OSError, ValueError, EOFError, TypeError):
+            pass
+
+
+if "code" in globals():
+    sys.meta_path.insert(0, BundleFinder(globals()["code"]))

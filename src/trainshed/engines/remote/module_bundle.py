@@ -1,0 +1,138 @@
+"""The modules that agents load, compiled, in one file: while programs wait, to look for each of them where
+Python looks takes as long as to run them (docs/adr/0100).
+
+For nodes that see the service's cache and run the service's own interpreter. It is made in the background, by
+a process that loads what an agent does, when the first agent of this code is started. That one does without;
+so do agents that cannot read it, or are another build of Python.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+BEGIN = """\
+import gc, marshal, sys
+gc.disable()
+sys.path[:0] = sys.argv[3:]
+try:
+    with open(sys.argv[2], "rb") as code:
+        if code.readline() == ascii(sys.version).encode() + b"\\n":
+            exec(marshal.loads(code.read(int(code.readline()))), {"code": code, "__name__": "bundle_finder"})
+except (OSError, ValueError, EOFError, TypeError):
+    pass
+from trainshed.engines.remote.start import main
+main()
+"""
+"""What an agent's interpreter is told to run. Its arguments: a name, the bundle's file ("" = there is none),
+and where to look for modules."""
+
+_COLLECT = """\
+import gc, os, sys
+os.nice(19)
+gc.disable()
+sys.path[:0] = sys.argv[2:]
+known = set(sys.modules)
+from trainshed.engines.remote import start
+from trainshed.replica import zygote
+first = [name for name in sys.modules if name not in known]
+from trainshed.engines.remote import agent_process
+rest = [name for name in sys.modules if name not in known and name not in first]
+import marshal
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from trainshed.engines.remote import bundle_finder
+
+def collected(names):
+    found = {}
+    for name in names:
+        spec = getattr(sys.modules[name], "__spec__", None)
+        if spec is None or spec.name != name:
+            continue
+        is_package = spec.submodule_search_locations is not None
+        if type(spec.loader) is SourceFileLoader:
+            code = marshal.dumps(spec.loader.get_code(name))
+        elif type(spec.loader) is ExtensionFileLoader:
+            code = b""
+        else:
+            continue
+        found[name] = spec.origin, is_package, code
+    return marshal.dumps(found)
+
+finder = marshal.dumps(bundle_finder.__spec__.loader.get_code(bundle_finder.__name__))
+begin = collected(first)
+with open(sys.argv[1], "wb") as file:
+    file.write(b"%s\\n%d\\n" % (ascii(sys.version).encode(), len(finder)))
+    file.write(finder)
+    file.write(b"%d\\n" % len(begin))
+    file.write(begin + collected(rest))
+"""
+_LONGEST = 300.0
+"""Seconds that it may take to make it."""
+_OLD = 30 * 86400.0
+"""Seconds after which one is removed that no service has used since its start."""
+_PACKAGE = Path(__file__).parents[2]
+
+
+class ModuleBundle:
+    """`cache`: where it is kept, for all services of the same code. `paths`: where modules are looked for."""
+
+    def __init__(self, cache: Path, paths: Sequence[str]) -> None:
+        self._cache = cache
+        self._paths = paths
+        self._making: threading.Thread | None = None
+        self._path = ""
+
+    def path(self) -> str:
+        """Where it is; "" = nowhere yet. Sees to it that it is made."""
+        if self._making is None:
+            self._making = threading.Thread(target=self._make, name="agents' modules", daemon=True)
+            self._making.start()
+        return self._path
+
+    def wait(self) -> None:
+        """Until it is made, or cannot be; only after `path`."""
+        if self._making is not None:
+            self._making.join()
+
+    def _make(self) -> None:
+        try:
+            path = self._cache / f"agents-{self._code()}.modules"
+            if not path.exists():
+                self._remove_old()
+                self._collect(path)
+            os.utime(path)
+            self._path = str(path)
+        except (OSError, subprocess.SubprocessError) as failure:
+            told = getattr(failure, "stderr", None) or b""
+            log.warning("agents look for their modules one by one: %s %s", failure, told[-500:])
+
+    def _code(self) -> str:
+        """What tells this code from any other: Python's build, what is installed, and the package's files."""
+        said = hashlib.sha256(ascii((sys.version, sys.executable, *self._paths)).encode())
+        for path in (*self._paths, *sorted(_PACKAGE.rglob("*.py"))):
+            found = Path(path).stat()
+            said.update(b"%d %d %d\n" % (found.st_ino, found.st_mtime_ns, found.st_size))
+        return said.hexdigest()[:16]
+
+    def _collect(self, path: Path) -> None:
+        draft = path.with_suffix(f".{os.getpid()}.new")
+        command = [sys.executable, "-I", "-S", "-c", _COLLECT, str(draft), *self._paths]
+        self._cache.mkdir(parents=True, exist_ok=True)
+        subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST)
+        draft.chmod(0o644)
+        draft.replace(path)
+
+    def _remove_old(self) -> None:
+        for one in self._cache.glob("agents-*.*"):
+            # Another service may do the same.
+            with contextlib.suppress(FileNotFoundError):
+                if one.stat().st_mtime < time.time() - _OLD:
+                    one.unlink()
