@@ -3,14 +3,26 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import job
+from tests.unit.jobs import Life, job
 from tests.unit.specs_requests import FakeRuntimes, custom_job, package
-from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
+from trainshed.cli.jobs.describe import description
+from trainshed.cli.jobs.views import JobView, ReplicaView
+from trainshed.controller.launch_plans import LaunchDefaults, expected_beginnings, launch_plans
 from trainshed.core.launch import WARM_LABEL, WarmStart
-from trainshed.core.lifecycle.records import Replica
-from trainshed.core.names import ReplicaId
+from trainshed.core.lifecycle.records import Job, Replica
+from trainshed.core.lifecycle.replica_events import ReplicaNoted
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.names import Api, ReplicaId
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.core.warm_start import ENVIRONMENT, WarmStarts, differing, is_asked_for, of_program
+from trainshed.core.units import Nanos
+from trainshed.core.warm_start import (
+    ENVIRONMENT,
+    WarmStarts,
+    differing,
+    is_asked_for,
+    of_program,
+    own_values,
+)
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import Preloadable, PreparedRuntime
 
@@ -43,7 +55,8 @@ def of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
 
 def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
     assert of() == WarmStart("/runtime", ("numpy", "torch"))
-    assert of(("python", "-m", "x")) == WarmStart("/runtime", ("numpy", "torch"))
+    for argv in (("python", "-m", "x"), ("python3", "train.py", "--lr", "1")):
+        assert of(argv) == WarmStart("/runtime", ("numpy", "torch"))
 
 
 @pytest.mark.parametrize(
@@ -53,12 +66,10 @@ def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
         (of(modules=()), "names no framework"),
         (of(gpus=1), "it has GPUs"),
         (of(reduces=True), "it reduces"),
-        (of(("python3", "train.py")), "not python3 -m MODULE"),
-        (of(("python3", "-u", "-m", "x")), "not python3 -m MODULE"),
-        (of(("python3", "-m")), "not python3 -m MODULE"),
-        (of(("sh", "-c", "python3 -m x")), "not python3 -m MODULE"),
-        (of(()), "not python3 -m MODULE"),
-        (of(("python3", "-m", "trainshed_program.train")), "submit it as a package"),
+        (of(("python3", "-u", "-m", "x")), "neither python3 -m MODULE nor python3 FILE"),
+        (of(("python3", "-m")), "neither python3 -m MODULE nor python3 FILE"),
+        (of(("sh", "-c", "python3 -m x")), "neither python3 -m MODULE nor python3 FILE"),
+        (of(()), "neither python3 -m MODULE nor python3 FILE"),
     ],
 )
 def test_others_begin_cold_and_say_why(warm: WarmStart, why: str) -> None:
@@ -72,11 +83,13 @@ def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
     other = {
         **same,
         "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "/evil.so",
         "LC_ALL": "C",
         "LD_PRELOAD": "/evil.so",
         "NCCL_DEBUG": "INFO",
     }
-    assert differing(other) == ("LC_ALL", "LD_PRELOAD", "OMP_NUM_THREADS")
+    assert differing(other) == ("LC_ALL", "LD_PRELOAD", "MKL_NUM_THREADS")
+    assert own_values(other) == (("OMP_NUM_THREADS", "1"),)
     assert differing({**same, "PYTHONUNBUFFERED": ""}) == ("PYTHONUNBUFFERED",)
     # Not set is not the same as set.
     assert differing({name: value for name, value in same.items() if name != "LANG"}) == ("LANG",)
@@ -90,6 +103,23 @@ RUNTIME = PreparedRuntime(
 WARM = WarmStart("/runtime/template", ("torch",))
 
 
+def submitted(label: str, trial: str = "", **environ: str) -> Job:
+    """Whose program is a package."""
+    spec = parse_custom_job(
+        custom_job(package()), region="us-central1", runtimes=FakeRuntimes()
+    ).spec
+    pool = spec.pool(0)
+    program = replace(pool.program, env=tuple(environ.items()))
+    pools = (replace(pool, program=program), *spec.pools[1:])
+    return replace(
+        job(1),
+        spec=replace(spec, trial=trial, pools=pools),
+        replicas=(Replica(PRIMARY, node="node", incarnation=1),),
+        attempt=1,
+        labels=((WARM_LABEL, label),) if label else (),
+    )
+
+
 def planned(
     label: str,
     *,
@@ -98,17 +128,8 @@ def planned(
     runtime: PreparedRuntime = RUNTIME,
 ) -> WarmStart | None:
     """Of a job whose program is a package."""
-    spec = parse_custom_job(
-        custom_job(package()), region="us-central1", runtimes=FakeRuntimes()
-    ).spec
-    program = spec.pool(0).program
-    subject = replace(
-        job(1),
-        spec=replace(spec, trial=trial),
-        replicas=(Replica(PRIMARY, node="node", incarnation=1),),
-        attempt=1,
-        labels=((WARM_LABEL, label),) if label else (),
-    )
+    subject = submitted(label, trial)
+    program = subject.spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
     defaults = LaunchDefaults(warm_starts=setting)
     prepared = {(program.runtime, program.package_uris): runtime}
@@ -128,3 +149,49 @@ def test_only_who_asks_is_told_that_a_runtime_has_nothing_to_import_ahead() -> N
     assert planned("", trial="1", runtime=plain) is None
     told = planned("on", runtime=plain)
     assert told is not None and "names no framework" in told.cold_because
+
+
+@pytest.mark.parametrize(
+    ("subject", "isolation", "told"),
+    [
+        (submitted("on"), "root", "begins warm, with numpy, sklearn, sklearn.ensemble imported"),
+        (submitted("", trial="1"), "user", "begins warm, with numpy"),
+        (submitted("on", OMP_NUM_THREADS="2"), "root", "begins warm"),
+        (submitted("on", LD_PRELOAD="/a.so"), "root", "begins cold: it has LD_PRELOAD, which an"),
+        (submitted("on"), "session", "begins cold: no frameworks are kept imported here."),
+        (submitted(""), "root", ""),
+    ],
+)
+def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, told: str) -> None:
+    found = list(expected_beginnings(subject, LaunchDefaults(), isolation))
+    assert len(found) == bool(told) and all(told in each for each in found), found
+
+
+def test_how_a_replica_began_is_kept_until_it_begins_again() -> None:
+    life = Life(job(1)).up()
+    life.see(ReplicaNoted(1, PRIMARY, 1, 1, 5, "started_warm", "INFO", "started warm: torch")).up()
+    assert life.replica(PRIMARY).began == "started warm: torch"
+    life.loses(PRIMARY, "its shim was killed")
+    assert (life.replica(PRIMARY).incarnation, life.replica(PRIMARY).began) == (2, "")
+
+
+def test_describe_says_how_replicas_began() -> None:
+    def seen(index: int, began: str) -> ReplicaView:
+        task = f"workerpool0-{index}"
+        return ReplicaView(task, task, ReplicaState.RUNNING, "node", began=began)
+
+    def told(*beginnings: str) -> list[str]:
+        replicas = tuple(seen(index, began) for index, began in enumerate(beginnings))
+        begun = Nanos(1)
+        state, over = JobState.RUNNING, Nanos(0)
+        job = JobView("1", "1", Api.VERTEX, "", "", state, begun, begun, over, replicas=replicas)
+        lines = description(job, Nanos(2))
+        return [line.strip() for line in lines if "started" in line]
+
+    warm, cold = "started warm: torch 2.13", "started cold: it has GPUs"
+    assert told("", "") == []
+    assert told(warm, warm) == [f"Began  {warm}"]
+    assert told(warm, cold, warm) == [
+        f"Began  workerpool0-0 and 1 more {warm}",
+        f"workerpool0-1 {cold}",
+    ]

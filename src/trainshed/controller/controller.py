@@ -21,6 +21,7 @@ from trainshed.controller.carrier import JobCarrier, preparation_message, ready
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.job_meters import count_step
 from trainshed.controller.job_traces import JobTraces
+from trainshed.controller.launch_plans import expected_beginnings
 from trainshed.controller.leftovers import (
     lost_without_slots,
     settle_leftovers,
@@ -259,7 +260,10 @@ class Controller:
         return self._capacity.position(uid)
 
     def preflight(self, job: Job) -> Preflight:
-        return self._capacity.preflight(job, self._now())
+        found = self._capacity.preflight(job, self._now())
+        isolation = self._ports.engine.capabilities().isolation
+        beginnings = expected_beginnings(job, self._ports.launch_defaults, isolation)
+        return replace(found, beginnings=tuple(beginnings))
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._capacity.node_statuses()

@@ -1,7 +1,7 @@
 """From a stored job and its slots to launch plans: pure, so that a plan can be printed and compared."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -24,11 +24,13 @@ from trainshed.core.launch import (
     WarmStart,
 )
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid, ReplicaId, log_task_name
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Slot, SlotRequest
-from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
+from trainshed.replica.protocol import LEVEL_SESSION
+from trainshed.runtimes.families import sheet_of
+from trainshed.runtimes.port import Image, PackageFailed, Preloadable, PreparedRuntime
 
 _VERDICT_AFTER = 20 * 10**9
 """ns that a worker's program may take until something of reducers is heard from it, or it is looked at."""
@@ -48,6 +50,8 @@ class LaunchDefaults(Struct, frozen=True):
     progress_reports: bool = True
     #: Which programs begin warm whose jobs do not say.
     warm_starts: warm_start.WarmStarts = "trials"
+    #: There are processes in which programs can begin warm.
+    keeps_imports: bool = True
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int:
         """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the
@@ -234,6 +238,35 @@ def _warm(
     )
     # Nobody is told why he does not get what he has not asked for.
     return None if warm.cold_because and label != "on" else warm
+
+
+def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> Iterator[str]:
+    """How the programs of each pool would begin, as far as their job says: a sentence for each pool whose
+    programs would begin warm, or were asked to and cannot. `isolation`: the level that the engine has."""
+    for pool in job.spec.pools:
+        program = pool.program
+        sheet = sheet_of(program.runtime.family)
+        modules = sheet.preloads if sheet else ()
+        prepared = PreparedRuntime(
+            "",
+            image=Image("", "") if program.runtime.image else None,
+            preloadable=Preloadable("preloadable", modules),
+        )
+        argv = () if program.runtime.image else arguments(job.spec, pool.replicas()[0], {})
+        warm = _warm(job, Replica(pool.replicas()[0]), argv, prepared, launching)
+        if warm is None:
+            continue
+        why = warm.cold_because
+        names = warm_start.differing({**warm_start.ENVIRONMENT, **dict(program.env)})
+        if not launching.keeps_imports or isolation in ("", LEVEL_SESSION):
+            why = why or "no frameworks are kept imported here"
+        elif names:
+            why = why or f"it has {', '.join(names)}, which an import may read"
+        task = log_task_name(job.name.api, pool.replicas()[0])
+        many = f" and {pool.replica_count - 1} more" if pool.replica_count > 1 else ""
+        yield f"{task}{many} begin{'s' * (not many)} " + (
+            f"cold: {why}." if why else f"warm, with {', '.join(modules)} imported ahead."
+        )
 
 
 def _argv(

@@ -103,6 +103,8 @@ class Preflight(Struct, frozen=True):
     position: int = 0
     #: Types of the devices that it asks for and no node here has: it would run without (relaxed mode).
     missing: tuple[str, ...] = ()
+    #: How its programs would begin, in a sentence for each pool of which there is something to say.
+    beginnings: tuple[str, ...] = ()
 
     @property
     def admitted(self) -> bool:

@@ -17,9 +17,6 @@ LOST_REDUCERS = "/opt/trainshed/lost-reducers"
 """What the variable LOST_FILE of `core.reduction` says. An engine that cannot show a file there puts the path
 of another one in its place."""
 
-PACKED_PROGRAM = "trainshed_program"
-"""The package that `trainshed run` makes of a program. Its modules start that by another interpreter."""
-
 STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
 WARM_LABEL = "trainshed-warm-start"

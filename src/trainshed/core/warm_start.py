@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from trainshed.core.launch import PACKED_PROGRAM, WarmStart
+from trainshed.core.launch import WarmStart
 
 WarmStarts = Literal["trials", "on", "off"]
 """Who begins warm without a label: trials whose program is a package, all programs, or none."""
@@ -38,6 +38,26 @@ _READ_LATER: Final = frozenset(
         "TF_CONFIG",
     }
 )
+
+_NUMBER: Final = re.compile("[0-9]{1,4}")
+_PLAIN: Final = {
+    **dict.fromkeys(
+        (
+            *("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+            *("GOTO_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+            *("NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS", "MALLOC_ARENA_MAX"),
+            *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_CPP_MIN_LOG_LEVEL"),
+            *("TF_CPP_MAX_VLOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS", "TF_DETERMINISTIC_OPS"),
+            *("KMP_BLOCKTIME", "CUDA_LAUNCH_BLOCKING"),
+        ),
+        _NUMBER,
+    ),
+    **dict.fromkeys(("OMP_DYNAMIC", "MKL_DYNAMIC"), re.compile("(?i:true|false)")),
+    "PYTHONHASHSEED": re.compile("random|[0-9]{1,10}"),
+    "CUDA_DEVICE_ORDER": re.compile("FASTEST_FIRST|PCI_BUS_ID"),
+    "KERAS_BACKEND": re.compile("tensorflow|torch|jax"),
+}
+"""Variables that frameworks are imported with as a program has them, by what a harmless value looks like."""
 
 
 def is_asked_for(label: str, setting: WarmStarts, *, is_trial_of_package: bool) -> bool:
@@ -67,24 +87,39 @@ def of_program(
         why = "it has GPUs, and frameworks that have loaded their drivers cannot be forked"
     elif reduces:
         why = "it reduces gradients by a plug-in of its own"
-    elif not _is_module(argv):
-        why = "its command is not python3 -m MODULE"
-    elif argv[2].partition(".")[0] == PACKED_PROGRAM:
-        why = "trainshed run has its program started by an interpreter of its own; submit it as a package"
+    elif not _is_python(argv):
+        why = "its command is neither python3 -m MODULE nor python3 FILE"
     return WarmStart("" if why else runtime, () if why else tuple(modules), why)
 
 
-def _is_module(argv: Sequence[str]) -> bool:
-    return len(argv) > 2 and argv[0].rpartition("/")[2] in ("python", "python3") and argv[1] == "-m"
+def _is_python(argv: Sequence[str]) -> bool:
+    """Whether that is an interpreter with a module or a file, and no other option."""
+    if len(argv) < 2 or argv[0].rpartition("/")[2] not in ("python", "python3"):
+        return False
+    return not argv[1].startswith("-") or (argv[1] == "-m" and len(argv) > 2)
+
+
+def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Names and values with which frameworks are imported once more for programs that have them: numbers of
+    threads and the like, which can do no more than that."""
+    return tuple(
+        sorted(
+            (name, value)
+            for name, value in environ.items()
+            if name in _PLAIN and _PLAIN[name].fullmatch(value)
+        )
+    )
 
 
 def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of variables that an import may read, and that a program has otherwise than the preloader."""
+    """Names of variables that an import may read, and that a program has otherwise than any preloader: a
+    preloader has the service's rights, and a value may name what is to be loaded."""
     named = {name for name in environ if _READ_AT_IMPORT.match(name)} | ENVIRONMENT.keys()
+    own = {name for name, _ in own_values(environ)}
     return tuple(
         sorted(
             name
-            for name in named - _READ_LATER
+            for name in named - _READ_LATER - own
             if environ.get(name, "") != ENVIRONMENT.get(name, "")
         )
     )

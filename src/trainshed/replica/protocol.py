@@ -50,6 +50,10 @@ LOST_REDUCERS = "lost-reducers"
 FILES = "files"
 STOPPED = "stopped"
 
+PACKED_PROGRAM = "trainshed_program"
+"""The package that `trainshed run` makes of a program. Its modules put that into the working directory and
+start it by another interpreter."""
+
 REFUSED_HELD = "held"
 REFUSED_KNOWN = "known"
 REFUSED_STOPPED = "stopped"

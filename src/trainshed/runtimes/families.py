@@ -119,6 +119,8 @@ SCIKIT_LEARN = Sheet(
     smoke=_smoke_test("scikit_learn"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="scikit-learn",
+    # The last of them brings what most programs use: linear models, selection, metrics, pipelines.
+    preloads=("numpy", "sklearn", "sklearn.ensemble"),
 )
 
 
@@ -181,6 +183,7 @@ XGBOOST = Sheet(
     smoke=_smoke_test("xgboost"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="xgboost",
+    preloads=("numpy", "sklearn", "xgboost"),
 )
 
 

@@ -164,6 +164,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
                 stall_after=round(settings.stall_after * 1e9),
                 progress_reports=settings.progress_reports,
                 warm_starts=settings.warm_starts if settings.keeps_imports else "off",
+                keeps_imports=settings.keeps_imports,
             ),
             report=report,
             grace=round(settings.grace * 1e9),

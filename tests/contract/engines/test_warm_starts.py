@@ -2,37 +2,40 @@
 seen of a program in an interpreter of its own."""
 
 import asyncio
+import io
 import json
 import os
 import re
 import signal
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.engines import conftest
 from tests.contract.engines.conftest import House, Run
 from tests.contract.engines.warm_programs import (
+    FILES,
     FRAMEWORK,
+    PACKED,
     PROGRAMS,
     RUN,
     SHORT,
-    TORCH_DRAWN,
-    WITH_TORCH,
+    SHORT_FILES,
+    TALKATIVE,
 )
 from tests.soaks import SOAKS
-from tests.torch_runtime import service_python
+from trainshed.cli.run.program import pack
 from trainshed.core.launch import Account, Software, WarmStart
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.replica import protocol
-from trainshed.runtimes.families import PYTORCH
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 
+FILE = "file"
 ENVIRON = (("PYTHONUNBUFFERED", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("MINE", "a $b"))
 
 
@@ -48,7 +51,8 @@ class Runtime:
         (self.base.site / "threaded.py").write_text(
             "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         )
-        (self.base.site / "talkative.py").write_text("print('welcome')\n")
+        (self.base.site / "talkative.py").write_text(TALKATIVE)
+        (self.base.site / "flooding.py").write_text("print('x' * 66000)\n")
         (self.base.site / "open_file.py").write_text("FILE = open('/etc/hostname')\n")
         (self.base.site / "dies.py").write_text("import os\nos._exit(3)\n")
         write_template(self.base, self.base)
@@ -65,6 +69,21 @@ class Runtime:
         )
         write_template(self.overriding, self.overriding)
         self.places = interpreter.places
+        self._place = place
+        self._interpreter = interpreter
+
+    def packed(self, files: Mapping[str, str], entry: str) -> tuple[Prefix, str]:
+        """A layer with what `trainshed run` makes of these files, and the module that starts it."""
+        source = self._place / f"source-{entry}"
+        source.mkdir()
+        for name, text in files.items():
+            (source / name).write_text(text)
+        program = pack(source / entry, "", [])
+        layer = derive_prefix(self._place / f"layer-{entry}", self.base, self._interpreter)
+        with zipfile.ZipFile(io.BytesIO(program.packages[0].content)) as wheel:
+            wheel.extractall(layer.site)
+        write_template(layer, layer)
+        return layer, program.module
 
     def software(self, prefix: Prefix) -> Software:
         shown = (str(prefix.root), str(self.base.root), *self.places)
@@ -88,9 +107,10 @@ async def start(
     environ: Mapping[str, str] | None = None,
     project: str = "one",
 ) -> JobUid:
+    """A module with its arguments, or `file` with a path."""
     return await house.run(
         "python3",
-        *("-m", *argv),
+        *(argv[1:] if argv[0] == FILE else ("-m", *argv)),
         software=runtime.software(prefix or runtime.layer),
         environ=(*ENVIRON, *(environ or {}).items()),
         warm=warm,
@@ -104,15 +124,24 @@ async def told(house: House, uid: JobUid) -> str:
     return " ".join(event.text for event in house.seen(uid) if isinstance(event, ReplicaNoted))
 
 
-async def preloaded(house: House, runtime: Runtime, *modules: str, project: str = "one") -> str:
-    """Have a preloader made, by a program that begins cold; returns how the first one after it began."""
+async def preloaded(
+    house: House,
+    runtime: Runtime,
+    *modules: str,
+    project: str = "one",
+    environ: Mapping[str, str] | None = None,
+    pause: float = 0.05,
+) -> str:
+    """Have a preloader made, by a program that begins cold; returns how the first one after it began.
+    `pause`: seconds between two that look."""
     text = ""
     for _ in range(400):
-        uid = await start(house, runtime, "none", warm=runtime.warm(*modules), project=project)
+        warm = runtime.warm(*modules)
+        uid = await start(house, runtime, "none", warm=warm, project=project, environ=environ)
         text = await told(house, uid)
         if "being imported" not in text:
             return text
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause)
     raise AssertionError(text)
 
 
@@ -127,7 +156,7 @@ def namespaced(test: Any) -> Any:
     return body
 
 
-def _differences(expected: tuple[Any, ...], found: tuple[Any, ...]) -> object:
+def differences(expected: tuple[Any, ...], found: tuple[Any, ...]) -> object:
     """Told apart by what a program has shown of itself, if it has."""
     try:
         shown, other = json.loads(expected[2][0]), json.loads(found[2][0])
@@ -142,7 +171,9 @@ async def outcome(house: House, uid: JobUid) -> tuple[Any, ...]:
     lines = [(str(line["s"]), str(line["m"])) for line in house.log(uid)]
     out = [text for stream, text in lines if stream == "o"]
     err = [text for stream, text in lines if stream != "o"]
-    own = re.compile(rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+")
+    own = re.compile(
+        rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+|(?<=^[IWE]0000 00:00:)[0-9. ]+"
+    )
     # The standard library's files lie in each environment as links to the same: a module that was imported
     # ahead names its file in the runtime (docs/warm-starts.md).
     library = re.compile(r'File "\S+/(?:layer|base)/lib/python[0-9.]+/(?!site-packages)')
@@ -162,8 +193,50 @@ def test_a_warm_program_is_seen_as_a_cold_one_is(house: Run, runtime: Runtime) -
             assert await told(house, cold) == ""
             expected, found = await outcome(house, cold), await outcome(house, warm)
             if expected != found:
-                different[module] = _differences(expected, found)
+                different[module] = differences(expected, found)
         assert not different, json.dumps(different)
+
+    house(test)
+
+
+def test_a_file_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        different: dict[str, object] = {}
+        for name in FILES if SOAKS else SHORT_FILES:
+            path = str(runtime.layer.site / f"{name}.py")
+            cold = await start(house, runtime, FILE, path, "a b", warm=None)
+            warm = await start(house, runtime, FILE, path, "a b", warm=runtime.warm())
+            assert await told(house, warm) == "started warm: framework 1.2 imported"
+            expected, found = await outcome(house, cold), await outcome(house, warm)
+            if expected != found:
+                different[name] = differences(expected, found)
+        assert not different, json.dumps(different)
+
+    house(test)
+
+
+def test_what_trainshed_run_packs_begins_warm(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        layer, module = runtime.packed(PACKED, "task.py")
+        cold = await start(house, runtime, module, "a b", warm=None, prefix=layer)
+        warm = await start(house, runtime, module, "a b", warm=runtime.warm(), prefix=layer)
+        assert await told(house, warm) == "started warm: framework 1.2 imported"
+        expected, found = await outcome(house, cold), await outcome(house, warm)
+        assert "ValueError: beside" in expected[3], expected
+        assert found == expected, differences(expected, found)
+
+        layer, module = runtime.packed({"go.sh": "echo $0\n"}, "go.sh")
+        uid = await start(house, runtime, module, warm=runtime.warm(), prefix=layer)
+        assert await told(house, uid) == "started cold: it is a shell script"
+        assert house.texts(uid) == ["go.sh"]
+
+        layer, module = runtime.packed({"own.py": "import platform", "platform.py": ""}, "own.py")
+        uid = await start(house, runtime, module, warm=runtime.warm(), prefix=layer)
+        assert "platform would be imported from" in await told(house, uid)
 
     house(test)
 
@@ -191,12 +264,12 @@ def test_what_was_random_is_random_in_each_program(house: Run, runtime: Runtime)
     ("modules", "why"),
     [
         (("threaded",), "their import starts 1 threads that a fork would lose"),
-        (("talkative",), "their import prints, and each program would miss it (welcome)"),
+        (("flooding",), "their import prints more than 64 KiB"),
         (("open_file",), "their import keeps files open that programs would share (/etc/hostname)"),
         (("absent",), "importing absent failed (ModuleNotFoundError: No module named 'absent')"),
         (("dies",), "the process that imported its frameworks ended with 3"),
     ],
-    ids=["threads", "prints", "file", "absent", "dies"],
+    ids=["threads", "flood", "file", "absent", "dies"],
 )
 def test_what_cannot_be_forked_begins_cold_and_says_why(
     house: Run, runtime: Runtime, modules: tuple[str, ...], why: str
@@ -204,6 +277,22 @@ def test_what_cannot_be_forked_begins_cold_and_says_why(
     @namespaced
     async def test(house: House) -> None:
         assert (await preloaded(house, runtime, *modules)).startswith(f"started cold: {why}")
+
+    house(test)
+
+
+def test_what_an_import_prints_is_printed_by_each_program(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert (await preloaded(house, runtime, "talkative")).startswith("started warm")
+        cold = await start(house, runtime, "talks", warm=None)
+        warm = await start(house, runtime, "talks", warm=runtime.warm("talkative"))
+        assert (await told(house, warm)).startswith("started warm")
+        expected = await outcome(house, cold)
+        assert expected == (0, None, ["welcome", "by the C library", "main"], ["take care"]), (
+            expected
+        )
+        assert await outcome(house, warm) == expected
 
     house(test)
 
@@ -227,9 +316,35 @@ def test_variables_that_imports_read_begin_cold(house: Run, runtime: Runtime) ->
     @namespaced
     async def test(house: House) -> None:
         await preloaded(house, runtime)
-        variables = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PLAIN": "1"}
+        variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
         uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
-        why = "OMP_NUM_THREADS, PYTHONHASHSEED: an import may read it, and was made without"
+        why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read it, and was made without"
+        assert await told(house, uid) == f"started cold: {why}"
+
+    house(test)
+
+
+def test_each_number_of_threads_has_a_preloader_and_three_are_kept(
+    house: Run, runtime: Runtime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        warm = "started warm: framework 1.2 imported"
+        assert await preloaded(house, runtime) == warm
+        fixed = {"PYTHONHASHSEED": "7"}
+        hashes: list[list[object]] = []
+        for _ in range(2):
+            assert await preloaded(house, runtime, environ=fixed) == warm
+            for asked in (None, runtime.warm()):
+                uid = await start(house, runtime, "hashed", warm=asked, environ=fixed)
+                await house.end(uid)
+                hashes.append(house.texts(uid))
+        assert hashes[0][0] == "7" and all(each == hashes[0] for each in hashes), hashes
+        assert await preloaded(house, runtime, environ={"OMP_NUM_THREADS": "1"}) == warm
+        two = {"OMP_NUM_THREADS": "2"}
+        uid = await start(house, runtime, "none", warm=runtime.warm(), environ=two)
+        named = "OMP_NUM_THREADS, PYTHONHASHSEED"
+        why = f"its frameworks are kept imported with 3 other values of {named} already"
         assert await told(house, uid) == f"started cold: {why}"
 
     house(test)
@@ -281,51 +396,5 @@ def test_a_program_that_began_warm_lives_on_without_the_service(
         await house.started(uid)
         await house.restart()
         assert (await house.exit(uid)).exit.exit_code == 0
-
-    house(test)
-
-
-class TorchRuntime(Runtime):
-    """That of the service, with the programs in a layer."""
-
-    def __init__(self, place: Path) -> None:
-        root = service_python().parents[2].resolve()
-        minor = sys.version_info[:2]
-        interpreter = Interpreters(place / "interpreters.json").get((minor[0], minor[1]))
-        assert interpreter is not None
-        self.base = Prefix(root, f"{minor[0]}.{minor[1]}")
-        self.layer = derive_prefix(place / "layer", self.base, interpreter)
-        (self.layer.site / "none.py").touch()
-        (self.layer.site / "trains.py").write_text(WITH_TORCH)
-        (self.layer.site / "drawn.py").write_text(TORCH_DRAWN)
-        write_template(self.layer, self.layer)
-        self.places = interpreter.places
-
-
-@pytest.mark.soak
-def test_pytorch_does_the_same_in_warm_programs_and_draws_anew(
-    house: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Cold, it took 18 s on a busy machine.
-    monkeypatch.setattr(conftest, "PATIENCE", 120.0)
-    runtime = TorchRuntime(tmp_path)
-    modules = PYTORCH.preloads
-
-    @namespaced
-    async def test(house: House) -> None:
-        assert "torch 2.13.0" in await preloaded(house, runtime, *modules)
-        warm = runtime.warm(*modules)
-        found = [
-            await outcome(house, await start(house, runtime, "trains", warm=how))
-            for how in (None, warm)
-        ]
-        assert found[0][0] == 1, found[0]
-        assert found[1] == found[0], _differences(found[0], found[1])
-        drawn: list[tuple[object, ...]] = []
-        for _ in range(2):
-            uid = await start(house, runtime, "drawn", warm=warm)
-            await house.end(uid)
-            drawn.append(tuple(json.loads(str(house.texts(uid)[0]))))
-        assert all(one != other for one, other in zip(*drawn, strict=True)), drawn
 
     house(test)

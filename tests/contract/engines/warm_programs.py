@@ -64,7 +64,11 @@ seen = {
     "main": {name: repr(value) for name, value in list(vars().items()) if name.startswith("__")
              and name not in ("__builtins__",)},
     "main_is": sys.modules["__main__"].__dict__ is globals(),
-    "spec": [__spec__.name, __spec__.origin, __spec__.parent, __spec__.cached, __spec__.has_location],
+    "spec": __spec__ and [__spec__.name, __spec__.origin, __spec__.parent, __spec__.cached,
+                          __spec__.has_location],
+    "loader": type(__loader__).__name__,
+    "depth": len(inner()),
+    "custom": "sitecustomize" in sys.modules,
     "stack": inner(),
     "streams": [[s.name, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(), s.seekable(),
                  type(s.buffer).__name__] for s in (sys.stdout, sys.stderr)]
@@ -92,6 +96,16 @@ __version__ = "1.2"
 DRAWN = random.random()
 HERE = tempfile.gettempdir(), platform.node(), sysconfig.get_paths()
 KEY = bytes(multiprocessing.current_process().authkey)
+'''
+
+TALKATIVE = '''
+"""Stands for a framework that says something of itself."""
+import ctypes, sys
+print("welcome", flush=True)
+print("take care", file=sys.stderr)
+libc = ctypes.CDLL(None)
+libc.puts(b"by the C library")
+libc.fflush(None)
 '''
 
 PROGRAMS = {
@@ -132,6 +146,8 @@ PROGRAMS = {
     "look_alike": "",
     "typed": "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: 'int'\n"
     "print(typing.get_type_hints(A), __annotations__ if '__annotations__' in vars() else None)\n",
+    "hashed": "import os\nprint(os.environ['PYTHONHASHSEED'], hash('a'), sep=chr(10))\n",
+    "talks": "import talkative; print('main')",
     "drawn": "import json, random, framework, os, multiprocessing\nprint(json.dumps([random.random(), "
     "framework.DRAWN, hash('a'), multiprocessing.current_process().authkey.hex()]))\n",
 }
@@ -178,49 +194,16 @@ SHORT = {
 }
 """The part of it that each run of the tests has time for."""
 
-WITH_TORCH = """
-import json, os, sys
-import numpy, torch
+FILES = (
+    *("look", "raises", "grouped", "syntax", "says", "none", "interrupted", "late", "finalized"),
+    *("children", "spawned", "unpickled", "importing", "typed"),
+)
+"""Those that are run as files, too."""
+SHORT_FILES = ("look", "raises", "syntax")
 
-def worker(number):
-    return int(torch.initial_seed() % 2**31)
-
-class Squares(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, at):
-        return at * at
-
-torch.manual_seed(7)
-numpy.random.seed(7)
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-optimizer = torch.optim.Adam(model.parameters())
-inputs = torch.randn(512, 64)
-for _ in range(10):
-    optimizer.zero_grad()
-    loss = (model(inputs) ** 2).mean()
-    loss.backward()
-    optimizer.step()
-large = torch.ones(700, 700)
-loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2)
-print(json.dumps({
-    "loss": loss.item(),
-    "numpy": numpy.random.rand(3).tolist(),
-    "product": [(large @ large).sum().item(), float((numpy.ones((700, 700)) @ numpy.ones((700, 700))).sum())],
-    "batches": [batch.tolist() for batch in loader],
-    "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
-    "cuda": [torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()],
-    "backends": [torch.backends.mkldnn.is_available(), torch.backends.openmp.is_available()],
-    "devices": [str(torch.get_default_device()), str(torch.get_default_dtype())],
-    "compiled": torch.jit.script(torch.nn.ReLU())(torch.tensor([-1.0, 2.0])).tolist(),
-    "tasks": len(os.listdir("/proc/self/task")) > 1,
-    "template": sys.prefix,
-}))
-torch.tensor([1, 2]) @ torch.tensor([1, 2, 3])
-"""
-"""Trains, has workers, uses all processors, starts processes, and fails in PyTorch at last."""
-
-TORCH_DRAWN = """
-import json, numpy, random, torch
-print(json.dumps([torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), random.random()]))
-"""
+PACKED = {
+    "task.py": f"{LOOK}\nimport beside\nprint(beside.__file__, sorted(os.listdir()), __file__)\n"
+    "beside.fail()\n",
+    "beside.py": "def fail():\n    raise ValueError('beside')\n",
+}
+"""Files of a program that `trainshed run` packs."""

@@ -175,7 +175,7 @@ def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> records.Expla
         ),
         waiting=waiting_view(found.waiting, found.position) if found.waiting else None,
         position=found.position,
-        notices=(*notices, *job.spec.runtime_notices, *_without(job, found)),
+        notices=(*notices, *job.spec.runtime_notices, *_without(job, found), *found.beginnings),
         warnings=tuple(job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )

@@ -178,6 +178,7 @@ def _replica(job: Job, replica: Replica) -> records.Replica:
         start_time=text_micros(replica.started),
         restarts=dict(replica.restarts),
         leaving=replica.leaving,
+        began=replica.began,
         exit=_exit(replica.exit) if replica.exit else None,
     )
 

@@ -104,6 +104,7 @@ def description(
         ("Error", job.error),
         ("Code", str(job.error_code) if job.error else ""),
         ("Cause", "\n".join(_failure_lines(job.failure, job.error)) if job.failure else ""),
+        ("Began", "\n".join(_beginnings(job.program.replicas))),
         ("Left", "\n".join(_autopsy_lines(job.program, zone))),
         ("Shell", "\n".join(_shell_lines(job.program))),
         ("TensorBoard", job.tensorboard),
@@ -193,6 +194,17 @@ def counted(counters: Iterable[tuple[str, int]]) -> str:
         return f"{nonzero[0][1]} {nonzero[0][0]}"
     named = ", ".join(f"{rule} {count}" for rule, count in nonzero)
     return f"{sum(count for _, count in nonzero)} ({named})" if nonzero else ""
+
+
+def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
+    """How programs began, warm or cold: each text once, with whose it is if there are others."""
+    texts = {replica.began: list[str]() for replica in replicas}
+    for replica in replicas:
+        texts[replica.began].append(replica.task)
+    for text, tasks in texts.items():
+        others = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+        if text:
+            yield text if len(texts) == 1 else f"{tasks[0]}{others} {text}"
 
 
 def _failure_lines(failure: FailureView, message: str) -> Iterator[str]:

@@ -44,6 +44,8 @@ class ReplicaView:
     restarts: tuple[tuple[str, int], ...] = ()
     #: Why it was asked to leave its node; "" = it was not.
     leaving: str = ""
+    #: How its program began, warm or cold; "" = nobody asked.
+    began: str = ""
 
     @staticmethod
     def of(replica: records.Replica) -> "ReplicaView":
@@ -59,6 +61,7 @@ class ReplicaView:
             how=how(replica.exit),
             restarts=tuple(replica.restarts.items()),
             leaving=replica.leaving,
+            began=replica.began,
         )
 
 

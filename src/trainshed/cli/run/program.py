@@ -6,6 +6,7 @@ files make the same bytes.
 
 import ast
 import io
+import json
 import re
 import stat
 import zipfile
@@ -21,7 +22,7 @@ from trainshed.cli.requirements import (
     requirements_wheel,
 )
 from trainshed.cli.sdist import PackagingError, project_files
-from trainshed.core.launch import PACKED_PROGRAM
+from trainshed.replica.protocol import PACKED_PROGRAM
 
 _PACKAGE = PACKED_PROGRAM
 _WHEEL = f"{_PACKAGE}-1.0-py3-none-any.whl"
@@ -304,11 +305,12 @@ def _wheel(
 ) -> bytes:
     source = Path(__file__).with_name("starter.py").read_text(encoding="utf-8")
     lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
-    begin = f"from {_PACKAGE}._starter import start\n\nstart({start.file!r}, {start.module!r})\n"
+    begin = {"file": start.file, "module": start.module}
     members: dict[str, bytes] = {
         f"{_PACKAGE}/__init__.py": b"",
         f"{_PACKAGE}/_starter.py": source.encode(),
-        f"{_PACKAGE}/{start.starter}.py": begin.encode(),
+        f"{_PACKAGE}/begin.json": json.dumps(begin).encode(),
+        f"{_PACKAGE}/{start.starter}.py": f"from {_PACKAGE}._starter import start\n\nstart()\n".encode(),
         **{f"{_PACKAGE}/files/{name}": content for name, content in contents.items()},
         f"{_INFO}/METADATA": (
             f"Metadata-Version: 2.1\nName: trainshed-program\nVersion: 1.0\n{lines}".encode()

@@ -4,10 +4,13 @@ Travels with the program, so it knows no other module of ours and runs on any Py
 that is started again finds files that the program has changed as it left them.
 """
 
+import json
 import os
 import shutil
 import sys
 from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
 
 
 def place(files: Path, directory: Path) -> None:
@@ -23,14 +26,21 @@ def place(files: Path, directory: Path) -> None:
         draft.replace(goal)
 
 
-def start(entry: str, module: str) -> None:
-    """Become the program: `entry` is a file of it, `module` one to be run by -m in its place."""
-    place(Path(__file__).resolve().parent / "files", Path.cwd())
-    if module:
-        words = [sys.executable, "-m", module]
-    elif entry.endswith(".sh"):
-        words = ["/bin/bash", entry]
+def place_files() -> None:
+    """Put all files of the program into the working directory."""
+    place(_HERE / "files", Path.cwd())
+
+
+def start() -> None:
+    """Become the program. `begin.json` says what that is: a `file` of it, or a `module` to be run by -m in
+    its place. A replica that begins warm does that by itself (docs/warm-starts.md)."""
+    place_files()
+    begin = json.loads((_HERE / "begin.json").read_text(encoding="utf-8"))
+    if begin["module"]:
+        words = [sys.executable, "-m", begin["module"]]
+    elif begin["file"].endswith(".sh"):
+        words = ["/bin/bash", begin["file"]]
     else:
-        words = [sys.executable, entry]
+        words = [sys.executable, begin["file"]]
     sys.stdout.flush()
     os.execv(words[0], words + sys.argv[1:])

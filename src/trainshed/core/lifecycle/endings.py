@@ -214,6 +214,7 @@ def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> No
         started=0,
         exit=None,
         notes=0,
+        began="",
         **changes,
     )
 

@@ -45,6 +45,8 @@ def gather_note(transition: Transition, replica: Replica, event: ReplicaNoted) -
     if event.number <= replica.notes:
         return
     transition.change_replica(replica.id, notes=event.number)
+    if event.name in START_NOTES:
+        transition.change_replica(replica.id, began=event.text)
     note = Note(replica.id, replica.incarnation, event.at, event.name, event.severity, event.text)
     until = transition.job.notes_until if transition.job.notes else transition.now + GATHER
     transition.change(notes=(*transition.job.notes, note), notes_until=until)

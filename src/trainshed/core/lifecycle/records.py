@@ -40,6 +40,8 @@ class Replica(Struct, frozen=True):
     notes: int = 0
     #: It is not started earlier (ns); 0 = it may be.
     not_before: Nanos = 0
+    #: How this incarnation's program began, "started warm: ..." or "started cold: ..."; "" = nobody asked.
+    began: str = ""
 
 
 class Note(Struct, frozen=True):

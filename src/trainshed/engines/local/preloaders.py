@@ -1,5 +1,5 @@
-"""The preloaders of one engine: one for each runtime and project, made for the programs that come after the
-first (docs/adr/0096).
+"""The preloaders of one engine: one for each runtime and project, and for each value of variables like
+OMP_NUM_THREADS; made for the programs that come after the first (docs/adr/0096, 0105).
 
 `trainshed.replica.preloader` is their own side. What is asked never waits: a program whose preloader is not
 ready starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory,
@@ -16,9 +16,10 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core import warm_start
 from trainshed.core.launch import WarmStart
@@ -28,10 +29,14 @@ from trainshed.replica import protocol
 
 log = logging.getLogger(__name__)
 
-_SOURCE: Final = str(Path(__file__).resolve().parents[3])
+_PACKAGE: Final = str(Path(protocol.__file__).resolve().with_name("preloader"))
 _MOST: Final = 4
 """Preloaders at once; beyond that the one that was used least lately ends. Each takes what its frameworks
 take, some 150 MB for PyTorch."""
+_VARIANTS: Final = 3
+"""Preloaders at once of one runtime and project, with different values of variables."""
+_USED_SECONDS: Final = 60.0
+"""One that was used within these makes no room for another value."""
 _IMPORT_SECONDS: Final = 300.0
 """Until one is ready, or is given up."""
 _END_SECONDS: Final = 5.0
@@ -45,10 +50,12 @@ class _Key(Struct, frozen=True):
     project: str
     runtime: str
     modules: tuple[str, ...]
+    #: Variables that an import may read, as the programs have them.
+    environ: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
-        text = json.dumps([self.project, self.runtime, self.modules])
+        text = json.dumps([self.project, self.runtime, self.modules, self.environ])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -81,12 +88,10 @@ class Preloaders:
             return protocol.WarmStart()
         if why := warm.cold_because or self._refusal(environ):
             return protocol.WarmStart(cold_because=why)
-        key = _Key(project, warm.runtime, warm.modules)
+        key = _Key(project, warm.runtime, warm.modules, warm_start.own_values(environ))
         found = self._found.get(key)
         if found is None:
-            self._make(key)
-            why = "its frameworks are being imported for the programs that follow"
-            return protocol.WarmStart(cold_because=why)
+            return protocol.WarmStart(cold_because=self._make(key))
         found.used = asyncio.get_running_loop().time()
         if not found.preloaded:
             why = found.refused or "its frameworks are still being imported"
@@ -111,14 +116,26 @@ class Preloaders:
     def _socket(self, key: _Key) -> Path:
         return self._directory / key.name
 
-    def _make(self, key: _Key) -> None:
+    def _make(self, key: _Key) -> str:
+        """Make one if there is room for it. Returns why the program that asks begins cold."""
         live = [each for each, found in self._found.items() if found.task is not None]
-        if len(live) >= _MOST:
-            oldest = min(live, key=lambda each: self._found[each].used)
+        alike = [each for each in live if replace(each, environ=key.environ) == key]
+        if len(alike) >= _VARIANTS or len(live) >= _MOST:
+            oldest = min(
+                alike if len(alike) >= _VARIANTS else live, key=lambda each: self._found[each].used
+            )
+            unused = asyncio.get_running_loop().time() - self._found[oldest].used
+            if len(alike) >= _VARIANTS and unused < _USED_SECONDS:
+                names = sorted({name for each in (key, *alike) for name, _ in each.environ})
+                return (
+                    f"its frameworks are kept imported with {len(alike)} other values of "
+                    f"{', '.join(names)} already"
+                )
             if (task := self._found[oldest].task) is not None:
                 task.cancel()
         made = self._found[key] = _Preloader(used=asyncio.get_running_loop().time())
         made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} imported")
+        return "its frameworks are being imported for the programs that follow"
 
     async def _keep(self, key: _Key, made: _Preloader) -> None:
         """Have it run for as long as it does; afterwards the next program has another made."""
@@ -166,43 +183,47 @@ class Preloaders:
         path.unlink(missing_ok=True)
         ours, theirs = socket.socketpair()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        said, saying = os.pipe()
-        with theirs, listener:
+        unread, never = os.pipe()
+        with theirs, listener, _in_memory("output") as output, _in_memory("errors") as errors:
             _bind(listener, path)
             configuration = {
                 "modules": key.modules,
                 "control": theirs.fileno(),
                 "listener": listener.fileno(),
-                "said": said,
+                "printed": (output.fileno(), errors.fileno()),
                 "root": str(Path(key.runtime).parent),
                 "idle": self._idle,
             }
             binaries = f"{key.runtime}/bin"
             try:
                 process = subprocess.Popen(
-                    [
-                        f"{binaries}/python3",
-                        "-m",
-                        "trainshed.replica.preloader.program",
-                        json.dumps(configuration),
-                    ],
+                    [f"{binaries}/python3", "-m", "trainshed.replica.preloader.program"],
                     stdin=subprocess.DEVNULL,
-                    stdout=saying,
-                    stderr=saying,
-                    cwd=_SOURCE,
+                    # A pipe, as programs have: Python looks what its streams are when it makes them.
+                    stdout=never,
+                    stderr=never,
+                    cwd="/",
                     env={
                         **warm_start.ENVIRONMENT,
+                        **dict(key.environ),
                         "HOME": "/",
                         "PATH": f"{binaries}:{environs.SANE_PATH}",
+                        "PYTHONPATH": _PACKAGE,
+                        "TRAINSHED_PRELOADER": json.dumps(configuration),
                     },
-                    pass_fds=(theirs.fileno(), listener.fileno(), said),
+                    pass_fds=tuple(one.fileno() for one in (theirs, listener, output, errors)),
                     start_new_session=True,
                 )
             finally:
-                os.close(said)
-                os.close(saying)
+                os.close(unread)
+                os.close(never)
         ours.setblocking(False)
         return ours, process
+
+
+def _in_memory(name: str) -> BinaryIO:
+    """A file in memory, as long as anybody has it."""
+    return os.fdopen(os.memfd_create(name), "w+b", buffering=0)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:

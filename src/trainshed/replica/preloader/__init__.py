@@ -1,11 +1,11 @@
 """A runtime's Python that has imported its frameworks, and forks programs that begin after these imports.
 
-Run by the runtime's own interpreter as `python3 -m trainshed.replica.preloader.program CONFIGURATION`, so
-that what lies beneath a program on the stack is what lies beneath it in an interpreter of its own: the
-machinery of `-m` imports this package first, which imports the frameworks, looks whether they can be forked
-(`forking`), and serves requests. In a forked program that becomes what it is to be (`becoming`), the import
-returns, and `-m` goes on with the program's module in place of `program`, which there is none of
-(`main_module`).
+Run by the runtime's own interpreter as `python3 -m trainshed.replica.preloader.program`. While that comes
+up, `site` imports `sitecustomize`, which imports the frameworks, looks whether they can be forked
+(`forking`), and serves requests. In a forked program that becomes what it is to be (`becoming`), that import
+returns, the interpreter comes up, and goes on with the program in place of `program`, which there is none of
+(`main_program`). So what lies beneath a program on the stack is what lies beneath it in an interpreter of its
+own.
 
 The preloader itself never reads anything of a job. It accepts a connection and forks; the child reads whose
 namespaces it is to enter, and forks twice more: the first fork is in the process namespace, the second has a
@@ -17,24 +17,8 @@ namespaces' handles beside it. Program: `ready PID`, with the handle of its filt
 is one. Guardian: a second line, with handles to join control groups by. Program: `started`. Instead of either
 answer, `cold WHY`: it has not run, and will not.
 
-CONFIGURATION is JSON: modules (what to import), control (the handle of a socket: its other end is told
-`{"imported": {MODULE: VERSION}}` or `{"refused": WHY}`, and the preloader ends when that is closed), listener
-(the handle of a listening Unix socket), said (the handle that its own output can be read from), root (the
-runtime's directory), idle (seconds without a program after which it ends).
+The variable TRAINSHED_PRELOADER is JSON: modules (what to import), control (the handle of a socket: its other
+end is told `{"imported": {MODULE: VERSION}}` or `{"refused": WHY}`, and the preloader ends when that is
+closed), listener (the handle of a listening Unix socket), printed (the handles of two files for its own
+output and errors), root (the runtime's directory), idle (seconds without a program after which it ends).
 """
-
-import sys
-
-_ASKED = '{"modules"'
-"""How a configuration begins."""
-
-
-def _serve() -> None:
-    """Returns in programs alone."""
-    from trainshed.replica.preloader import forking
-
-    forking.serve(sys.argv[1])
-
-
-if sys.argv[:1] == ["-m"] and len(sys.argv) == 2 and sys.argv[1].startswith(_ASKED):
-    _serve()

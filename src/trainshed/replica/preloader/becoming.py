@@ -15,7 +15,7 @@ import sys
 import time
 
 from trainshed.replica import protocol
-from trainshed.replica.preloader import main_module, shown_arguments
+from trainshed.replica.preloader import main_program, shown_arguments
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import kernel, unix_sockets
 
@@ -34,9 +34,9 @@ _ADOPTION_SECONDS = 5.0
 """Until the guardian is this process's parent; it takes microseconds."""
 
 
-def become(connection: socket.socket, root: str) -> None:
+def become(connection: socket.socket, root: str, before: "main_program.Before") -> None:
     """In a fork that belongs to nobody yet: be the program that the connection tells of. `root`: the
-    runtime's directory. Returns when the machinery of `-m` is to go on with it."""
+    runtime's directory. Returns when the interpreter is to come up and go on with it."""
     try:
         first, handles = receive(connection)
         _enter(first, handles)
@@ -48,7 +48,7 @@ def become(connection: socket.socket, root: str) -> None:
         for number, limits in second["limits"]:
             resource.setrlimit(number, tuple(limits))
         os.chdir(second["directory"])
-        _begin_again(first, second, root)
+        _begin_again(second, root, before)
         # As an interpreter finds them that begins, whatever the one who started the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -140,49 +140,97 @@ def _settle(first: "dict[str, Any]", handles: "list[int]", connection: socket.so
         connection.sendall(ready)
 
 
-def _begin_again(first: "dict[str, Any]", second: "dict[str, Any]", root: str) -> None:
+def _begin_again(second: "dict[str, Any]", root: str, before: "main_program.Before") -> None:
     """What an interpreter finds out at its start. Raises Cold."""
     argv, environ = second["argv"], second["environ"]
+    python, template = second["python"], second["template"]
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()
     kernel.name_process(os.path.basename(argv[0]))
-    shown_arguments.show(argv, environ)
-    python, template = second["python"], second["template"]
-    own = os.path.dirname(template)
-    _set_paths(python, template, root, own)
+    home = os.path.dirname(template)
+    _set_paths(python, template, root, home)
+    packed = _packed(argv)
+    looked_at = list(sys.path)
+    if packed is not None:
+        argv = [python, *(["-m", packed.module] if packed.module else [packed.file]), *argv[3:]]
+        # What lies there will be in the directory that is looked in first.
+        looked_at.append(os.path.join(packed.files, os.path.dirname(packed.file)))
+    if argv[1] != "-m":
+        if packed is None:
+            _require_source(argv[1])
+        sys.path[0] = main_program.script_directory(argv[1])
+        looked_at.append(sys.path[0])
     _forget()
-    _require_same(sys.path, own, root)
+    _require_same(looked_at, home, root)
     _reseed()
+    shown_arguments.show(argv, environ)
     if environ.get("PYTHONFAULTHANDLER"):
         import faulthandler
 
         faulthandler.enable()
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = list(argv)
-    main_module.go_on_with(argv[2], ["-m", *argv[3:]])
+    main_program.go_on_with(argv, packed, before)
 
 
-def _set_paths(python: str, template: str, root: str, own: str) -> None:
-    """As the interpreter `python` of an environment has them; `own`: the directory of its prefix, which in
+def _packed(argv: "list[str]") -> "main_program.Packed | None":
+    """What `trainshed run` has packed if that is to be started; None = it is not. Raises Cold."""
+    package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
+    if package != protocol.PACKED_PROGRAM:
+        return None
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec(package, sys.path)
+    if found is None or not found.origin:
+        return None  # As `-m` will say.
+    directory = os.path.dirname(found.origin)
+    try:
+        with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
+            said = json.load(file)
+        packed = main_program.Packed(directory, said["file"], said["module"])
+    except (OSError, ValueError, KeyError):
+        raise Cold("it was packed by an earlier version of trainshed run") from None
+    if packed.file.endswith(".sh"):
+        raise Cold("it is a shell script")
+    return packed
+
+
+def _require_source(path: str) -> None:
+    """See that it is a file with Python's text: an interpreter runs archives, directories and bytecode in
+    other ways. Raises Cold."""
+    import zipfile
+    from importlib.util import MAGIC_NUMBER
+
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(len(MAGIC_NUMBER))
+    except OSError as error:
+        raise Cold("%s cannot be read (%s)" % (path, error.strerror)) from None
+    if begin == MAGIC_NUMBER or zipfile.is_zipfile(path):
+        raise Cold("%s is no text of Python" % path)
+
+
+def _set_paths(python: str, template: str, root: str, home: str) -> None:
+    """As the interpreter `python` of an environment has them; `home`: the directory of its prefix, which in
     `root`, the runtime's own, is the one that it was loaded from."""
-    library = [own + path[len(root) :] for path in sys.path[:3]]
+    library = [home + path[len(root) :] for path in sys.path[:3]]
     sys.path[:] = [os.getcwd(), *library]
     sys.executable = python
-    before = template if sys.version_info >= (3, 14) else own
-    sys.base_prefix = sys.base_exec_prefix = own
+    before = template if sys.version_info >= (3, 14) else home
+    sys.base_prefix = sys.base_exec_prefix = home
     sys.prefix = sys.exec_prefix = before
     for name in ("_base_executable", "_stdlib_dir"):
         place = getattr(sys, name, None)
         if place:
-            setattr(sys, name, own + place[len(root) :])
+            setattr(sys, name, home + place[len(root) :])
     site.PREFIXES[:] = [before, before]
     site.ENABLE_USER_SITE = site.USER_SITE = site.USER_BASE = None
     importlib.invalidate_caches()
     site.main()
 
 
-def _require_same(paths: "list[str]", own: str, root: str) -> None:
+def _require_same(paths: "list[str]", home: str, root: str) -> None:
     """See that nothing that was loaded would be found elsewhere by this program. Raises Cold."""
     library = os.path.join(root, "lib")
     loaded = {name for name in sys.modules if "." not in name}
@@ -190,7 +238,7 @@ def _require_same(paths: "list[str]", own: str, root: str) -> None:
         # The standard library and the runtime's own packages are what was loaded from.
         if path.startswith(library + os.sep) or path.endswith(".zip"):
             continue
-        if path.startswith(os.path.join(own, "lib") + os.sep) and "site-packages" not in path:
+        if path.startswith(os.path.join(home, "lib") + os.sep) and "site-packages" not in path:
             continue
         try:
             names = {name.partition(".")[0] for name in os.listdir(path or ".")}

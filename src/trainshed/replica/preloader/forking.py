@@ -14,24 +14,30 @@ import socket
 import sys
 import time
 
-from trainshed.replica.preloader import becoming, interpreter
+from trainshed.replica.preloader import becoming, interpreter, main_program
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any
 
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at how much memory the machine has left."""
 _SHORT_PART = 20
 """It ends when less than this part of the machine's memory is left."""
+_MOST_PRINTED = 1 << 16
+"""Bytes that an import may print on either stream."""
+_KNOWING = frozenset({"jemalloc_bg_thd"})
+"""Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
+brings one) gives free memory back; in a fork those threads do that which free it."""
 _HUGE = 1 << 21
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
 
-def serve(text: str) -> None:
-    """Be a preloader; returns in programs alone."""
+def serve(text: str, custom: "ModuleType | None") -> None:
+    """Be a preloader; returns in programs alone. `custom`: the interpreter's own `sitecustomize`."""
     configuration = json.loads(text)
     # What follows is imported from the runtime, and from nowhere else.
     ours = sys.path.pop(0)
@@ -44,13 +50,17 @@ def serve(text: str) -> None:
         _tell(control, {"refused": "programs could change their interpreter: %s" % error})
         os._exit(0)
     kernel.name_process("ts-preloader")
+    for handle, standard in zip(configuration["printed"], (1, 2)):  # noqa: B905 - `strict` is too young
+        os.dup2(handle, standard)
+        os.close(handle)
     kernel.adopt_orphans()
     known = {handle for handle in kernel.open_handles() if _target(handle)}
     leases = program.hold_leases([configuration["root"]])
     known.update(leases)
     try:
         versions = _import(configuration["modules"])
-        _require_forkable(configuration["said"], known)
+        printed = _printed()
+        _require_forkable(known)
     except Refused as refusal:
         _tell(control, {"refused": str(refusal)})
         os._exit(0)
@@ -63,7 +73,7 @@ def serve(text: str) -> None:
     _use_large_pages()
     _tell(control, {"imported": versions})
     connection = _next_program(control, listener, configuration["idle"])
-    becoming.become(connection, configuration["root"])
+    becoming.become(connection, configuration["root"], main_program.Before(custom, printed))
 
 
 class Refused(Exception):
@@ -93,21 +103,22 @@ def _import(modules: "list[str]") -> "dict[str, str]":
     return versions
 
 
-def _require_forkable(said: int, known: "set[int]") -> None:
-    """See that nothing is lost or shared by a fork. `said`: where this process's own output can be read;
-    `known`: handles that were open before. Raises Refused."""
+def _printed() -> "tuple[bytes, bytes]":
+    """What the import has printed on standard output and standard error, which lead to files now: programs
+    print it as well. Raises Refused."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.set_blocking(said, False)
-    try:
-        output = os.read(said, 4096)
-    except BlockingIOError:
-        output = b""
-    os.close(said)
-    known.discard(said)
-    if output:
-        line = output.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise Refused("their import prints, and each program would miss it (%s)" % line[:200])
+    # What a library in C has printed: each fork would, when it ends.
+    ctypes.CDLL(None).fflush(None)
+    output, errors = (os.pread(handle, _MOST_PRINTED + 1, 0) for handle in (1, 2))
+    if max(len(output), len(errors)) > _MOST_PRINTED:
+        raise Refused("their import prints more than %d KiB" % (_MOST_PRINTED >> 10))
+    return output, errors
+
+
+def _require_forkable(known: "set[int]") -> None:
+    """See that nothing is lost or shared by a fork. `known`: handles that were open before. Raises
+    Refused."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise Refused("their import has initialized CUDA, which cannot be used after a fork")
@@ -125,12 +136,12 @@ def _require_forkable(said: int, known: "set[int]") -> None:
         os._exit(0)
     os.waitpid(child, 0)
     if kernel.LINUX:
-        threads = os.listdir("/proc/self/task")
-        if len(threads) > 1:
-            names = sorted(set(map(_thread_name, threads)))
+        names = [_thread_name(each) for each in os.listdir("/proc/self/task")]
+        lost = [name for name in names if name not in _KNOWING]
+        if len(lost) > 1:
             raise Refused(
                 "their import starts %d threads that a fork would lose (%s)"
-                % (len(threads) - 1, ", ".join(names))
+                % (len(lost) - 1, ", ".join(sorted(set(lost))))
             )
 
 

@@ -17,7 +17,7 @@ _EXE = "/proc/self/exe"
 
 
 def begin_read_only() -> None:
-    """Return if it runs from there, else start it from there with the same arguments. Raises OSError: it
+    """Return if it runs from there, else start it from there. Raises OSError: it
     cannot be."""
     if _is_read_only(_EXE):
         return
@@ -34,7 +34,7 @@ def begin_read_only() -> None:
         raise OSError("no mount of it is read-only (%s)" % said.decode("utf-8", "replace"))
     # The namespace stays as long as this process: the loader asks for the interpreter's path in it.
     os.set_inheritable(handles[1], True)
-    argv = [sys.executable, "-m", "trainshed.replica.preloader.program", *sys.argv[1:]]
+    argv = [sys.executable, "-m", "trainshed.replica.preloader.program"]
     os.execv("/proc/self/fd/%d" % handles[0], argv)
 
 

@@ -322,5 +322,6 @@ SHEET = Sheet(
     smoke=Path(__file__).with_name("smoke.py"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="tensorflow",
+    preloads=("numpy", "tensorflow"),
     runtime_versions=True,
 )

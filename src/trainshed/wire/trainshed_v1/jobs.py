@@ -236,6 +236,9 @@ class Replica(Record, frozen=True):
     restarts: Mapping[str, int] = {}
     #: Why it was asked to leave its node; "" = it was not.
     leaving: str = ""
+    #: How its program began: "started warm: ..." with what was imported, or "started cold: ..." with the
+    #: reason; "" = its job did not ask, or it has not begun.
+    began: str = ""
     #: Null while it has not ended.
     exit: ReplicaExit | None = None
 

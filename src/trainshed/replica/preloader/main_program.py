@@ -1,0 +1,161 @@
+"""How a preloader's interpreter goes on with a program when it has come up: with a module, as by `-m`, or
+with a file.
+
+It was started by `-m`, so its main function, which is written in C, imports `runpy` and calls one function of
+it. In a program that finds another one in its place. It is written in C too, so that nothing is beneath the
+program on the stack, and all ends as the interpreter has it end. Runs on Python 3.6.
+"""
+
+import ctypes
+import functools
+import importlib
+import os
+import runpy
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+_FILE_INPUT = 257
+"""That a whole file is parsed, not one statement or an expression (Py_file_input)."""
+
+
+class Packed:
+    """A program of `trainshed run`, whose package knows how its files get into the working directory."""
+
+    def __init__(self, directory: str, file: str, module: str) -> None:
+        """`directory`: the package's; `file`: which of its files is run; "" = the module is."""
+        self._package = os.path.basename(directory)
+        self.files = os.path.join(directory, "files")
+        self.file = file
+        self.module = module
+
+    def place(self) -> None:
+        """Put its files there. Runs code of the job."""
+        importlib.import_module(self._package + "._starter").place_files()
+        for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
+            del sys.modules[name]
+
+
+class Before:
+    """What came before the forks, and programs are to find."""
+
+    def __init__(
+        self, custom: "Optional[types.ModuleType]", printed: "tuple[bytes, bytes]"
+    ) -> None:
+        """`custom`: the interpreter's own `sitecustomize`; `printed`: by the imports, on standard output and
+        standard error."""
+        self.custom = custom
+        self._printed = printed
+
+    def print_again(self) -> None:
+        """As if the imports began the program."""
+        for handle, text in zip((1, 2), self._printed):  # noqa: B905 - `strict` is too young
+            left = text
+            while left:
+                try:
+                    left = left[os.write(handle, left) :]
+                except OSError:
+                    break  # Nobody reads it.
+
+
+def go_on_with(argv: "list[str]", packed: "Optional[Packed]", before: Before) -> None:
+    """Have the interpreter run what `argv` says when it has come up: `[PYTHON, "-m", MODULE, ...]` or
+    `[PYTHON, FILE, ...]`. `packed`: what has to be put into the working directory first."""
+    # A namespace of its own: the one that there is counts as older than all garbage, so what a program leaves
+    # in it would not be finalized.
+    main = types.ModuleType("__main__")
+    main.__dict__.update(sys.modules["__main__"].__dict__)
+    if "__annotations__" in main.__dict__:
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    last = _Last(argv, packed, before, list(sys.path))
+    # `print` is a function in C that takes whatever arguments it is given, and in the end calls one without
+    # any.
+    runpy._run_module_as_main = functools.partial(print, file=last, flush=True)  # type: ignore[attr-defined]
+
+
+class _Last:
+    """What `print` writes to: `flush` is looked up, which is when the program's surroundings are completed,
+    and then called, which is the program."""
+
+    def __init__(
+        self,
+        argv: "list[str]",
+        packed: "Optional[Packed]",
+        before: Before,
+        paths: "list[str]",
+    ) -> None:
+        self._argv = argv
+        self._packed = packed
+        self._before = before
+        self._paths = paths
+        self._run_module: "Any" = runpy._run_module_as_main  # type: ignore[attr-defined]
+
+    def write(self, text: str) -> None:
+        """Nothing; `print` does so with its arguments."""
+
+    @property
+    def flush(self) -> "Callable[[], Any]":
+        """The program, as a function in C without arguments."""
+        runpy._run_module_as_main = self._run_module  # type: ignore[attr-defined]
+        # The interpreter has put in front what it was started for.
+        sys.path[:] = self._paths
+        if self._packed is not None:
+            self._packed.place()
+        self._before.print_again()
+        _forget_us(self._before.custom)
+        if self._argv[1] == "-m":
+            sys.argv[:] = ["-m", *self._argv[3:]]
+            return functools.partial(self._run_module, self._argv[2])
+        sys.argv[:] = self._argv[1:]
+        return _file(self._argv[1])
+
+
+def script_directory(file: str) -> str:
+    """Where the interpreter looks for modules first if it runs this file."""
+    return os.path.dirname(os.path.realpath(file))
+
+
+def _file(name: str) -> "Callable[[], Any]":
+    """What runs a file as the interpreter does that is started with it."""
+    path = name
+    if sys.version_info >= (3, 9) and not os.path.isabs(name):
+        path = os.path.join(os.getcwd(), name[2:] if name.startswith("./") else name)
+    from importlib.machinery import SourceFileLoader
+
+    variables = sys.modules["__main__"].__dict__
+    loader = SourceFileLoader("__main__", path)
+    variables.update(__file__=path, __cached__=None, __loader__=loader)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fopen.restype = ctypes.c_void_p
+    opened = libc.fopen(os.fsencode(path), b"rbe")
+    if not opened:
+        failure = ctypes.get_errno()
+        told = "%s: can't open file %r: [Errno %d] %s\n"
+        sys.stderr.write(told % (sys.executable, path, failure, os.strerror(failure)))
+        os._exit(2)
+    run = ctypes.pythonapi.PyRun_FileExFlags
+    run.restype = ctypes.py_object
+    run.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.py_object,
+        ctypes.py_object,
+        ctypes.c_int,
+        ctypes.c_void_p,
+    ]
+    return functools.partial(
+        run, opened, os.fsencode(path), _FILE_INPUT, variables, variables, 1, None
+    )
+
+
+def _forget_us(custom: "Optional[types.ModuleType]") -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
+        del sys.modules[name]
+    del sys.modules["sitecustomize"]
+    if custom is not None:
+        sys.modules["sitecustomize"] = custom
