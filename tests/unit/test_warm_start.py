@@ -186,12 +186,12 @@ def test_describe_says_how_replicas_began() -> None:
         state, over = JobState.RUNNING, Nanos(0)
         job = JobView("1", "1", Api.VERTEX, "", "", state, begun, begun, over, replicas=replicas)
         lines = description(job, Nanos(2))
-        return [line.strip() for line in lines if "started" in line]
+        return [" ".join(line.split()) for line in lines if "started" in line]
 
     warm, cold = "started warm: torch 2.13", "started cold: it has GPUs"
     assert told("", "") == []
-    assert told(warm, warm) == [f"Began  {warm}"]
+    assert told(warm, warm) == [f"Began {warm}"]
     assert told(warm, cold, warm) == [
-        f"Began  workerpool0-0 and 1 more {warm}",
+        f"Began workerpool0-0 and 1 more {warm}",
         f"workerpool0-1 {cold}",
     ]
