@@ -171,9 +171,10 @@ async def outcome(house: House, uid: JobUid) -> tuple[Any, ...]:
     lines = [(str(line["s"]), str(line["m"])) for line in house.log(uid)]
     out = [text for stream, text in lines if stream == "o"]
     err = [text for stream, text in lines if stream != "o"]
-    own = re.compile(
-        rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+|(?<=^[IWE]0000 00:00:)[0-9. ]+"
-    )
+    names = rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+"
+    # What XGBoost and TensorFlow put before what they log, XGBoost's addresses of a stack.
+    logged = r"\[\d\d:\d\d:\d\d\]|(?<=^[IWE]0000 00:00:)[0-9. ]+|\[0x\w+\]"
+    own = re.compile(f"{names}|{logged}")
     # The standard library's files lie in each environment as links to the same: a module that was imported
     # ahead names its file in the runtime (docs/warm-starts.md).
     library = re.compile(r'File "\S+/(?:layer|base)/lib/python[0-9.]+/(?!site-packages)')
