@@ -184,10 +184,10 @@ def test_files_that_are_written_past_the_api_are_seen_by_their_times(
     (place / "a").write_text("x")
     assert history.last_written("gs://bucket/run/") == (place / "a").stat().st_mtime_ns
     assert history.last_written("gs://none/run/") == 0, "there is no such bucket"
-    assert history.last_written("no uri at all") == -1
+    assert history.last_written("no uri at all") is None
     assert history.last_written("gs://bucket/run") == history.last_written("gs://bucket/run/")
     assert history.last_written("gs://bucket/ru") == 0
-    assert history.last_written("gs://bucket") > 0
+    assert (history.last_written("gs://bucket") or 0) > 0
 
 
 def test_a_full_disk_leaves_lines_out_and_fails_nothing(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ class NoBuckets:
 
     def write_probe(self, uri: str) -> None: ...
 
-    def last_written(self, uri: str) -> int:
-        return -1
+    def last_written(self, uri: str) -> None:
+        return None
 
 
 def drilled(*patterns: str) -> Job:

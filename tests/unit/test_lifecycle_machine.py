@@ -297,7 +297,7 @@ def test_a_job_is_not_told_of_checkpoints_that_nobody_can_see() -> None:
     """spec/lifecycle#long-jobs: without a bucket, or without a record of writes, nothing is said."""
     assert not any(isinstance(d.event, CheckpointDue) for d in deadlines(Life(job(1)).up().job))
     life = Life(job(1, output="gs://bucket/out")).up()
-    life.see(CheckpointLooked(life.job.started + 4 * HOUR, -1))
+    life.see(CheckpointLooked(life.job.started + 4 * HOUR, None))
     assert "no_checkpoint" not in [e.kind for e in life.told]
 
 

@@ -281,11 +281,11 @@ def test_files_of_a_datasets_splits_are_no_checkpoints() -> None:
         (job(), CREATED, 0, "names no place in a bucket"),
         (job(output=OUTPUT), CREATED + 1, 0, "does not go back"),
         (job(output=OUTPUT), CREATED, CREATED + 1, "/gcs"),
-        (job(output=OUTPUT), CREATED, -1, "/gcs"),
+        (job(output=OUTPUT), CREATED, None, "/gcs"),
     ],
 )
 def test_accesses_are_unknown_where_it_did_not(
-    mine: Job, since: int, files: int, said: str
+    mine: Job, since: int, files: int | None, said: str
 ) -> None:
     """spec/operations#resume-report: `unknown` where it cannot see."""
     assert said in traffic(mine, (), since, files).unseen

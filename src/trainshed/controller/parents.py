@@ -62,8 +62,8 @@ class TrialMetrics(Protocol):
 class ModelBuckets(Protocol):
     """What is asked about the place of a model. Blocking; called from a thread."""
 
-    def last_written(self, uri: str) -> int:
-        """When something below it was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
+    def last_written(self, uri: str) -> Nanos | None:
+        """When something below it was last written, 0 = there is nothing, None = it cannot be known."""
         ...
 
 

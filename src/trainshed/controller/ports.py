@@ -9,6 +9,7 @@ from msgspec import Struct
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 from trainshed.datasets.port import SplitFiles
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import Runtimes
@@ -25,8 +26,8 @@ class JobBuckets(Protocol):
         """Raises OSError or ValueError saying why a program could not write there."""
         ...
 
-    def last_written(self, uri: str) -> int:
-        """When something below it was last written (ns), 0 = there is nothing, -1 = it cannot be known."""
+    def last_written(self, uri: str) -> Nanos | None:
+        """When something below it was last written, 0 = there is nothing, None = it cannot be known."""
         ...
 
 

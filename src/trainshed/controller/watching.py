@@ -153,6 +153,6 @@ class Watchers:
         except Exception as failure:
             # As broad as this: without an answer the job's next deadline would never be set.
             about(log, job.uid).warning("bucket not looked into: %s", failure)
-            written = -1
+            written = None
         self._looking.pop(job.uid, None)
         self._report(job.uid, CheckpointLooked(self._now(), written))

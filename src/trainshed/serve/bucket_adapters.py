@@ -71,16 +71,15 @@ class BucketAdapter:
         except BucketsError as failure:
             raise ValueError(str(failure)) from None
 
-    def last_written(self, uri: str) -> int:
-        """When something below the URI was last written (ns), 0 = there is nothing, -1 = it cannot be
-        known."""
+    def last_written(self, uri: str) -> Nanos | None:
+        """When something below the URI was last written, 0 = there is nothing, None = it cannot be known."""
         try:
             # As of a directory: what lies in `model-old/` is not below `model`.
-            return self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/"))
+            return Nanos(self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/")))
         except NotFound:
-            return 0  # The bucket itself is not there, and nothing is below it.
+            return Nanos(0)  # The bucket itself is not there, and nothing is below it.
         except BucketsError:
-            return -1
+            return None
 
     def bucket_location(self, name: str) -> str | None:
         """Where a bucket is; None if there is no such bucket (an illegal name is the name of none)."""
@@ -142,7 +141,7 @@ class BucketHistory:
             accesses.append(Access(line.time, line.end, is_write, uri, size))
         return tuple(accesses), page.since
 
-    def last_written(self, uri: str) -> int:
+    def last_written(self, uri: str) -> Nanos | None:
         return self._adapter.last_written(uri)
 
 

@@ -109,8 +109,9 @@ async def _require_artifacts(call: Call, record: ModelVersion) -> None:
             "artifactUri."
         )
     history = call.services.history
-    if history is not None and not await asyncio.to_thread(
-        history.last_written, record.artifact_uri
+    if (
+        history is not None
+        and await asyncio.to_thread(history.last_written, record.artifact_uri) == 0
     ):
         raise FailedPrecondition(
             f"There is nothing at {record.artifact_uri} any more, where the artifacts of {what} should be; "

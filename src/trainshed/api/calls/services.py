@@ -114,9 +114,9 @@ class AccessHistory(Protocol):
         (ns) or later, in that order; and from when on all there were are among them. Raises OSError."""
         ...
 
-    def last_written(self, uri: str) -> int:
-        """When something below the URI was last written (ns) in any way, 0 = there is nothing, -1 = it cannot
-        be known."""
+    def last_written(self, uri: str) -> Nanos | None:
+        """When something below the URI was last written in any way, 0 = there is nothing, None = it cannot be
+        known."""
         ...
 
 

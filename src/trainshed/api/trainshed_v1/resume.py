@@ -18,6 +18,7 @@ from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.resume.report import Finding, Hit, Progress, find, hits, result
 from trainshed.core.resume.steps import Series, Step, learned, series_by
 from trainshed.core.resume.traffic import FileSeen, Traffic, folders, prefixes, traffic
+from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
 
@@ -63,9 +64,11 @@ def _traffic(services: Services, job: Job) -> Traffic:
         return Traffic(unseen="this service keeps no record of accesses")
     try:
         accesses, since = history.accesses(prefixes(job), job.created)
-        files = max((history.last_written(uri) for uri in folders(job)), default=0)
+        written = [history.last_written(uri) for uri in folders(job)]
     except OSError as failure:
         return Traffic(unseen=f"the buckets' access log cannot be read: {failure.strerror}")
+    known = [moment for moment in written if moment is not None]
+    files = max(known, default=None if written else Nanos(0))
     return traffic(job, accesses, since, files)
 
 

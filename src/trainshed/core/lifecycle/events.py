@@ -171,8 +171,8 @@ class CheckpointLooked(Struct, frozen=True):
     """The job's bucket was looked at for checkpoints."""
 
     at: Nanos
-    #: When it was last written to, nanoseconds since the epoch; 0 = never, -1 = it cannot be known.
-    written: Nanos
+    #: When it was last written to, nanoseconds since the epoch; 0 = never, None = it cannot be known.
+    written: Nanos | None
 
 
 Event = (

@@ -47,13 +47,13 @@ def take_reminder(
             return  # The controller looks for a checkpoint, and reports by CheckpointLooked.
         case CheckpointLooked():
             since = max(transition.job.started, transition.job.checkpoint)
-            if event.written > since:
+            if event.written is not None and event.written > since:
                 transition.change(checkpoint=event.written)
                 return
             if event.at < since + CHECKPOINT_HOURS * _HOUR:
                 return  # Two looks for one reminder.
             transition.change(checkpoint=event.at)
-            if event.written >= 0:
+            if event.written is not None:
                 transition.record(
                     timeline.no_checkpoint(
                         watched_bucket(transition.job), event.at, CHECKPOINT_HOURS

@@ -88,9 +88,11 @@ def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> t
     return tuple(found.values())
 
 
-def traffic(job: Job, accesses: tuple[Access, ...], since: Nanos, files_written: int) -> Traffic:
+def traffic(
+    job: Job, accesses: tuple[Access, ...], since: Nanos, files_written: Nanos | None
+) -> Traffic:
     """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known.
-    `files_written`: when anything in the job's folders was last written in any way, 0 = never, -1 = not
+    `files_written`: when anything in the job's folders was last written in any way, 0 = never, None = not
     known."""
     if not prefixes(job):
         return Traffic(unseen=NO_PLACE)
@@ -102,7 +104,7 @@ def traffic(job: Job, accesses: tuple[Access, ...], since: Nanos, files_written:
         return Traffic(
             found, "the buckets' access log does not go back to the beginning of the job"
         )
-    as_files = files_written < 0 or files_written >= max(job.created, split)
+    as_files = files_written is None or files_written >= max(job.created, split)
     if as_files and not any(access.write for access in found):
         return Traffic(
             found,

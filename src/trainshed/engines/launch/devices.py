@@ -55,8 +55,8 @@ class Device(Struct, frozen=True):
     product: str
     #: All it has.
     memory_bytes: int
-    #: The number in the name of its device file; -1 = it has none.
-    minor: int = -1
+    #: The number in the name of its device file; None = it has none.
+    minor: int | None = None
     #: It is a part of a GPU, and is only found by its uuid; None = it is a whole one.
     part: Part | None = None
 
@@ -122,7 +122,7 @@ def _ask(nvml: Any) -> Iterator[Device]:
     """Every GPU, or its parts where it is divided into some."""
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
-        minor = -1
+        minor = None
         with contextlib.suppress(
             nvml.NVMLError
         ):  # No device file of its own: a virtual machine that knows better.

@@ -113,7 +113,7 @@ def device_edits(
     gpus = tuple(device.uuid for device in own)
     if not private:
         return DeviceEdits((), (), _environ(words or "", gpus), driver.apart, (), gpus)
-    if all(device.minor >= 0 for device in own):
+    if all(device.minor is not None for device in own):
         files, numbers = tuple(_files(own, driver)), _numbered(own)
     else:
         # Which file is whose cannot be told: all of them, as where nothing is private.
