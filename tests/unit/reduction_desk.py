@@ -116,6 +116,8 @@ class Desk:
                     self.lines.append(effect.text)
                 case groups.Completed():
                     self.completed.append(effect.world)
+                case groups.Started():
+                    pass  # That C could read for its members from now on.
 
     def group(self, world: int, **fields: Any) -> list[Member]:
         members = [self.join(rank, world, **fields) for rank in range(world)]
