@@ -203,12 +203,17 @@ def _begin(
     keeper: str,
 ) -> subprocess.Popen[bytes]:
     """`path`: where it listens. `keeper`: the process with which it ends."""
+    # Not every Python that a nursery may be of knows such handles.
+    handle = os.pidfd_open(int(keeper))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(64)
+        kept = listener.fileno(), handle
         # "up": by this word tests tell services from what they have started.
-        words = [python, "-m", __name__, "up", str(listener.fileno()), keeper, *modules]
-        return subprocess.Popen(words, env=environ, cwd=_ROOT, pass_fds=(listener.fileno(),))
+        words = [python, "-m", __name__, "up", *map(str, kept), *modules]
+        begun = subprocess.Popen(words, env=environ, cwd=_ROOT, pass_fds=kept)
+    os.close(handle)
+    return begun
 
 
 @functools.cache
@@ -322,13 +327,12 @@ def _run() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keeper = os.pidfd_open(int(sys.argv[3]))
     for module in sys.argv[4:]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
-    _serve(socket.socket(fileno=int(sys.argv[2])), keeper)
+    _serve(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _run()
 

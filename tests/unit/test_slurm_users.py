@@ -106,5 +106,5 @@ def test_tables_of_projects_are_checked() -> None:
         parse({"users": {"a/b": "x"}, "accounts": {"vision": "two words"}})
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
         "[engines.slurm] users",
-        "[engines.slurm] accounts",
+        "[engines.slurm] accounts.vision",
     ]
