@@ -5,6 +5,7 @@ Owns the threads that read. The service wakes them; nothing is asked for again a
 once per change. Streams are opened anew when the service is back, and nothing is told twice.
 """
 
+import math
 import queue
 import threading
 import time
@@ -72,6 +73,8 @@ class Patience:
         self._again = again
         self._lock = threading.Lock()
         self._since: float | None = None
+        #: When it was said last.
+        self._said = -math.inf
 
     def outlast(
         self,
@@ -114,11 +117,14 @@ class Patience:
         with self._lock:
             if self._since is None:
                 self._since = now
-                click.echo(
-                    f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
-                    "the service ...",
-                    err=True,
-                )
+                # One stream may be opened when another one has just ended, and end as well.
+                if now - self._said > _STEADY:
+                    click.echo(
+                        f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
+                        "the service ...",
+                        err=True,
+                    )
+                self._said = now
             left = self._since + PATIENCE - now
         try:
             self._client.look_again()
