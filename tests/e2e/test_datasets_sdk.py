@@ -119,7 +119,10 @@ def found(service: Service, job_id: str) -> dict[str, Any]:
     return json.loads(line.removeprefix("FOUND "))
 
 
-@pytest.mark.parametrize("transport", ["grpc", "rest"])
+@pytest.mark.parametrize(
+    "transport",
+    ["grpc", pytest.param("rest", marks=pytest.mark.soak)],  # Every call of it: tests/contract/api.
+)
 def test_datasets_of_each_kind_are_made_listed_and_changed(
     service: Service, seen: dict[str, Any], transport: str
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_tree_is_listed_by_directory_and_weighed(bucket: str, gcloud: Gcloud) 
     assert weighed == [str(len("alpha\nbeta\n")), bucket]
 
 
+@pytest.mark.soak  # By other clients: tests/contract/test_buckets_clients.py.
 def test_a_large_file_goes_and_comes_back(bucket: str, gcloud: Gcloud, tree: Path) -> None:
     """A resumable upload below /resumable/upload, and a download whose checksum gcloud verifies."""
     gcloud.run("storage", "cp", str(tree / "big"), f"{bucket}/big")

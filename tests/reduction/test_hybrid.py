@@ -53,6 +53,7 @@ def _sums(workers: list[Worker], *seeds: int) -> None:
         assert [worker.line() for worker in workers] == [right(seed)] * len(workers)
 
 
+@pytest.mark.soak  # Whose worker is gone is not waited for: below.
 def test_workers_take_their_own_reducers_along_when_they_die(tmp_path: Path) -> None:
     """spec/reduction#hybrid: exact sums over reducers of the pool and of the workers; nothing is left after
     SIGKILL."""
