@@ -51,9 +51,8 @@ PTRACE_SEIZE = 0x4206
 # --- means ---
 
 
-def said(status):
-    """The text of a wait for a child, which it left in a pipe."""
-    return status.decode("utf-8", "replace")
+def said(data):
+    return data.decode("utf-8", "replace")
 
 
 def in_child(attempt, *arguments):
@@ -764,9 +763,7 @@ def lay_traps():
         inner = os.open("deep", os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = inner
-    os.close(here)
-    with open(os.path.join(HOME, "work", "trapped"), "w"):
-        pass
+    os.mknod(os.path.join(HOME, "work", "trapped"))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -795,11 +792,9 @@ def main():
 
 def flood():
     """A line without an end, and then more than anybody will read."""
-    block = b"x" * (1 << 20)
-    for _ in range(TARGET["flood"]):
-        os.write(1, block)
-    for _ in range(TARGET["flood"]):
-        os.write(1, b"a line\n" * 100_000)
+    for block in (b"x" * (1 << 20), b"a line\n" * 100_000):
+        for _ in range(TARGET["flood"]):
+            os.write(1, block)
 
 
 main()
