@@ -117,8 +117,9 @@ class Patience:
         with self._lock:
             if self._since is None:
                 self._since = now
-                # One stream may be opened when another one has just ended, and end as well.
-                if now - self._said > _STEADY:
+                # One stream may be opened when another one has just ended, and end as well: nobody has looked
+                # for the service in between.
+                if now - self._said > _PAUSE:
                     click.echo(
                         f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
                         "the service ...",
