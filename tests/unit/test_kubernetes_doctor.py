@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.unit import kubeconfig
 from trainshed.engines.kubernetes.client import ApiClient
 from trainshed.engines.kubernetes.settings import parse
 from trainshed.serve.findings import Finding, Verdict
@@ -63,18 +64,7 @@ class Cluster:
 
 
 async def examined(cluster: Cluster, directory: Path, **settings: Any) -> dict[str, Finding]:
-    config = directory / "config"
-    config.write_text(
-        json.dumps(
-            {
-                "clusters": [{"name": "c", "cluster": {"server": "http://api.invalid"}}],
-                "users": [{"name": "u", "user": {"token": "one"}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "x",
-            }
-        )
-    )
-    own = parse({**TABLE, "kubeconfig": str(config), **settings})
+    own = parse({**TABLE, "kubeconfig": str(kubeconfig.written(directory)), **settings})
     client = ApiClient(own, httpx2.MockTransport(cluster.answer))
     found = [finding async for finding in Examination(own, client).findings()]
     await client.close()

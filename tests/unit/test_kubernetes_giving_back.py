@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.unit import kubeconfig
 from trainshed.core.names import JobUid
 from trainshed.engines.kubernetes import client, cluster, manifests
 from trainshed.engines.kubernetes.settings import parse
@@ -67,21 +68,10 @@ async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent was told to leave, which the watch tells before the Pod is deleted."""
-    config = tmp_path / "config"
-    config.write_text(
-        json.dumps(
-            {
-                "clusters": [{"name": "c", "cluster": {"server": "http://api.invalid"}}],
-                "users": [{"name": "u", "user": {"token": "one"}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "x",
-            }
-        )
-    )
     api = Api()
     made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
     monkeypatch.setattr(cluster, "ApiClient", made)
-    settings = parse({"image": "i:1", "kubeconfig": str(config)})
+    settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
     here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
     await here.start()
     giving_back = asyncio.create_task(here.give_back(NAME))

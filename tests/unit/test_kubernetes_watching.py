@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.unit import kubeconfig
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.objects import Pod
 from trainshed.engines.kubernetes.settings import parse
@@ -73,17 +74,7 @@ def changed(kind: str, item: dict[str, Any]) -> dict[str, Any]:
 def client_of(tmp_path: Path) -> Callable[[Callable[..., Any]], ApiClient]:
     token = tmp_path / "token"
     token.write_text("one")
-    config = tmp_path / "config"
-    config.write_text(
-        json.dumps(
-            {
-                "clusters": [{"name": "c", "cluster": {"server": "http://api.invalid"}}],
-                "users": [{"name": "u", "user": {"tokenFile": str(token)}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "x",
-            }
-        )
-    )
+    config = kubeconfig.written(tmp_path, tokenFile=str(token))
     settings = parse({"image": "i:1", "kubeconfig": str(config)})
     return lambda answer: ApiClient(settings, httpx2.MockTransport(answer))
 

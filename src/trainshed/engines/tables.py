@@ -116,9 +116,14 @@ def _in_words_of_many(
             yield f".{name}{where}", text
 
 
+def _accelerators() -> set[str]:
+    """The public types of all APIs."""
+    return {name for api in Api for name in accelerator_types(api)}
+
+
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     """What is to be said of those that are no public accelerator types."""
-    known = sorted({name for api in Api for name in accelerator_types(api)})
+    known = sorted(_accelerators())
     for public in names:
         if public not in known:
             asked = re.sub("-", "_", public.upper())
@@ -132,7 +137,7 @@ def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
     """What is wrong with the machines that each of an engine's tables `machines` is for, of which the first
     that is for a machine counts. `engine`: its name in the configuration."""
     wrong: list[str] = []
-    types, devices = machine_types(), {name for api in Api for name in accelerator_types(api)}
+    types, devices = machine_types(), _accelerators()
     left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
     for number, one in enumerate(tables):
         at = f"machines[{number}]"
