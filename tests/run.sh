@@ -52,16 +52,21 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 if [ $# -ne 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
-# used: seconds in which one of this machine's processors computed, by whomever.
-used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
-began=$(date +%s) used=$(used)
-# Each worker would rewrite the assertions of all the tests for itself; once is enough, half of it on each processor.
+# What only the first run in a checkout does, and later ones find: assertions are rewritten (each worker would do it
+# for all the tests), half of them on each processor, and environments of jobs are made.
 if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
+    began=$(date +%s)
     .venv/bin/python -m pytest --collect-only -qq tests/unit >/dev/null 2>&1 &
     rewriting=$!
     .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 || true
     wait "$rewriting" || true
+    # A test says what is wrong when this does not work.
+    .venv/bin/python -m tests.prepare || true
+    printf 'Set-up for the first run of the tests in this checkout: %s s.\n' "$(($(date +%s) - began))" >&2
 fi
+# used: seconds in which one of this machine's processors computed, by whomever.
+used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
+began=$(date +%s) used=$(used)
 # Half of the time goes into waiting for real processes, so files are run four more at a time than there are processors.
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
 workers=$((processors + 4))

@@ -46,10 +46,10 @@ MOVED = [Verdict("replica_lost", "replica_restarts", WORKER, "1/5")]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Two nodes, a short grace."""
+    """Two nodes, and a grace that is long enough to save within on a busy machine."""
     data = tmp_path_factory.mktemp("maintenance")
     config = data / "settings.toml"
-    config.write_text("grace = 1\nnodes = 2\n")
+    config.write_text("grace = 4\nnodes = 2\n")
     with running(data / "data", "--config", str(config)) as started:
         yield started
     assert not leftovers(data / "data")
