@@ -1,13 +1,35 @@
-"""Makes what nearly every run of the tests needs and keeps in `build/test-cache`: the environments of PyTorch
-and of most jobs. `tests/run.sh` calls it in the first run of a checkout, before the tests begin."""
+"""Makes what nearly every run of the tests needs and keeps in `build/test-cache`: the environments of
+PyTorch, of most jobs, of reducers and of TensorBoard. `tests/run.sh` calls it in the first run of a checkout,
+before the tests begin."""
+
+import asyncio
+import sys
+import time
 
 from tests import torch_runtime
-from tests.e2e.running import SKLEARN
+from tests.contract.runtimes.conftest import Objects
+from tests.e2e.running import CACHE, SKLEARN
+from trainshed.core.runtime import REDUCERS, RuntimeChoice
+from trainshed.runtimes.families import TENSORBOARD
+from trainshed.runtimes.service import LocalRuntimes
 
 
 def main() -> None:
     torch_runtime.torch_python()
-    torch_runtime.service_python(SKLEARN)
+    runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
+    catalog = runtimes.catalog
+    wanted = (
+        catalog.for_image(SKLEARN),
+        catalog.named("scikit-learn", "1.6+slim", "{}.{}".format(*sys.version_info)),
+        catalog.named(REDUCERS),
+        catalog.named(TENSORBOARD.family),
+    )
+    try:
+        for choice in wanted:
+            if isinstance(choice, RuntimeChoice):
+                asyncio.run(runtimes.prepare(choice, ()))
+    finally:
+        runtimes.close()
 
 
 if __name__ == "__main__":

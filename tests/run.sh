@@ -67,9 +67,9 @@ fi
 # used: seconds in which one of this machine's processors computed, by whomever.
 used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
 began=$(date +%s) used=$(used)
-# Half of the time goes into waiting for real processes, so files are run four more at a time than there are processors.
+# Much of the time goes into waiting for real processes, so files are run three more at a time than there are processors.
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
-workers=$((processors + 4))
+workers=$((processors + 3))
 [ "$workers" -le 8 ] || workers=8
 marks='not runtimes and not programs and not kubernetes and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs and not kubernetes'

@@ -39,12 +39,12 @@ def torch_python() -> Path:
         return _alone()
 
 
-def service_python(image: str = IMAGE) -> Path:
-    """That of the runtime in which the service runs jobs that ask for `image`."""
+def service_python() -> Path:
+    """That of the runtime in which the service runs jobs that ask for `IMAGE`."""
     with _locked():
         runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
         try:
-            choice = runtimes.catalog.for_image(image)
+            choice = runtimes.catalog.for_image(IMAGE)
             assert isinstance(choice, RuntimeChoice), choice
             prepared = asyncio.run(runtimes.prepare(choice, ()))
         finally:

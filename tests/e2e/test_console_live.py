@@ -46,7 +46,7 @@ def shifted(page: Page) -> tuple[float, object]:
     return sum(each[0] for each in found), found
 
 
-@pytest.mark.parametrize("form", ["light", "phone"])
+@pytest.mark.parametrize("form", ["light", pytest.param("phone", marks=pytest.mark.soak)])
 def test_nothing_jumps_while_data_streams(
     service: Service, enter: Callable[..., Page], commons: Path, form: str
 ) -> None:

@@ -51,6 +51,7 @@ def test_spawned_ranks_speak_for_their_program(
     assert "idle" not in notes
 
 
+@pytest.mark.soak  # What is decided: tests/unit/test_reduction_choice.py.
 def test_reducers_that_are_switched_off_are_told_of(
     torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:

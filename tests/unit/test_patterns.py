@@ -165,15 +165,17 @@ def pieces(tree: Any) -> Iterator[str]:
         yield word
 
 
-@pytest.mark.parametrize(("where", "method", "pattern"), used())
-def test_a_fixed_pattern_costs_time_in_proportion(
-    where: str, method: str, pattern: re.Pattern[Any]
-) -> None:
-    """Texts of 5,000 characters made of the pattern's own parts: what is quadratic takes a quarter of a
-    second, what is linear less than a thousandth of one."""
+def test_fixed_patterns_cost_time_in_proportion() -> None:
+    """Texts of 5,000 characters made of a pattern's own parts: what is quadratic takes a quarter of a
+    second, what is linear less than a thousandth of one. One test, since all modules are loaded for it."""
+    slow = [fault for where, method, pattern in used() for fault in slow_at(where, method, pattern)]
+    assert slow == []
+
+
+def slow_at(where: str, method: str, pattern: re.Pattern[Any]) -> Iterator[str]:
     parts = sorted(set(pieces(parser.parse(pattern.pattern, pattern.flags))))
     pumps = [*parts, *(a + b for a, b in itertools.permutations(parts[:12], 2))]
-    began, most = time.thread_time(), 10 if SOAKS else 0.4
+    began, most = time.thread_time(), 10 if SOAKS else 0.2
     for pump, start in itertools.product(pumps, ["", *parts[:30]]):
         text: Any = start + pump * (_PUMPED // len(pump)) + "\x01"
         if isinstance(pattern.pattern, bytes):
@@ -182,9 +184,11 @@ def test_a_fixed_pattern_costs_time_in_proportion(
         taken = seconds(partial(run, pattern, method, text))
         if taken >= 0.05:
             taken = seconds(partial(run, pattern, method, text))
-        assert taken < 0.05, f"{where}.{method}: {start!r} and many {pump!r}: {taken:.2f} s"
+        if taken >= 0.05:
+            yield f"{where}.{method}: {start!r} and many {pump!r}: {taken:.2f} s"
+            return
         if time.thread_time() - began > most:
-            break
+            return
 
 
 def run(pattern: re.Pattern[Any], method: str, text: Any) -> None:
