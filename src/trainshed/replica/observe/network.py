@@ -13,30 +13,22 @@ import socket
 import struct
 import sys
 
+from trainshed.replica.system import sock_diag
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Iterator
 
-_SOCK_DIAG = 4
-_BY_FAMILY = 20
-_DONE = 3
-_ERROR = 2
-_DUMP = 0x301
 _INFO = 2
 """The attribute that holds struct tcp_info, and the number of the bit that asks for it, counted from 1."""
 _LIVE = 0xFFF & ~(1 << 10) & ~(1 << 6)
 """States of TCP but for those that listen or only wait for a late packet."""
 _DESTROYED = 1 << 0 | 1 << 2
 """Groups of notices: TCP over IPv4, over IPv6."""
-_HEADER = struct.Struct("=IHHII")
 _MESSAGE = struct.Struct("=BBBB 2s2s16s16s I8s IIIII")
-_ATTRIBUTE = struct.Struct("=HH")
 _COUNTS = struct.Struct("=QQ")
 _COUNTS_AT = 120
 """Offset of bytes acknowledged and bytes received in struct tcp_info (Linux 4.1)."""
-_BUFFER = 256 << 10
-_LONGEST_WAIT = 1.0
-"""Seconds that the kernel may take to answer; it answers while it is asked."""
 _MOST_NOTICES = 4_000
 
 
@@ -77,7 +69,7 @@ class Traffic:
         self._known: "dict[bytes, tuple[int, int]]" = {}
         #: The same of those that had ended at the last look: their notices are on the way.
         self._gone: "dict[bytes, tuple[int, int]]" = {}
-        self._notices = _netlink(_DESTROYED)
+        self._notices = sock_diag.listen(_DESTROYED)
         self._notices.setblocking(False)
 
     def read(self, family: "Iterable[int]") -> "tuple[int, int]":
@@ -113,7 +105,7 @@ class Traffic:
     def _read_notices(self) -> None:
         for _ in range(_MOST_NOTICES):
             try:
-                data = self._notices.recv(_BUFFER)
+                data = sock_diag.receive(self._notices)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -134,17 +126,6 @@ class Traffic:
         return is_server or (
             bool(self._storage_port) and remote == (self._address, self._storage_port)
         )
-
-
-def _netlink(groups: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
-    try:
-        opened.bind((0, groups))
-        opened.settimeout(_LONGEST_WAIT)
-    except OSError:
-        opened.close()
-        raise
-    return opened
 
 
 def _sockets(family: "Iterable[int]") -> "set[int]":
@@ -168,53 +149,25 @@ def _sockets(family: "Iterable[int]") -> "set[int]":
 
 def _open_connections() -> "Iterator[Connection]":
     """All of the machine's. Raises OSError."""
-    asker = _netlink(0)
-    try:
+    with sock_diag.listen() as asked:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _LIVE)
-            header = _HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0)
-            asker.send(header + request)
-            is_done = False
-            while not is_done:
-                data = asker.recv(_BUFFER)
-                is_done = _ends(data)
+            for data in sock_diag.answers(asked, request):
                 for found in _connections(data):
                     yield found
-    finally:
-        asker.close()
-
-
-def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
-    """(type, begin, end) of each message."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        length, kind = _HEADER.unpack_from(data, at)[:2]
-        if length < _HEADER.size:
-            return
-        yield kind, at + _HEADER.size, min(at + length, len(data))
-        at += (length + 3) & ~3
-
-
-def _ends(data: bytes) -> bool:
-    """Whether the answer is whole. Raises OSError: it is a refusal."""
-    for kind, begin, _ in _messages(data):
-        if kind == _ERROR:
-            number = -struct.unpack_from("=i", data, begin)[0]
-            raise OSError(number, "sock_diag: %s" % os.strerror(number))
-        if kind == _DONE:
-            return True
-    return False
 
 
 def _connections(data: bytes) -> "Iterator[Connection]":
-    for kind, begin, end in _messages(data):
-        if kind not in (_BY_FAMILY, _BY_FAMILY + 1) or end - begin < _MESSAGE.size:
+    for body in sock_diag.bodies(data):
+        if len(body) < _MESSAGE.size:
             continue
-        fields = _MESSAGE.unpack_from(data, begin)
+        fields = _MESSAGE.unpack_from(body)
         family, cookie = fields[0], fields[9]
         own_port, other_port, own, other = fields[4:8]
-        counts = _counts(data, begin + _MESSAGE.size, end)
-        if counts is not None:
+        info = sock_diag.attribute(body, _MESSAGE.size, _INFO)
+        # What the kernel does not count of a connection is not there.
+        if len(info) >= _COUNTS_AT + _COUNTS.size:
+            counts = _COUNTS.unpack_from(info, _COUNTS_AT)
             local = _address(family, own), int.from_bytes(own_port, "big")
             remote = _address(family, other), int.from_bytes(other_port, "big")
             yield Connection(cookie, fields[14], local, remote, counts)
@@ -226,16 +179,3 @@ def _address(family: int, data: bytes) -> str:
     text = socket.inet_ntop(socket.AF_INET6, data)
     # An IPv4 connection of a socket that serves both, as many servers have one.
     return text[7:] if text.startswith("::ffff:") else text
-
-
-def _counts(data: bytes, at: int, end: int) -> "tuple[int, int] | None":
-    """Bytes acknowledged and received; None where the kernel does not tell."""
-    while at + _ATTRIBUTE.size <= end:
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if length < _ATTRIBUTE.size:
-            return None
-        if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTS_AT + _COUNTS.size:
-            sent, received = _COUNTS.unpack_from(data, at + _ATTRIBUTE.size + _COUNTS_AT)
-            return sent, received
-        at += (length + 3) & ~3
-    return None

@@ -12,7 +12,7 @@ import stat
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
-from trainshed.replica.system import cgroups, kernel, roots
+from trainshed.replica.system import cgroups, kernel, processes, roots, sock_diag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class View:
         bound = [(self._source(source), target, frost) for source, target, frost in self._mounts]
         bound += [(self._below(base, names), target, True) for base, names, target in self._lent]
         hosts = self._source(self._isolation.hosts)
-        ways = [*self._isolation.hidden, *self._closed_ways(), *_of_slurms_steps()]
+        ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
         places = [path for path in ways if mounts.is_directory(path)]
         hidden = mounts.outermost(places)
         self._add_missing([target for _, target in self._binds])
@@ -315,21 +315,35 @@ class View:
 
 _STEP = re.compile(r".+_\d{1,10}\.\d{1,10}")
 """What a step of Slurm's calls its socket: NODE_JOB.STEP."""
+_LIKE_A_STEP = re.compile(rb"_\d{1,10}\.\d")
+"""What is in the name of each; a machine has many others."""
 
 
-def _of_slurms_steps() -> "list[str]":
+def of_slurms_steps() -> "list[str]":
     """Directories in which Slurm's steps have their sockets (SlurmdSpoolDir): on these they obey whoever has
     the number of their user, as programs have that are not root's, and tell everybody of themselves."""
-    found: "set[str]" = set()
-    try:
-        with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                path = line.rstrip("\n").partition(" /")[2]
-                if path and _STEP.fullmatch(path.rpartition("/")[2]):
-                    found.add("/" + path)
-    except OSError:
-        return []
+    found = {path for path in _bound_paths() if _STEP.fullmatch(path.rpartition("/")[2])}
     return sorted({os.path.dirname(path) for path in found if _is_kept_apart(path)})
+
+
+def _bound_paths() -> "list[str]":
+    """Of Unix sockets that may be Slurm's steps'."""
+    try:
+        return [
+            path
+            for data, paths in sock_diag.unix_paths()
+            if _LIKE_A_STEP.search(data)
+            for path in paths
+        ]
+    except OSError:
+        return _printed_paths()
+
+
+def _printed_paths() -> "list[str]":
+    """The same where the kernel does not tell of sockets otherwise: it prints all of them, which takes
+    milliseconds where a thousand programs run."""
+    text = processes.read("/proc/net/unix").decode("utf-8", "surrogateescape")
+    return ["/" + path for path in (line.partition(" /")[2] for line in text.split("\n")) if path]
 
 
 def _is_kept_apart(path: str) -> bool:

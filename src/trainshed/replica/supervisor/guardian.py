@@ -297,6 +297,11 @@ class Guardian:
             processes.end_descendants()
             return
         try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return  # Nobody is left. To find whom to kill the kernel goes past all processes of the machine.
+        try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
             pass  # Nobody is left to be signalled; zombies may be left to be reaped.

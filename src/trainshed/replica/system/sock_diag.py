@@ -1,0 +1,110 @@
+"""What the kernel tells of the machine's sockets (sock_diag(7)): asked for those of one state it passes by
+the others, of which /proc prints each. Runs on Python 3.6."""
+
+import os
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
+
+_SOCK_DIAG = 4
+_BY_FAMILY, _DESTROY = 20, 21
+_DONE, _ERROR = 3, 2
+_DUMP = 0x301
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_BUFFER = 256 << 10
+_LONGEST_WAIT = 1.0
+"""Seconds that the kernel may take to answer; it answers while it is asked."""
+
+_UNIX_MESSAGE = struct.Struct("=BBBB III")
+_NAME = 0
+_SHOW_NAME = 1
+_NOT_CONNECTED = 1 << 10 | 1 << 7
+"""States of Unix sockets: one that listens, and one that does not yet or never will."""
+
+
+def listen(groups: int = 0) -> socket.socket:
+    """A socket that the kernel is asked by, and that brings notices of these `groups`. Raises OSError."""
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
+    try:
+        opened.bind((0, groups))
+        opened.settimeout(_LONGEST_WAIT)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def receive(asked: socket.socket) -> bytes:
+    """Some messages. Raises OSError."""
+    return asked.recv(_BUFFER)
+
+
+def answers(asked: socket.socket, request: bytes) -> "Iterator[bytes]":
+    """Messages that answer a request for all sockets of a family, some at a time. Raises OSError."""
+    asked.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+    is_done = False
+    while not is_done:
+        data = receive(asked)
+        is_done = _ends(data)
+        yield data
+
+
+def bodies(data: bytes) -> "Iterator[bytes]":
+    """What these messages say of a socket each: of one that there is, or, of a notice, was."""
+    for kind, begin, end in _messages(data):
+        if kind in (_BY_FAMILY, _DESTROY):
+            yield data[begin:end]
+
+
+def attribute(body: bytes, at: int, wanted: int) -> bytes:
+    """An attribute of those that begin there; b"" = it has none such."""
+    while at + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < _ATTRIBUTE.size:
+            break
+        if kind == wanted:
+            return body[at + _ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3
+    return b""
+
+
+def unix_paths() -> "Iterator[tuple[bytes, Iterator[str]]]":
+    """Paths of Unix sockets that are not connected, as whoever bound them wrote them: some at a time, as they
+    were told and as they are. Raises OSError: the kernel does not tell."""
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _NOT_CONNECTED, 0, _SHOW_NAME, 0, 0)
+    with listen() as asked:
+        for data in answers(asked, request):
+            yield data, _paths(data)
+
+
+def _paths(data: bytes) -> "Iterator[str]":
+    for body in bodies(data):
+        path = attribute(body, _UNIX_MESSAGE.size, _NAME).rstrip(b"\0")
+        if path.startswith(b"/"):
+            yield os.fsdecode(path)
+
+
+def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
+    """(type, begin, end) of each message."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind = _HEADER.unpack_from(data, at)[:2]
+        if length < _HEADER.size:
+            return
+        yield kind, at + _HEADER.size, min(at + length, len(data))
+        at += (length + 3) & ~3
+
+
+def _ends(data: bytes) -> bool:
+    """Whether the answer is whole. Raises OSError: it is a refusal."""
+    for kind, begin, _ in _messages(data):
+        if kind == _ERROR:
+            number = -struct.unpack_from("=i", data, begin)[0]
+            raise OSError(number, "sock_diag: %s" % os.strerror(number))
+        if kind == _DONE:
+            return True
+    return False
