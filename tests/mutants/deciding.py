@@ -151,8 +151,8 @@ DECIDING: Final = (
     Mutant(
         "live jobs not looked at",
         _CONTROLLER + "controller.py",
-        "            self._mailboxes.look(uid)\n        for uid in parents:\n",
-        "            pass\n        for uid in parents:\n",
+        "                if uid in self._tracked:\n                    self._mailboxes.look(uid)\n",
+        "                pass\n",
         "What was asked just before a restart, a cancel say, is found by nobody.",
         SIMULATION,
     ),

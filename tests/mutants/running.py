@@ -106,9 +106,9 @@ RUNNING: Final = (
     ),
     Mutant(
         "notes lost with the service",
-        _LOCAL + "findings.py",
-        "        return Over(record, tuple(entries.notes(incarnation)))\n    lock = ",
-        "        return Over(record)\n    lock = ",
+        _REPLICA + "supervisor/survey.py",
+        "        return _over(entries, record, incarnation), None\n    lock = ",
+        '        return {"over": record, "notes": []}, None\n    lock = ',
         "What a program's last moments were like is not told by a service that comes later.",
         tests(_CONTRACT + "test_notes.py"),
     ),

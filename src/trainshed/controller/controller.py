@@ -63,7 +63,7 @@ from trainshed.engines.port import (
     NodesChosen,
     StartWaits,
 )
-from trainshed.eventloop.background import joined, keep
+from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Intake, Ledger, LiveJob, NewWork, Reader, StaleCommit
@@ -83,6 +83,9 @@ _CROWD = 100
 """Up to so many waiting jobs are told on their timelines why they wait."""
 _TURN = 0.02
 """Seconds after which others on the event loop have their turn while jobs are taken in at the start."""
+
+_LOOKED_AT = 50
+"""Jobs that are looked at before others on the event loop have their turn; some milliseconds."""
 
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
@@ -149,6 +152,7 @@ class Controller:
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._watching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._closing = False
 
     async def start(self) -> None:
@@ -184,10 +188,18 @@ class Controller:
         self._watching = keep(self._watch, "hearing the engine")
         if self._curves is not None:
             self._curves.start()
-        for uid in self._tracked:
-            self._mailboxes.look(uid)
+        self._looking = begin(
+            self._look_at(tuple(self._tracked)), "looking at the jobs of earlier services"
+        )
         for uid in parents:
             self.wake(uid)
+
+    async def _look_at(self, uids: Sequence[JobUid]) -> None:
+        """Begin what the jobs demand, some at a time: requests are served meanwhile."""
+        async for some in in_turns(uids, _LOOKED_AT):
+            for uid in some:
+                if uid in self._tracked:
+                    self._mailboxes.look(uid)
 
     def _lose_slotless(
         self, adopted: Sequence[Job], allocated: Collection[tuple[JobUid, int]]
@@ -207,7 +219,7 @@ class Controller:
         self._watchers.close()
         if self._next_decision is not None:
             self._next_decision.cancel()
-        for task in (self._watching, self._settling):
+        for task in (self._watching, self._settling, self._looking):
             if task is not None:
                 task.cancel()
         tidying = self._carrying(final=True)

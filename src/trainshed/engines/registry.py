@@ -65,6 +65,8 @@ class EngineContext(Struct, frozen=True):
     #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the
     #: local one.
     zygote: object
+    #: Of the local one's slots, begun early; None = it was not.
+    survey: object = None
     rules: ProgramRules = ProgramRules()
     #: Where the service keeps environments and images that programs run in.
     cache: Path = Path()

@@ -8,6 +8,7 @@ DOCUMENT}: be a replica's shim, the handle its connection to the service. {"prob
 answer on the handle by one line {"level": the first of them that works, "refused": {LEVEL: why not}}.
 {"autopsy": true, ...}: be what `autopsy` says.
 {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
+{"survey": PATH}: tell on the handle how all slots below it stand (`supervisor.survey`).
 {"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while
 nobody asks
 for anything; the second number for a while after each start. {"ping": true}: close the handle, since all that
@@ -25,7 +26,7 @@ import time
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
-from trainshed.replica.supervisor import autopsy, guardian, shim
+from trainshed.replica.supervisor import autopsy, guardian, shim, survey
 from trainshed.replica.system import kernel, touched_pages, trees, unix_sockets
 
 TYPE_CHECKING = False
@@ -254,5 +255,7 @@ def _become(line: bytes, handle: int) -> None:
             connection.sendall(protocol.encode({"failed": str(failure)}))
         else:
             connection.sendall(protocol.encode({"level": level, "refused": refused}))
+    elif "survey" in message:
+        survey.main(message["survey"], connection)
     else:
         trees.sweep(message["sweep"])

@@ -290,6 +290,7 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             trust=intercepting.trust,
         ),
         zygote=bootstrap.zygote,
+        survey=bootstrap.survey,
         rules=ProgramRules(
             settings.isolation,
             settings.max_processes,

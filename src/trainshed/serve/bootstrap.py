@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,8 @@ from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.core.errors import Unauthenticated
+from trainshed.engines.local.findings import Survey
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
@@ -58,6 +60,8 @@ class Bootstrap(Struct, frozen=True):
     #: Done when the files of `certificates.interception_files` are there.
     intercepting: "Future[Interception]"
     zygote: ZygoteHandle
+    #: Of the local engine's slots; None = there are none, or another engine is used.
+    survey: Survey | None
     buckets: BucketKeeper
     #: The bucket process's own TCP ports, without and with TLS; 0 = none.
     storage_port: int
@@ -89,12 +93,19 @@ def assembled(
     origins: Mapping[str, Origin],
     zygote: ZygoteHandle,
     buckets: ForkedBuckets,
+    meanwhile: Callable[[], object],
 ) -> Generator[Bootstrap]:
-    """Everything a `Service` is made of; closed again at the end. Raises StartFailed."""
+    """Everything a `Service` is made of; closed again at the end. Raises StartFailed. `meanwhile`: called in
+    this thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
+        aside = ThreadPoolExecutor(1, "bootstrap")
+        opened = aside.submit(_open_in_order, settings, origins, zygote, buckets, cleanup)
+        aside.shutdown(wait=False)
         try:
-            bootstrap = _open_in_order(settings, origins, zygote, buckets, cleanup)
+            meanwhile()
+            bootstrap = opened.result()
         except BaseException:
+            wait([opened])
             buckets.dismiss()
             raise
         yield bootstrap
@@ -132,6 +143,8 @@ def _open_in_order(
         OSError,
     ) as failure:
         raise StartFailed(str(failure)) from failure
+    # As early as can be: programs' shims take as long to answer as the rest of the start.
+    survey = _survey(settings, zygote)
     listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
     programs = _program_sockets(settings.data)
@@ -159,6 +172,7 @@ def _open_in_order(
         certified=certified,
         intercepting=intercepting,
         zygote=zygote,
+        survey=survey,
         buckets=BucketKeeper(setup, buckets.pid),
         storage_port=setup.port,
         storage_tls_port=setup.tls_port,
@@ -171,6 +185,16 @@ def _open_in_order(
         jobs=jobs,
         sealer=sealer,
     )
+
+
+def _survey(settings: Settings, zygote: ZygoteHandle) -> Survey | None:
+    slots = Layout(settings.data.resolve()).slots
+    if settings.engine != "local" or not slots.is_dir():
+        return None
+    try:
+        return Survey(zygote, slots)
+    except OSError:
+        return None  # The zygote has died, say; the engine starts another.
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:

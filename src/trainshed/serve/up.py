@@ -166,9 +166,10 @@ def command(
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve.addresses import write_line, write_private
     from trainshed.serve.bootstrap import StartFailed, assembled
-    from trainshed.serve.service import say
 
     def announce(document: dict[str, Any]) -> None:
+        from trainshed.serve.service import say
+
         option = data_option(settings.data)
         say(
             f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
@@ -191,11 +192,8 @@ def command(
             write_line(ready_fd, document)
 
     try:
-        with (
-            assembled(settings, origins, handle, buckets) as bootstrap,
-            asyncio.Runner(loop_factory=loop_factory()) as loop,
-        ):
-            loop.run(_serve(bootstrap, announce, last_sign, stop_jobs=stop_jobs_on_exit))
+        with assembled(settings, origins, handle, buckets, _load_the_rest) as bootstrap:
+            _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
         # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
         if is_disk_full(failure):
@@ -205,7 +203,11 @@ def command(
         raise
 
 
-async def _serve(
+def _load_the_rest() -> None:
+    importlib.import_module("trainshed.serve.service")
+
+
+def _run(
     bootstrap: "Bootstrap",
     announce: Callable[[dict[str, Any]], None],
     last_sign: Nanos,
@@ -214,7 +216,11 @@ async def _serve(
 ) -> None:
     from trainshed.serve.service import Service
 
-    await Service(bootstrap, announce, last_sign=last_sign, stop_jobs=stop_jobs).run()
+    async def serve() -> None:
+        await Service(bootstrap, announce, last_sign=last_sign, stop_jobs=stop_jobs).run()
+
+    with asyncio.Runner(loop_factory=loop_factory()) as loop:
+        loop.run(serve())
 
 
 def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:

@@ -15,6 +15,9 @@ from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marke
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, reconciler, spawner
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.findings import Survey
+from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import (
     EngineUnavailable,
@@ -22,6 +25,7 @@ from trainshed.engines.port import (
 )
 from trainshed.replica.protocol import Message
 from trainshed.replica.sandbox import levels
+from trainshed.replica.supervisor import clients
 
 SLEEPS = "import time; print('up'); time.sleep(60)"
 
@@ -45,15 +49,15 @@ def test_a_fault_is_not_taken_for_done_while_the_shim_does_not_listen(
 ) -> None:
     """spec/operations#drills: a drill happens, though the service is killed in the middle of it."""
 
-    def deaf(slot: Path) -> socket.socket:
+    def deaf(slot: str) -> socket.socket:
         raise ConnectionRefusedError(slot)
 
     async def test(house: House) -> None:
         uid = await house.python(SLEEPS)
         await house.line(uid, lambda text: text.startswith("up"))
         with monkeypatch.context() as patched:
-            patched.setattr(findings, "connect", deaf)
-            await house.restart()
+            patched.setattr(clients, "connect", deaf)
+            await house.restart(surveyed=False)
             with pytest.raises(EngineUnavailable):
                 await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
         await house.started(uid)
@@ -284,7 +288,27 @@ def test_a_shim_killed_while_the_service_was_down(house: Run) -> None:
     house(test)
 
 
-def test_many_slots_are_adopted_quickly(house: Run) -> None:
+def test_slots_are_looked_into_all_the_same_if_who_does_so_is_killed(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(SLEEPS)
+        await house.started(uid)
+        await house.close()
+        house.events.clear()
+        zygote = spawner.start()
+        os.kill(zygote.pid, signal.SIGSTOP)
+        survey = Survey(zygote, house.data / "slots")
+        zygote.kill()
+        house.engine = LocalEngine(
+            house.data, Options(level=house.level, **house.options), zygote=zygote, survey=survey
+        )
+        await house.open()
+        await house.started(uid)
+
+    house(test)
+
+
+@pytest.mark.parametrize("surveyed", [True, False])
+def test_many_slots_are_adopted_quickly(house: Run, surveyed: bool) -> None:
     async def test(house: House) -> None:
         replicas = [ReplicaId(1, index) for index in range(30)]
         uid = house.job()
@@ -292,7 +316,7 @@ def test_many_slots_are_adopted_quickly(house: Run) -> None:
         await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
         for replica in replicas:
             await house.started(uid, replica)
-        await house.restart()
+        await house.restart(surveyed=surveyed)
         for replica in replicas:
             await house.started(uid, replica)
         assert sum(isinstance(event, ReplicaStarted) for event in house.seen(uid)) == len(replicas)

@@ -16,7 +16,7 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, process
 from tests.contract.engines.test_stock import stocked
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local import findings, link, reconciler
+from trainshed.engines.local import reconciler
 from trainshed.engines.port import (
     EngineUnavailable,
     NodeChanged,
@@ -25,6 +25,7 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.replica import protocol
+from trainshed.replica.supervisor import clients
 
 WORKER = ReplicaId(1, 0)
 LEASE = 1.0
@@ -351,20 +352,21 @@ def test_a_node_without_replicas_that_is_cut_off_takes_none(house: Run) -> None:
 def test_a_service_without_file_handles_takes_nobodys_lease_away(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused: list[Path] = []
+    refused: list[str] = []
+    connect = clients.connect
 
-    def refusing(slot: Path) -> socket.socket:
+    def refusing(slot: str) -> socket.socket:
         if len(refused) < 12:
             refused.append(slot)
             raise OSError(errno.EMFILE, "too many open files")
-        return link.connect(slot)
+        return connect(slot)
 
     async def test(house: House) -> None:
         uid = await house.run("sleep", "60")
         await house.started(uid)
-        monkeypatch.setattr(findings, "connect", refusing)
+        monkeypatch.setattr(clients, "connect", refusing)
         monkeypatch.setattr(reconciler, "_PAUSE", 0.1)
-        await house.restart(lease=0.5)
+        await house.restart(surveyed=False, lease=0.5)
         assert (await house.started(uid)).incarnation == 1
         assert len(refused) == 12
         assert not house.ends(uid)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.findings import Survey
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
@@ -35,5 +36,8 @@ def new_engine(context: EngineContext) -> LocalEngine:
         node_accelerators=table["node_accelerators"],
     )
     return LocalEngine(
-        context.data, options, zygote=zygote if isinstance(zygote, ZygoteHandle) else None
+        context.data,
+        options,
+        zygote=zygote if isinstance(zygote, ZygoteHandle) else None,
+        survey=context.survey if isinstance(context.survey, Survey) else None,
     )

@@ -1,6 +1,7 @@
 """The local engine: the port over slots of this machine. Owns no truth: all of it is in the slots' files."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -28,7 +29,13 @@ from trainshed.engines.launch.documents import (
 )
 from trainshed.engines.local import machine, places, spawner
 from trainshed.engines.local.autopsies import Autopsies, Foundling
-from trainshed.engines.local.findings import disown_copies, probe_all
+from trainshed.engines.local.findings import (
+    FoundGang,
+    Survey,
+    SurveyFailed,
+    disown_copies,
+    probe_all,
+)
 from trainshed.engines.local.gangs import Begun, Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
@@ -57,13 +64,15 @@ from trainshed.eventloop.background import in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
+log = logging.getLogger(__name__)
+
 _IN_A_TURN = 8
 """Replicas of a gang that something is done for before others have their turn on the loop."""
 
 
 class LocalEngine:
     """`data`: the service's data directory. `zygote`: a zygote started early; the engine owns it from here on
-    and starts new ones when it dies (None: starts the first as well)."""
+    and starts new ones when it dies (None: starts the first as well). `survey`: of its slots, begun early."""
 
     def __init__(
         self,
@@ -71,6 +80,7 @@ class LocalEngine:
         options: Options | None = None,
         *,
         zygote: ZygoteHandle | None = None,
+        survey: Survey | None = None,
     ) -> None:
         options = options or Options()
         identity = machine.identity(data)
@@ -79,6 +89,7 @@ class LocalEngine:
         self._probe = HostProbe(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
+        self._survey = survey
         shared = self._shared = options.shared(self._layout)
         self._keeping = options.keeping
         self._hidden = shared.hidden
@@ -156,7 +167,7 @@ class LocalEngine:
         """As the port says. `begun`: shims that were asked for before."""
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
-        self._limits = spawner.take_what_there_is()
+        self._limits = self._survey.limits if self._survey else spawner.take_what_there_is()
         await self._spawner.ready(self._limits)
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
@@ -165,7 +176,11 @@ class LocalEngine:
             shares, named=self._probe.host.namespaced, own_users=level == protocol.LEVEL_OWN
         )
         attempts = {(one.job_uid, one.attempt) for one in begun}
-        for found in await asyncio.to_thread(probe_all, self._layout, attempts):
+        for found in await self._find_all(attempts):
+            if not found.slots:
+                # None were given out, so nothing ever ran there.
+                self._layout.discard(found.job_uid, found.attempt)
+                continue
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
             for replica, state in found.replicas.items():
                 slot_handle = gang[replica]
@@ -447,6 +462,15 @@ class LocalEngine:
         self._nodes.rejoin(node)
 
     # --- inside ---
+
+    async def _find_all(self, but: Collection[tuple[JobUid, int]]) -> list[FoundGang]:
+        """All slots as they stand, but those of some attempts."""
+        if self._survey is not None:
+            try:
+                return await self._survey.gangs()
+            except SurveyFailed as failure:
+                log.info("slots are looked into once more: %s", failure)
+        return await asyncio.to_thread(probe_all, self._layout, but)
 
     def _emit(self, event: EngineEvent) -> None:
         if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):

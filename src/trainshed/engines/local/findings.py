@@ -1,4 +1,4 @@
-"""Probes slots: what their files say about an incarnation, whoever wrote them and whatever was killed since.
+"""Looks into slots: what their files say about an incarnation (`replica.supervisor.survey`), as findings.
 Blocks.
 
 Slots that were copied with their data directory are let go of: the processes that they name are the
@@ -6,29 +6,33 @@ original's, which may live on. An original is known by the device and inode of i
 directories that are there at once never share them.
 """
 
-import errno
+import asyncio
 import json
 import logging
 import os
 import socket
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.link import connect
+from trainshed.engines.local import spawner
+from trainshed.engines.local.layout import Layout, slots_of
+from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import journal
-from trainshed.replica.system import durable
+from trainshed.replica.supervisor import journal, survey
+from trainshed.replica.system import unix_sockets
 
 log = logging.getLogger(__name__)
 
-_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""Why a connection cannot be had that says nothing about the shim."""
-_COPY_MARK = ".place"
+_SILENCE = 60.0
+"""Seconds for which a survey may say nothing; to clear up after a killed shim takes two at most."""
+
 _COPIED = (
     "the data directory was copied, or put back from a backup: the replica's processes, if they "
     "are still there, are another service's"
@@ -64,35 +68,16 @@ def probe_slot(slot: Path, incarnation: int) -> Finding:
     """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
     loss recorded, so that the answer stays the same for ever. Raises OSError: this cannot be found out
     now."""
-    return probe_with(slot, journal.Entries(str(slot)), incarnation)
+    return _finding(*survey.standing(str(slot), journal.Entries(str(slot)), incarnation))
 
 
-def probe_with(slot: Path, entries: journal.Entries, incarnation: int) -> Finding:
-    """`probe_slot`, by somebody who has just read the slot's journal."""
-    if record := entries.record(incarnation):
-        return Over(record, tuple(entries.notes(incarnation)))
-    lock = journal.try_lock(str(slot))
-    if lock < 0:
-        try:
-            return Alive(connect(slot))
-        except OSError as error:
-            if error.errno in _OURS:
-                raise
-            return Changing()
-    try:
-        # Its holder may have written the record between the two looks.
-        entries = journal.Entries(str(slot))
-        if record := entries.record(incarnation):
-            return Over(record, tuple(entries.notes(incarnation)))
-        if entries.latest < incarnation:
-            return NeverStarted()
-        if not journal.clear(entries):
-            return Changing()
-        record = journal.lost_record(protocol.SHIM_LOST)
-        journal.Claim(incarnation, lock).finish(record)
-        return Over(record, tuple(entries.notes(incarnation)))
-    finally:
-        journal.release(lock)
+def _finding(told: protocol.Message, connection: socket.socket | None) -> Finding:
+    """What `survey` tells of an incarnation."""
+    if connection is not None:
+        return Alive(connection)
+    if (record := told.get("over")) is not None:
+        return Over(record, tuple(told["notes"]))
+    return Changing() if "changing" in told else NeverStarted()
 
 
 class FoundReplica(Struct, frozen=True):
@@ -114,44 +99,107 @@ class FoundGang(Struct, frozen=True):
 
 
 def probe_all(layout: Layout, but: Collection[tuple[JobUid, int]] = ()) -> list[FoundGang]:
-    """Read every slot, but those of some attempts. Blocks."""
+    """Look into every slot, but those of some attempts. Blocks."""
     gangs: list[FoundGang] = []
     for job_uid, attempt in layout.attempts():
         if (job_uid, attempt) in but:
             continue
-        slots = layout.read(job_uid, attempt)
-        if not slots:
-            layout.discard(job_uid, attempt)  # none were given out, so nothing ever ran there
-            continue
-        directory = layout.attempt(job_uid, attempt)
-        replicas: dict[ReplicaId, FoundReplica] = {}
-        for slot in slots:
-            place = directory / str(slot.replica)
-            entries = journal.Entries(str(place))
-            if incarnation := entries.latest:
-                finding = _probe(place, entries, incarnation)
-                _, shim_since = entries.shim
-                replicas[slot.replica] = FoundReplica(incarnation, finding, shim_since > 0)
-        gangs.append(FoundGang(job_uid, attempt, slots, replicas))
+        directory = str(layout.attempt(job_uid, attempt))
+        documents = layout.documents(job_uid, attempt)
+        gangs.append(_gang(job_uid, attempt, documents, survey.looked_into(directory, documents)))
     return gangs
 
 
-def _probe(place: Path, entries: journal.Entries, incarnation: int) -> Finding:
+def _gang(
+    job_uid: JobUid,
+    attempt: int,
+    documents: dict[str, Any],
+    replicas: Iterable[tuple[protocol.Message, socket.socket | None]],
+) -> FoundGang:
+    """What `survey` tells of an attempt."""
+    found = {
+        ReplicaId.parse(told["replica"]): FoundReplica(
+            told["incarnation"], _finding(told, connection), told["answers"]
+        )
+        for told, connection in replicas
+    }
+    return FoundGang(job_uid, attempt, slots_of(documents), found)
+
+
+class SurveyFailed(Exception):
+    """Not all was told of all slots."""
+
+
+class Survey:
+    """All slots of an engine, looked into by the zygote while the service loads what it needs: those who are
+    called there wake up meanwhile. `limits`: of file handles, as they were before this process raised its
+    own."""
+
+    def __init__(self, zygote: ZygoteHandle, slots: Path) -> None:
+        """Have it begun, before anything of the slots is used. Raises OSError: it cannot be."""
+        self.limits = spawner.take_what_there_is()
+        self._connection, theirs = socket.socketpair()
+        self._connection.settimeout(_SILENCE)
+        with theirs:
+            zygote.request_at_once({"survey": str(slots)}, theirs.fileno())
+        self._gangs: Future[list[FoundGang]] = Future()
+        threading.Thread(target=self._receive, name="survey", daemon=True).start()
+
+    async def gangs(self) -> list[FoundGang]:
+        """What was found, once. Raises SurveyFailed."""
+        return await asyncio.wrap_future(self._gangs)
+
+    def _receive(self) -> None:
+        try:
+            self._gangs.set_result(_received(self._connection))
+        except Exception as failure:  # Whatever it is, the slots are looked into by somebody else.
+            self._gangs.set_exception(SurveyFailed(str(failure)))
+
+
+def _received(connection: socket.socket) -> list[FoundGang]:
+    """Raises SurveyFailed, OSError."""
+    text, called = bytearray(), list[socket.socket]()
     try:
-        return probe_with(place, entries, incarnation)
-    except OSError:
-        return Changing()  # To be looked at again, by somebody who has time to wait.
+        with connection:
+            while True:
+                data, handles = unix_sockets.receive_beside(connection)
+                called += [socket.socket(fileno=handle) for handle in handles]
+                if not data:
+                    break
+                text += data
+        lines = [json.loads(line) for line in text.splitlines()]
+        alive = sum("alive" in line for line in lines)
+        if not lines or "end" not in lines.pop() or alive != len(called):
+            raise SurveyFailed(f"{len(lines)} lines came, and {len(called)} handles for {alive}")
+    except BaseException:
+        for each in called:
+            each.close()
+        raise
+    return list(_told(lines, iter(called)))
+
+
+def _told(
+    lines: Iterable[protocol.Message], called: Iterator[socket.socket]
+) -> Iterator[FoundGang]:
+    attempts: list[
+        tuple[protocol.Message, list[tuple[protocol.Message, socket.socket | None]]]
+    ] = []
+    for line in lines:
+        if "slots" in line:
+            attempts.append((line, []))
+        else:
+            attempts[-1][1].append((line, next(called) if "alive" in line else None))
+    for head, replicas in attempts:
+        yield _gang(JobUid(head["job"]), head["attempt"], head["slots"], replicas)
 
 
 def disown_copies(layout: Layout) -> None:
     """Let go of all that a copied directory of slots says of processes: every incarnation without an end is
     lost, and no process is touched for it. Nothing if it was not copied. A crash in between is made up for by
     the next call. Raises OSError."""
-    path = layout.slots / _COPY_MARK
-    status = layout.slots.stat()
-    here = {"device": status.st_dev, "inode": status.st_ino}
-    before = durable.read_document(str(path))
-    if before == here:
+    slots = str(layout.slots)
+    before = survey.was_here(slots)
+    if before == survey.here(slots):
         return
     if before is not None:
         log.warning(
@@ -161,7 +209,7 @@ def disown_copies(layout: Layout) -> None:
         for job_uid, attempt in layout.attempts():
             for slot in layout.read(job_uid, attempt):
                 _disown(layout.attempt(job_uid, attempt) / str(slot.replica))
-    durable.write(str(path), json.dumps(here))
+    survey.note_here(slots)
 
 
 def _disown(slot: Path) -> None:

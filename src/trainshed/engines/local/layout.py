@@ -11,12 +11,14 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
+from trainshed.replica.supervisor import survey
 from trainshed.replica.system import durable
 
 _LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
@@ -64,25 +66,19 @@ class Layout:
 
     def attempts(self) -> Iterator[tuple[JobUid, int]]:
         """Every attempt that has a directory, in no order. Jobs that have none any more lose theirs."""
-        for job in os.scandir(self.slots):
-            if job.name.isdigit():
-                attempts = [entry.name for entry in os.scandir(job.path) if entry.name.isdigit()]
-                if not attempts:
-                    with contextlib.suppress(OSError):
-                        Path(job.path).rmdir()
-                for attempt in attempts:
-                    yield JobUid(int(job.name)), int(attempt)
+        return ((JobUid(job), attempt) for job, attempt in survey.attempts(str(self.slots)))
 
     def record(self, job_uid: JobUid, attempt: int) -> Path:
         """The file that lists an attempt's slots."""
-        return self.attempt(job_uid, attempt) / "slots.json"
+        return self.attempt(job_uid, attempt) / survey.SLOTS
 
     def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
         """The gang's slots as they were given out; () if none were."""
-        document = durable.read_document(str(self.record(job_uid, attempt)))
-        return tuple(
-            Slot(ReplicaId.parse(replica), **fields) for replica, fields in (document or {}).items()
-        )
+        return slots_of(self.documents(job_uid, attempt))
+
+    def documents(self, job_uid: JobUid, attempt: int) -> dict[str, Any]:
+        """The same by replica, as it is written down (`slots_text`)."""
+        return durable.read_document(str(self.record(job_uid, attempt))) or {}
 
     def write(self, job_uid: JobUid, attempt: int, slots: tuple[Slot, ...]) -> None:
         """Make the slots' directories and record them, in one step. Not synced: a power cut that takes the
@@ -189,3 +185,8 @@ def _keep_apart(directory: Path) -> None:
                 fcntl.ioctl(handle, _SET_FLAGS, flags)
         finally:
             os.close(handle)
+
+
+def slots_of(documents: Mapping[str, Any]) -> tuple[Slot, ...]:
+    """What `slots_text` was made of."""
+    return tuple(Slot(ReplicaId.parse(replica), **fields) for replica, fields in documents.items())

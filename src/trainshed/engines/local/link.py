@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainshed.engines.port import Fault
 from trainshed.replica import protocol
-from trainshed.replica.system import unix_sockets
+from trainshed.replica.supervisor import clients
 
 
 class Link:
@@ -70,12 +70,4 @@ class Link:
 def connect(slot: Path) -> socket.socket:
     """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not
     block."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A shim that accepts nothing any more must not make its caller wait.
-    connection.setblocking(False)
-    try:
-        unix_sockets.connect(connection, str(slot / protocol.SOCKET))
-    except OSError:
-        connection.close()
-        raise
-    return connection
+    return clients.connect(str(slot))

@@ -101,6 +101,10 @@ class ZygoteHandle:
                     self.kill()  # Nobody could go on after half a line.
                 raise
 
+    def request_at_once(self, message: protocol.Message, handle: int) -> None:
+        """As `request`, before anybody else has asked for anything, and of what is short. Raises OSError."""
+        unix_sockets.send(self.connection, protocol.encode(message), handle)
+
     async def ping(self) -> None:
         """Return when it has taken up all requests so far. Raises OSError, as `request` does."""
         ours, theirs = socket.socketpair()

@@ -7,7 +7,7 @@ import os
 import socket
 
 from trainshed.replica import protocol
-from trainshed.replica.system import loop
+from trainshed.replica.system import loop, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,20 @@ def listen() -> socket.socket:
     listener.listen(16)
     listener.setblocking(False)
     return listener
+
+
+def connect(slot: str) -> socket.socket:
+    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not
+    block."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # A shim that accepts nothing any more must not make its caller wait.
+    connection.setblocking(False)
+    try:
+        unix_sockets.connect(connection, os.path.join(slot, protocol.SOCKET))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 class Clients:
