@@ -73,7 +73,7 @@ class TestRemote(Conformance):
         await stage.printed(uid, 1)
         [slot] = await stage.allocate(uid)
         lab.miss_pings(slot.node, missed=True)
-        await stage.changed(slot.node, NodeState.GONE)
+        await stage.changed(slot.node, NodeState.UNHEARD)
         await (
             stage.restart()
         )  # Nobody is connected to this one, which has just looked at the cluster.

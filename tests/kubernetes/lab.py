@@ -226,6 +226,8 @@ class KubernetesLab(Machines):
                 f"--hostname-override={name}",
                 f"--node-ip={self.address(name)}",
                 f"--docker-endpoint={self._socket(name)}",
+                # Nodes share /run: by the usual place one kubelet would speak to the other one's containers.
+                "--container-runtime-endpoint=unix:///tmp/dockershim.sock",
                 f"--pod-infra-container-image={IMAGE}",
                 f"--root-dir={own}/kubelet",
                 f"--cert-dir={own}/pki",

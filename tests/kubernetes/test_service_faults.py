@@ -142,13 +142,6 @@ def test_a_pod_that_somebody_deletes_is_followed_by_another(site: Site) -> None:
     assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
-MOVED_FOR_NOTHING = pytest.mark.xfail(
-    strict=True,
-    reason="docs/kubernetes.md, known faults: what runs on a node that is not heard of is moved",
-)
-
-
-@MOVED_FOR_NOTHING
 def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
     """etcd hangs, the API server is killed: programs and their lines go on; what is submitted meanwhile
     begins when it is back."""
@@ -165,7 +158,6 @@ def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
     assert story(site.service, waiting).state == "SUCCEEDED"
 
 
-@MOVED_FOR_NOTHING
 def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
     """Its node is not heard of, takes nothing new, and what runs there runs on: its agent is heard."""
     job_id = site.training()

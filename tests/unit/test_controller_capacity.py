@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
-from trainshed.controller.capacity import CapacityTracker, event_of_decision
-from trainshed.core.capacity import OthersUse
+from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
+from trainshed.core.capacity import NodeCondition, OthersUse
 from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -20,7 +20,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.engines.port import Node
+from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler.model import Policy
 
 NOW = CREATED + 100 * SECOND
@@ -46,6 +46,17 @@ def test_others_use_is_waited_for_and_given_back() -> None:
     assert decided(made, asks) == []
     assert made.node_statuses()[0].others.vcpus == 4
     made.set_nodes([Node("a", 4, 2**40)])
+    assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
+
+
+def test_a_node_that_is_not_heard_of_takes_nothing_and_keeps_what_runs() -> None:
+    made = room("a")
+    made.set_node_state("a", NodeState.UNHEARD, "no word for 40 s")
+    made.put(asks := job(1))
+    assert decided(made, asks) == []
+    news = made.unfit("a")
+    assert news == NodeNews(NodeCondition.GONE, "no word for 40 s", running_stays=True)
+    made.set_node_state("a", NodeState.UP, "")
     assert [type(event) for event in decided(made, asks)] == [JobAdmitted]
 
 

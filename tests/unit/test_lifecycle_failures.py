@@ -378,6 +378,17 @@ def test_a_stalled_replica_is_restarted() -> None:
     assert life.replica(PRIMARY).incarnation == 2
 
 
+def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() -> None:
+    """Whether the running one is lost is for its agent's lease to say; after that it goes elsewhere, too."""
+    unheard = NodeLeft("b", "the cluster does not hear of it", running_stays=True)
+    life = Life(job(1, 1)).up().see(unheard)
+    assert life.replica(WORKER).state is ReplicaState.RUNNING and not life.replica(WORKER).leaving
+    assert not instructions(life.job)
+    life.loses(WORKER).see(unheard)
+    life.up().places(WORKER, "c").up()
+    assert (life.replica(WORKER).state, life.replica(WORKER).node) == (ReplicaState.RUNNING, "c")
+
+
 def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:
     """spec/failures#maintenance: a node can be drained at any time; its replicas move and are restarted
     there. Exit 0 after SIGTERM is not success: a program that saves its state and leaves is not finished."""

@@ -68,6 +68,8 @@ class NodeNews(Struct, frozen=True):
 
     condition: NodeCondition
     cause: str
+    #: What runs there is left alone.
+    running_stays: bool = False
 
 
 class CapacityTracker:
@@ -209,6 +211,9 @@ class CapacityTracker:
                 return NodeNews(NodeCondition.DRAINED, cause or f"{node} is to be left")
             case NodeState.QUARANTINED:
                 return NodeNews(NodeCondition.QUARANTINED, cause or f"{node} was found unfit")
+            case NodeState.UNHEARD:
+                why = cause or f"{node} is not heard of"
+                return NodeNews(NodeCondition.GONE, why, running_stays=True)
             case NodeState.GONE:
                 return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
 

@@ -518,7 +518,8 @@ class Controller:
             job = self._fold(job, event, entries)
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
             if job.is_placed and (news := self._capacity.unfit(node)) is not None:
-                job = self._fold(job, NodeLeft(node, news.cause), entries)
+                left = NodeLeft(node, news.cause, news.running_stays)
+                job = self._fold(job, left, entries)
         job = self._schedule(job, entries)
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)

@@ -91,11 +91,13 @@ class Node(Struct, frozen=True):
 
 class NodeState(enum.StrEnum):
     """UP: takes work. DRAINING: the engine wants it left. QUARANTINED: the engine found it unfit, and wants
-    it left for a while. GONE: it stopped answering, or is no more."""
+    it left for a while. UNHEARD: the cluster has not heard of it for a while, and has not given it up:
+    nothing new starts there, and what runs there is left alone. GONE: it stopped answering, or is no more."""
 
     UP = "UP"
     DRAINING = "DRAINING"
     QUARANTINED = "QUARANTINED"
+    UNHEARD = "UNHEARD"
     GONE = "GONE"
 
 

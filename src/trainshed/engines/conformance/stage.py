@@ -258,12 +258,14 @@ class Stage:
         assert isinstance(end, ReplicaExited), end
         return end
 
-    async def changed(self, node: str, state: NodeState) -> None:
+    async def changed(self, node: str, *states: NodeState) -> None:
+        """Wait until it is in one of those states."""
+
         def seen() -> bool:
             changes = [e for e in self.events if isinstance(e, NodeChanged) and e.node == node]
-            return bool(changes) and changes[-1].state is state
+            return bool(changes) and changes[-1].state in states
 
-        await self.until(seen, f"node {node} to be {state}")
+        await self.until(seen, f"node {node} to be {' or '.join(states)}")
 
     def lines(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1

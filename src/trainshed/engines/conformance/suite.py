@@ -329,7 +329,7 @@ class Conformance:
         await stage.engine.launch([stage.plan(other, FOREVER)])
         await stage.printed(uid, 2)
         await lab.cut_off(stage.engine, here)
-        await stage.changed(here, NodeState.GONE)
+        await stage.changed(here, NodeState.GONE, NodeState.UNHEARD)
         if not stage.ends(uid):
             with pytest.raises(EngineUnavailable):
                 await stage.engine.allocate(uid, 1, [moved_to(before, there)])

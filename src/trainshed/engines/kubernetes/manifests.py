@@ -193,7 +193,8 @@ def _only_on(node: str) -> dict[str, Any]:
 
 
 def _tolerations(settings: KubernetesSettings, route: KubernetesRoute) -> list[dict[str, Any]]:
-    """Beside the operator's: of a node that is not heard of, for as long as agents there are waited for."""
+    """Beside the operator's: of a node that is not ready or not heard of, for good. What runs there may be well,
+    and is lost when its agent's lease is over; Kubernetes would end it by the clock."""
     own = [
         {key: value for key, value in (("key", one.key), ("operator", one.operator)) if value}
         | ({"value": one.value} if one.operator == "Equal" else {})
@@ -201,12 +202,7 @@ def _tolerations(settings: KubernetesSettings, route: KubernetesRoute) -> list[d
         for one in route.tolerations
     ]
     return own + [
-        {
-            "key": f"{NODES_OWN}{state}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": math.ceil(settings.lease),
-        }
+        {"key": f"{NODES_OWN}{state}", "operator": "Exists", "effect": "NoExecute"}
         for state in ("not-ready", "unreachable")
     ]
 

@@ -157,7 +157,7 @@ class ClusterNodes:
                     f"there is no node {request.node!r}; this cluster's are "
                     f"{', '.join(sorted(self._states)[:10]) or 'not known'}"
                 )
-            if self._states.get(request.node) is NodeState.GONE:
+            if self._states.get(request.node) in (NodeState.GONE, NodeState.UNHEARD):
                 raise EngineUnavailable(
                     f"node {request.node} does not answer; name another one, or wait until it is back"
                 )
@@ -234,6 +234,9 @@ class ClusterNodes:
 
     def _judged(self, one: NodeReport) -> NodeReport:
         """What the cluster says of a node; whether it is quarantined, if that is up."""
+        if one.state is NodeState.GONE and one.is_awaited:
+            # Agents there may be well: each of them is lost when its own lease is over, and not before.
+            return replace(one, state=NodeState.UNHEARD)
         cause = self._quarantine.cause(one.node.name)
         if one.state is NodeState.UP and cause:
             return replace(one, state=NodeState.QUARANTINED, cause=f"{one.node.name} is {cause}")

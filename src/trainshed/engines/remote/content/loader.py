@@ -184,19 +184,15 @@ def _boot() -> bytes:
 
 
 def _give(document: bytes) -> None:
-    """Have it on standard input, as an agent finds it that was started by its module. A pipe: what is read is
-    gone, and no child can read it again."""
-    import fcntl
-
-    reading, writing = os.pipe()
-    if len(document) > 1 << 16:
-        fcntl.fcntl(writing, 1031, len(document))  # F_SETPIPE_SZ, which Python has since 3.10.
-    os.set_blocking(writing, False)
-    if os.write(writing, document) < len(document):
-        _give_up("what it is started with is too large for a pipe")
-    os.close(writing)
-    os.dup2(reading, 0)
-    os.close(reading)
+    """Have it on standard input, as an agent finds it that was started by its module. In memory, and gone as
+    soon as that is let go. No pipe: one as large as this is refused to users who have many, root included
+    (pipe(7), `pipe-user-pages-soft`)."""
+    handle = os.memfd_create("document")
+    with open(handle, "wb", closefd=False) as file:
+        file.write(document)
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.dup2(handle, 0)
+    os.close(handle)
     sys.stdin = open(0, closefd=False)
 
 
