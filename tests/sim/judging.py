@@ -137,7 +137,7 @@ class Judge:
                 return []  # spec/lifecycle#cancel: it cancels a job that is not RUNNING by then
             case CancelRequested():
                 return [spec.Cancelled(event.at)]
-            case NodeLeft(node, running_stays=False):
+            case NodeLeft(node, staying=()):
                 if running:
                     self._asked.update(
                         (before.attempt, _member(r.id), r.incarnation)

@@ -380,13 +380,12 @@ def test_a_stalled_replica_is_restarted() -> None:
 
 def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() -> None:
     """Whether the running one is lost is for its agent's lease to say; after that it goes elsewhere, too."""
-    unheard = NodeLeft("b", "the cluster does not hear of it", running_stays=True)
+    unheard = NodeLeft("b", "the cluster does not hear of it", staying=(WORKER,))
     life = Life(job(1, 1)).up().see(unheard)
     assert life.replica(WORKER).state is ReplicaState.RUNNING and not life.replica(WORKER).leaving
     assert not instructions(life.job)
-    life.loses(WORKER).see(unheard)
-    life.up().places(WORKER, "c").up()
-    assert (life.replica(WORKER).state, life.replica(WORKER).node) == (ReplicaState.RUNNING, "c")
+    life.see(replace(unheard, staying=())).loses(WORKER).places(WORKER, "c").up()
+    assert (life.replica(WORKER).incarnation, life.replica(WORKER).node) == (2, "c")
 
 
 def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:

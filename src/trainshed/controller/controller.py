@@ -513,19 +513,34 @@ class Controller:
     ) -> tuple[Job, tuple[TimelineEntry, ...]]:
         """The job after its intents and these events, and the new entries of its timeline."""
         job, entries = live.job, list[TimelineEntry]()
+        # What is lost with its node has left it: it does not begin there again, to be asked to leave at once.
+        lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
+        if lost:
+            job = self._leave(job, lost, entries)
         current = (event for event in events if self._capacity.counts(job.uid, event))
         for event in (*(intent.event for intent in live.intents), *current):
             job = self._fold(job, event, entries)
-        for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
-            if job.is_placed and (news := self._capacity.unfit(node)) is not None:
-                left = NodeLeft(node, news.cause, news.running_stays)
-                job = self._fold(job, left, entries)
+        job = self._leave(job, frozenset(), entries)
         job = self._schedule(job, entries)
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)
         if live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None:
             self._tell_why(job, entries)
         return job, tuple(entries)
+
+    def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
+        """Have what is on nodes that take no work leave them. `lost`: what does not run any more, though the
+        job does not know it yet."""
+        for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
+            if job.is_placed and (news := self._capacity.unfit(node)) is not None:
+                staying = tuple(
+                    r.id
+                    for r in job.replicas
+                    if r.state is ReplicaState.RUNNING and r.id not in lost
+                )
+                left = NodeLeft(node, news.cause, staying if news.running_stays or lost else ())
+                job = self._fold(job, left, entries)
+        return job
 
     def _fold(self, job: Job, event: Event, entries: list[TimelineEntry]) -> Job:
         try:

@@ -107,8 +107,8 @@ class NodeLeft(Struct, frozen=True):
     node: str
     #: Why, in words.
     reason: str
-    #: What runs there may stay: it may be well, and whoever hears it tells if it is lost.
-    running_stays: bool = False
+    #: What runs there and may stay: it may be well, and whoever hears it tells if it is lost.
+    staying: tuple[ReplicaId, ...] = ()
 
 
 class PauseOver(Struct, frozen=True):

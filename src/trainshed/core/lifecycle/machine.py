@@ -255,15 +255,15 @@ def _replica_placed(transition: Transition, replica: Replica, event: ReplicaPlac
 
 
 def _node_left(transition: Transition, event: NodeLeft) -> None:
-    """Whatever is on the node has to go, but for what runs there where that may stay; what is over there keeps
-    its record, and comes back elsewhere if at all."""
+    """Whatever is on the node has to go, but for what runs there where that may stay; what is over there
+    keeps its record, and comes back elsewhere if at all."""
     job = transition.job
     if not job.is_placed:
         return
     for replica in job.replicas:
         if replica.node != event.node or replica.leaving:
             continue
-        if event.running_stays and replica.state is ReplicaState.RUNNING:
+        if replica.id in event.staying:
             continue
         if job.phase is AttemptState.PREPARING:
             transition.change_replica(replica.id, node="", avoid=event.node)

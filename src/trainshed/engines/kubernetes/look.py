@@ -111,7 +111,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
         return NodeState.GONE, "an operator says that it is off (taint out-of-service)", False
     ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
     if ready is None or ready.status == "Unknown":
-        said = f": {ready.message}" if ready and ready.message else ""
+        said = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
         return NodeState.GONE, f"Kubernetes does not hear of it{said}", True
     if ready.status != "True":
         # Its kubelet answers: programs run on, and nothing new may start.
