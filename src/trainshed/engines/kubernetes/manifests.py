@@ -193,8 +193,8 @@ def _only_on(node: str) -> dict[str, Any]:
 
 
 def _tolerations(settings: KubernetesSettings, route: KubernetesRoute) -> list[dict[str, Any]]:
-    """Beside the operator's: of a node that is not ready or not heard of, for good. What runs there may be well,
-    and is lost when its agent's lease is over; Kubernetes would end it by the clock."""
+    """Beside the operator's: of a node that is not ready or not heard of, for good. What runs there may be
+    well, and is lost when its agent's lease is over; Kubernetes would end it by the clock."""
     own = [
         {key: value for key, value in (("key", one.key), ("operator", one.operator)) if value}
         | ({"value": one.value} if one.operator == "Equal" else {})
