@@ -26,12 +26,13 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import begin, joined
 from trainshed.httpd import limits
 from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
+from trainshed.loading import compiled
 from trainshed.replica import protocol
 from trainshed.serve import clock
 from trainshed.serve.addresses import (
@@ -85,6 +86,7 @@ class Service:
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
         self._console: ConsoleApplication | None = None
+        self._saving: asyncio.Task[None] | None = None
         bootstrap.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
@@ -227,6 +229,8 @@ class Service:
         self._announce({**document, "console": link, "taken_over": taken})
         settle()
         self._app.lag.start()
+        if (modules := compiled.release()) is not None:
+            self._saving = begin(asyncio.to_thread(_save, modules), "keeping compiled modules")
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot be there any more."""
@@ -301,6 +305,14 @@ class _Server(SecureServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def _save(modules: compiled.CompiledModules) -> None:
+    try:
+        modules.save()
+    except OSError as failure:
+        # The package is somebody else's, say; Python keeps no compiled files there either.
+        log.debug("compiled modules are not kept for the next start: %s", failure)
 
 
 def told_set_aside(bad: Sequence[RecordSetAside]) -> str:
