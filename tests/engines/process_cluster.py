@@ -147,6 +147,10 @@ class ProcessCluster:
         """Of one that is gone: it is not given up."""
         self._set(f"{node}.awaited", awaited)
 
+    def set_draining(self, node: str, draining: bool) -> None:
+        """What runs there is to leave; what is held there stays so."""
+        self._set(f"{node}.draining", draining)
+
     def set_stepless(self, node: str, stepless: bool) -> None:
         """Nothing can be started there, though it can be held."""
         self._set(f"{node}.stepless", stepless)
@@ -170,12 +174,18 @@ class ProcessCluster:
     def _withheld(self, node: str) -> Path:
         return self._directory / f"{node}.withheld"
 
+    def _state(self, node: str) -> NodeState:
+        for state in NodeState.GONE, NodeState.DRAINING:
+            if (self._directory / f"{node}.{state.lower()}").exists():
+                return state
+        return NodeState.UP
+
     def _look(self) -> None:
         looked = time.monotonic()
         nodes = tuple(
             NodeReport(
                 Node(name, 4, 8 << 30),
-                NodeState.GONE if (self._directory / f"{name}.gone").exists() else NodeState.UP,
+                self._state(name),
                 address="127.0.0.1",
                 is_awaited=(self._directory / f"{name}.awaited").exists(),
             )

@@ -128,6 +128,10 @@ class RemoteLab(LabWithNodes):
         self._cluster.set_gone(node, missed)
         self.freeze(node, frozen=missed)
 
+    def drain(self, node: str, *, draining: bool) -> None:
+        """Have what runs on that node leave it, or no more."""
+        self._cluster.set_draining(node, draining)
+
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""
         self._cluster.withhold(node, withheld)

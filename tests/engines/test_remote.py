@@ -36,6 +36,7 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
+from trainshed.engines.remote import slots as slot_maker
 from trainshed.engines.remote.cluster import HoldName
 from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.lease import beat, longest_silence
@@ -249,6 +250,32 @@ class TestRemote(Conformance):
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
         await stage.started(uid, SECOND_REPLICA, incarnation=2)
         assert not stage.ends(uid, incarnation=2)
+
+    @staged
+    async def test_a_drained_node_is_not_held_for_who_waits_for_a_place(self, stage: Stage) -> None:
+        """spec/failures#maintenance. Nobody else of its job is started again either."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        here, there = await stage.nodes()
+        uid, other = stage.job(), stage.job()
+        for one, node in ((uid, here), (other, there)):
+            await stage.allocate(one, node=node)
+            await stage.engine.launch([stage.plan(one, FOREVER)])
+            await stage.started(one)
+            lab.drain(node, draining=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slot_maker, "_ROUND", 0.2)
+            await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
+            await stage.end(uid)
+            await stage.until(lambda: len(lab.held()) == 1, "the end of what is held there")
+        # What has not left yet stays where it is.
+        assert not stage.ends(other)
+        for node in (here, there):
+            lab.drain(node, draining=False)
+        await stage.allocate(uid, node=here)
+        await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
+        await stage.started(uid, incarnation=2)
+        assert not stage.ends(other)
 
     @staged
     async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(

@@ -1,7 +1,7 @@
 """One attempt on a cluster, as the service sees it: which replica is where, and what became of each. Pure."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct, field
@@ -137,17 +137,30 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
     return msgspec.structs.replace(record, seats=seats, parts=record.parts | {part: there})
 
 
-def vacated(gang: Gang, requests: Iterable[SlotRequest]) -> GangRecord:
-    """The record with the seats vacant of those who have lost their place; the same one if they are already.
-    Who has no slot keeps the seat: others have to be told of one."""
+def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
+    """The record with the seats vacant of those replicas, which have lost their place; the same one if they
+    are already. Who has no slot keeps the seat: others have to be told of one."""
     record = gang.record
-    for request in requests:
-        seat = record.seat(request.replica)
-        if request.is_placed or seat is None or seat.is_vacant:
+    for replica in replicas:
+        seat = record.seat(replica)
+        if seat is None or seat.is_vacant:
             continue
         if seat.slot is not None and not gang.is_live(seat):
             record = record.with_seat(msgspec.structs.replace(seat, is_vacant=True))
     return record
+
+
+def left_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
+    """Those whose programs have ended on one of the nodes, and have not begun again anywhere."""
+    return {
+        seat.replica
+        for seat in gang.record.seats
+        if seat.request.node in nodes
+        and seat.launched
+        and seat.slot is not None
+        and not seat.is_vacant
+        and not gang.is_live(seat)
+    }
 
 
 def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
 
@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineUnavailable,
     LaunchRejected,
@@ -45,6 +45,7 @@ from trainshed.engines.remote.gang import (
     given,
     has_to_move,
     hold_name,
+    left_on,
     moved,
     vacated,
     with_them,
@@ -62,6 +63,8 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 5.0
 """Seconds that one `allocate` waits; the next one goes on waiting for the same."""
+_ROUND = 5.0
+"""Seconds between two looks at what is held in vain."""
 _REST_SECONDS = 600.0
 """For which nodes of one kind are held while those of another are waited for."""
 _TOLD_AFTER = (2.0, 10.0, 25.0)
@@ -101,6 +104,7 @@ class SlotMaker:
             if gang.record.released:
                 self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
         self._tasks.keep(self._give_back_strays, "giving back what nobody has")
+        self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
 
     async def close(self) -> None:
         """What is held stays held."""
@@ -127,7 +131,7 @@ class SlotMaker:
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
         """Give those that are asked for on another node their place there. Raises EngineUnavailable,
         LaunchRejected."""
-        await self._vacate(gang, requests)
+        await self._vacate(gang, [one.replica for one in requests if not one.is_placed])
         moving = [
             request
             for request in requests
@@ -165,10 +169,10 @@ class SlotMaker:
                 self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
             self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
 
-    async def _vacate(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
-        """Hold nothing more that only replicas have left which wait for a place, and wait for no agent
+    async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
+        """Hold nothing more that only these replicas have left, which wait for a place, and wait for no agent
         there."""
-        record = vacated(gang, requests)
+        record = vacated(gang, replicas)
         if record is gang.record:
             return
         await self.stop_preparing(gang)
@@ -307,7 +311,7 @@ class SlotMaker:
         for and was granted after its end: no attempt knows of that any more."""
         before: set[HoldName] = set()
         while True:
-            await asyncio.sleep(_PATIENCE)
+            await asyncio.sleep(_ROUND)
             known = {
                 hold_name(self._options.identity, gang.record, part)
                 for gang in self._attempts.gangs.values()
@@ -320,6 +324,30 @@ class SlotMaker:
                 with contextlib.suppress(ClusterUnavailable):
                     await self._cluster.give_back(name)
             before = strays
+
+    async def _leave_nodes(self) -> None:
+        """What is held where nothing more is to run, and of which nothing lives any more: whoever ended there
+        waits for another place, and nobody need start before there is one."""
+        before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
+        while True:
+            await asyncio.sleep(_ROUND)
+            nodes = self._nodes.not_up()
+            left = {
+                key: left_on(gang, nodes)
+                for key, gang in self._attempts.gangs.items()
+                # What is stopped is given back as a whole, when what it left has been fetched.
+                if gang.record.stopped is None
+            }
+            for key in [key for key, some in left.items() if some & before.get(key, set())]:
+                async with self._attempts.lock(key):
+                    gang = self._attempts.gangs.get(key)
+                    if gang is None or gang.record.stopped is not None or key in self._preparing:
+                        continue
+                    # Somebody may have started them again, or the node may be up, by now.
+                    still = left_on(gang, self._nodes.not_up()) & before[key]
+                    with contextlib.suppress(EngineUnavailable):
+                        await self._vacate(gang, still)
+            before = left
 
     def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
