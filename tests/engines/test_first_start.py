@@ -25,7 +25,7 @@ from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, 
 from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local import spawner
 from trainshed.engines.port import EngineUnavailable, SlotRequest
-from trainshed.engines.remote import opening
+from trainshed.engines.remote import first_start, opening
 from trainshed.engines.remote.credentials import Credential
 from trainshed.engines.remote.engine import KNOWN_NODES
 from trainshed.engines.remote.first_start import FirstStart, choose_slots
@@ -182,11 +182,14 @@ class TestKnownNodes(Conformance):
         lab = stage.lab
         assert isinstance(lab, RemoteLab)
         uid = stage.job()
-        [slot] = await stage.allocate(uid)
-        launching = asyncio.ensure_future(stage.engine.launch([stage.plan(uid, FOREVER)]))
-        await stage.until(lambda: any(lab.held().values()), "the agent's process")
-        lab.end_agents(slot.node)
-        await asyncio.gather(launching, return_exceptions=True)
+        with pytest.MonkeyPatch.context() as patch:
+            # Plans that came later than that would not be begun, nor lost.
+            patch.setattr(first_start, "_PATIENCE", lab.patience)
+            [slot] = await stage.allocate(uid)
+            launching = asyncio.ensure_future(stage.engine.launch([stage.plan(uid, FOREVER)]))
+            await stage.until(lambda: any(lab.held().values()), "the agent's process")
+            lab.end_agents(slot.node)
+            await asyncio.gather(launching, return_exceptions=True)
         async with asyncio.timeout(lab.patience):
             while not stage.ends(uid):
                 with contextlib.suppress(EngineUnavailable):
