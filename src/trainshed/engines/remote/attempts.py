@@ -69,6 +69,14 @@ class Attempts:
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
         """Make it the gang's, once it is on the disk. Raises EngineUnavailable."""
+        await self._write_down(gang, record)
+        gang.record = record
+
+    async def write_first(self, gang: Gang) -> None:
+        """Write down the record of a gang that is there already. Raises EngineUnavailable."""
+        await self._write_down(gang, gang.record)
+
+    async def _write_down(self, gang: Gang, record: GangRecord) -> None:
         # Whoever gives up waiting for it does not undo it: the next one has to come after it.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
@@ -79,7 +87,6 @@ class Attempts:
             raise EngineUnavailable(
                 f"the slots of job {record.job_uid} cannot be written down ({error}); make room and try again"
             ) from error
-        gang.record = record
 
     async def _write_after(self, earlier: asyncio.Task[None] | None, record: GangRecord) -> None:
         if earlier is not None:

@@ -49,6 +49,7 @@ from trainshed.engines.remote.slots import SlotMaker
 from trainshed.engines.remote.terminals import RemoteTerminal
 from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import Terminal, TerminalRefused
+from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
 
@@ -162,6 +163,7 @@ class RemoteEngine:
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
         key = job_uid, attempt
+        writing: asyncio.Task[None] | None = None
         async with self._attempts.lock(key):
             gang = self._attempts.gangs.get(key)
             if gang is None:
@@ -181,11 +183,25 @@ class RemoteEngine:
                         apart=self._options.apart,
                     )
                 )
-                await self._attempts.write(gang, gang.record)
                 self._attempts.gangs[key] = gang
+                # Nodes are asked for meanwhile: a service that finds any that it has not written down gives
+                # them back. Before an agent is given anything, all of the record is written again.
+                writing = joined(self._attempts.write_first(gang))
             else:
                 await self._slots.move(gang, requests)
-        return await self._slots.slots(gang)
+        if writing is None:
+            return await self._slots.slots(gang)
+        return await self._slots_of_new(gang, writing)
+
+    async def _slots_of_new(self, gang: Gang, writing: asyncio.Task[None]) -> tuple[Slot, ...]:
+        """As `SlotMaker.slots`, once the gang is written down. Raises as that does."""
+        asking = joined(self._slots.slots(gang))
+        try:
+            await writing
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         for key in dict.fromkeys((plan.job_uid, plan.attempt) for plan in plans):

@@ -126,6 +126,8 @@ class FirstStarter:
     ) -> dict[AgentHandle, bytes]:
         """What each is given, once all is written down that follows from it: as if all of it had begun.
         Raises EngineUnavailable."""
+        # The cluster is asked for the agents first: it makes their processes meanwhile.
+        await asyncio.sleep(0)
         texts = dict.fromkeys((one.agent for one in prepared), b"")
         if await first.is_ready() and await self._note(gang, first):
             for one in prepared:
