@@ -158,7 +158,7 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
 
 @pytest.mark.skipif(not kernel.LINUX, reason="namespaces are Linux's")
 def test_an_idle_child_shares_our_memory_and_is_gone_when_the_context_is_left() -> None:
-    with kernel.idle_child(0) as child:
+    with kernel.IdleChild(0) as child:
         ours, its = Path("/proc/self/stat"), Path(f"/proc/{child}/stat")
         assert ours.read_text().split()[22:25] == its.read_text().split()[22:25]
         os.kill(child, signal.SIGTERM)  # It runs no handler of ours.

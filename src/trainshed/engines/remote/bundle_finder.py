@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import IO
 
+    Codes = memoryview | bytes
+
 LATER = "trainshed.engines.remote.agent_process"
 """With this module begins what an agent loads once its programs have been started: the file's second part."""
 
@@ -20,7 +22,7 @@ LATER = "trainshed.engines.remote.agent_process"
 class BundledLoader(SourceFileLoader):
     """Of one module, whose source is where it says."""
 
-    def __init__(self, name: str, path: str, code: bytes) -> None:
+    def __init__(self, name: str, path: str, code: "Codes") -> None:
         super().__init__(name, path)
         self._code = code
 
@@ -34,8 +36,9 @@ class BundleFinder:
     """`file`: behind the finder's own code. Its first part is read here, the second one when it is needed."""
 
     def __init__(self, file: "IO[bytes]") -> None:
-        size = int(file.readline())
-        self._modules: dict[str, tuple[str, bool, bytes]] = marshal.loads(file.read(size))
+        #: By name: where the source is, whether it is a package, and the code; no code = an extension.
+        self._modules: dict[str, tuple[str, bool, Codes]] = {}
+        self._read_part(file)
         self._path, self._rest = file.name, file.tell()
 
     def find_spec(
@@ -59,9 +62,22 @@ class BundleFinder:
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._rest)
-                self._modules.update(marshal.loads(file.read()))
+                self._read_part(file)
         except (OSError, ValueError, EOFError, TypeError):
             pass
+
+    def _read_part(self, file: "IO[bytes]") -> None:
+        """Raises ValueError, EOFError, TypeError: it is not whole."""
+        index, size = map(int, file.readline().split())
+        found = marshal.loads(file.read(index))
+        # Read at once, and not copied again: each page of memory that is touched is waited for.
+        codes = memoryview(file.read(size))
+        if len(codes) < size:
+            raise EOFError(file.name)
+        begin = 0
+        for name, origin, is_package, length in found:
+            self._modules[name] = origin, is_package, codes[begin : begin + length]
+            begin += length
 
 
 if "code" in globals():

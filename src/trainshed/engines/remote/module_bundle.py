@@ -51,7 +51,7 @@ from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from trainshed.engines.remote import bundle_finder
 
 def collected(names):
-    found = {}
+    index, codes = [], []
     for name in names:
         spec = getattr(sys.modules[name], "__spec__", None)
         if spec is None or spec.name != name:
@@ -63,16 +63,18 @@ def collected(names):
             code = b""
         else:
             continue
-        found[name] = spec.origin, is_package, code
-    return marshal.dumps(found)
+        index.append((name, spec.origin, is_package, len(code)))
+        codes.append(code)
+    return marshal.dumps(index), b"".join(codes)
 
 finder = marshal.dumps(bundle_finder.__spec__.loader.get_code(bundle_finder.__name__))
-begin = collected(first)
 with open(sys.argv[1], "wb") as file:
     file.write(b"%s\\n%d\\n" % (ascii(sys.version).encode(), len(finder)))
     file.write(finder)
-    file.write(b"%d\\n" % len(begin))
-    file.write(begin + collected(rest))
+    for names in first, rest:
+        index, codes = collected(names)
+        file.write(b"%d %d\\n" % (len(index), len(codes)))
+        file.write(index + codes)
 """
 _LONGEST = 300.0
 """Seconds that it may take to make it."""

@@ -1,10 +1,8 @@
 """Where an agent writes on its node, and as whom: a directory of its own in one that all agents of its user
 share there, and what killed agents have left in it."""
 
-import contextlib
 import fcntl
 import os
-import re
 import stat
 
 TYPE_CHECKING = False
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_OWN = re.compile(r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+(-\d+)?")
+_OWN = r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+(-\d+)?"
 """Names of agents' directories; agents of earlier versions put their process id behind."""
 
 
@@ -42,8 +40,10 @@ def make_ours(directory: "str | Path") -> None:
     others have put there is not used. Raises OSError."""
     path = os.fspath(directory)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with contextlib.suppress(FileExistsError):
+    try:
         os.mkdir(path, 0o711)
+    except FileExistsError:
+        pass
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise OSError(
@@ -62,15 +62,27 @@ def own_directory(parent: "str | Path", name: str) -> "tuple[str, list[str]]":
         directory = os.path.join(parent, name)
         os.mkdir(directory, 0o711)
         fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
-        for other in os.listdir(parent):
+        for other in _others(parent, name):
             path = os.path.join(parent, other)
-            if _OWN.fullmatch(other) and other != name and not _is_locked(path):
-                with contextlib.suppress(OSError):
+            if not _is_locked(path):
+                try:
                     os.rename(path, os.path.join(parent, ".left-" + other))
+                except OSError:
+                    pass
         left = [os.path.join(parent, one) for one in os.listdir(parent) if one.startswith(".left-")]
         return directory, left
     finally:
         os.close(lock)
+
+
+def _others(parent: "str | Path", name: str) -> "list[str]":
+    """Agents' directories but that one."""
+    found = [other for other in os.listdir(parent) if other.startswith("trainshed-")]
+    if found == [name]:
+        return []
+    import re  # Only here: a start would wait for it.
+
+    return [other for other in found if other != name and re.fullmatch(_OWN, other)]
 
 
 def _is_locked(directory: str) -> bool:
@@ -93,8 +105,10 @@ def remove(directories: "Sequence[str]") -> None:
     from trainshed.replica.system import trees
 
     for directory in directories:
-        with contextlib.suppress(OSError):
+        try:
             trees.delete(directory)
+        except OSError:
+            pass
 
 
 def is_open(path: "Path") -> bool:

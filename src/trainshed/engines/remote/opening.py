@@ -5,16 +5,15 @@ Nothing is begun unless the node is as it was when it told of itself. The agent 
 does everything else itself.
 """
 
-import contextlib
-import json
 import os
 import select
-import socket
 import sys
 import time
 
 from trainshed.engines.remote import node_directory
 from trainshed.replica.system import cgroups, unix_sockets
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +63,10 @@ def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
 
 def say_taken() -> None:
     """Let go of standard input and output: whoever gave the one may end, and with it the other."""
-    with contextlib.suppress(OSError):
+    try:
         os.write(1, TAKEN)
+    except OSError:
+        pass
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

@@ -8,13 +8,12 @@ reads the document and lays out what that names, and then loads the agent. Nothi
 read when it is forked, and there is one thread.
 """
 
-import contextlib
 import gc
 import os
-import socket
 import sys
 
 from trainshed.engines.remote import opening
+from trainshed.replica.system import lean_socket as socket
 
 _OOM_SCORE = b"300"
 """`oom_score_adj` of programs: thousandths of all memory by which one counts as larger (proc(5))."""
@@ -60,10 +59,12 @@ def _fork_zygote() -> tuple[int, socket.socket]:
 def _raise_oom_score() -> None:
     """Where the allocation's memory runs out, the kernel shall kill a program rather than the agent: with
     that all programs would be lost, and nobody could say why. What this process starts inherits the score."""
-    with contextlib.suppress(OSError):
+    try:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         with os.fdopen(score, "wb", buffering=0) as file:
             file.write(_OOM_SCORE)
+    except OSError:
+        pass
 
 
 if __name__ == "__main__":

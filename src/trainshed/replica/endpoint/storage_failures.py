@@ -4,7 +4,6 @@ A failure is normal: whoever asks whether an object exists is answered 404 if it
 not. Runs on Python 3.6.
 """
 
-import re
 import time
 
 TYPE_CHECKING = False
@@ -28,7 +27,7 @@ _SECONDS = 2.0
 _PAUSE = 120.0
 """Seconds after which a failure is the first of a new row."""
 _MOST_TEXT = 500
-_MESSAGE = re.compile(rb'"message":\s*"((?:[^"\\]|\\.)*)"')
+_MESSAGE = rb'"message":\s*"((?:[^"\\]|\\.)*)"'
 
 
 def ignored(name: str, severity: str, text: str) -> None:
@@ -63,7 +62,9 @@ class StorageFailures:
                 # Another client of the same program may be believed.
                 self._rows[UNTRUSTED] = untrusted
             return
-        found = _MESSAGE.search(data)
+        import re  # Only here: every start would wait for it.
+
+        found = re.search(_MESSAGE, data)
         said = found.group(1).decode("utf-8", "replace") if found else ""
         text = "%d%s" % (status, ", " + said[:_MOST_TEXT] if said else "")
         if status in (401, 403):

@@ -12,11 +12,11 @@ runs as, -1 = the service's own. Of limits 0 = none; of `hostname` and `address`
 cannot be written, the program runs all the same. Runs on Python 3.6.
 """
 
-import json
 import os
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import masking
+from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ JSON or Python, percent-encoded, in base64, also in the middle of a longer base6
 takes apart or transforms otherwise is not found. Runs on Python 3.6.
 """
 
-import binascii
-import json
+from trainshed.replica.system import lean_json as json
 
 SHOWN = b"***"
 """What stands in the place of a secret."""
@@ -102,6 +101,8 @@ def _percent_encoded(data: bytes, kept: bytes) -> str:
 def _in_base64(data: bytes) -> "set[str]":
     """What is the same in every base64 text that has these bytes in it, at each of the three places that they
     may begin at, with its end where they are the last; in both alphabets."""
+    import binascii  # Only here: every start would wait for it.
+
     found: "set[str]" = set()
     for before in range(3):
         # Six bits a character: of those that other bytes have a part in, nothing is known.

@@ -14,7 +14,6 @@ A line of `metrics.jsonl` is one of
 newest value counts. Values are finite. The same value again is not taken down again.
 """
 
-import json
 import math
 import os
 import time
@@ -23,6 +22,7 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import file_watcher, growing_files, masking
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
+from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import loop
 
 TYPE_CHECKING = False

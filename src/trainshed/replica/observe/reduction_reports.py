@@ -15,7 +15,6 @@ A line of `reduction.jsonl` is one of
 It is thinned as `usage.jsonl` is.
 """
 
-import json
 import math
 import os
 import time
@@ -30,6 +29,7 @@ from trainshed.replica.observe import (
 )
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
+from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import loop, processes
 
 TYPE_CHECKING = False

@@ -11,13 +11,12 @@ unless its disk is full: then lines wait in memory until `flush` finds room, and
 `sync` makes what is written survive a power cut.
 """
 
-import json
 import os
 import time
-from json.encoder import encode_basestring
 
 from trainshed.replica.observe import growing_files, masking
 from trainshed.replica.system import durable, loop
+from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _LONGEST_ENTRIES = 1 << 20
 """More than two entries can take, however their text is written down."""
 _SUFFIX = ".jsonl"
 
-quoted = encode_basestring
+quoted = json.encode_basestring
 
 
 def wall_clock() -> int:

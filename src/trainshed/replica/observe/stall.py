@@ -13,10 +13,10 @@ answers with the stacks of all threads. Children first would be no better: a thr
 be past its wait before it is printed. Runs on Python 3.6.
 """
 
-import signal
 import time
 
 from trainshed.replica import protocol
+from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import loop, processes
 
 TYPE_CHECKING = False

@@ -11,7 +11,6 @@ looked at gets past that. Runs on Python 3.6.
 
 import ctypes
 import errno
-import functools
 import os
 import struct
 
@@ -83,9 +82,14 @@ def install(*, connect: bool) -> int:
     return handle
 
 
-@functools.lru_cache(maxsize=None)
+_codes: "dict[bool, bytes]" = {}
+"""What was made of them, by `connect`."""
+
+
 def _code(connect: bool) -> bytes:
-    return _assembled(_steps(os.uname().machine, connect=connect))
+    if connect not in _codes:
+        _codes[connect] = _assembled(_steps(os.uname().machine, connect=connect))
+    return _codes[connect]
 
 
 def prepare() -> None:

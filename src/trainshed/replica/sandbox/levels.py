@@ -10,12 +10,12 @@ Order: `detach` in the shim, then a fork, whose child is the first process of th
 
 import errno
 import os
-import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users, view
 from trainshed.replica.system import kernel
+from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ class Namespace:
         """Needs this process's /proc. Raises OSError: none can be made."""
         opened: "list[int]" = []
         try:
-            with kernel.idle_child(kernel.CLONE_NEWUSER) as child:
+            with kernel.IdleChild(kernel.CLONE_NEWUSER) as child:
                 for name, flags in (
                     ("uid_map", os.O_WRONLY),
                     ("gid_map", os.O_WRONLY),

@@ -6,13 +6,12 @@ Python 3.6.
 """
 
 import os
-import re
-import socket
 import stat
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
 from trainshed.replica.system import cgroups, kernel, processes, roots, sock_diag
+from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -313,16 +312,28 @@ class View:
                 mounts.add_entry(os.path.dirname(target), os.path.basename(target), self._scratch)
 
 
-_STEP = re.compile(r".+_\d{1,10}\.\d{1,10}")
-"""What a step of Slurm's calls its socket: NODE_JOB.STEP."""
-_LIKE_A_STEP = re.compile(rb"_\d{1,10}\.\d")
-"""What is in the name of each; a machine has many others."""
+def _is_of_step(name: str) -> bool:
+    """Whether a step of Slurm's calls its socket so: NODE_JOB.STEP."""
+    first, _, step = name.rpartition(".")
+    node, _, job = first.rpartition("_")
+    return bool(node) and job.isdecimal() and step.isdecimal()
+
+
+def _may_name_a_step(data: bytes) -> bool:
+    """Whether there is such a name in it; a machine has many others."""
+    at = data.find(b"_")
+    while at >= 0:
+        dot = data.find(b".", at + 1, at + 12)
+        if dot > 0 and data[at + 1 : dot].isdigit() and data[dot + 1 : dot + 2].isdigit():
+            return True
+        at = data.find(b"_", at + 1)
+    return False
 
 
 def of_slurms_steps() -> "list[str]":
     """Directories in which Slurm's steps have their sockets (SlurmdSpoolDir): on these they obey whoever has
     the number of their user, as programs have that are not root's, and tell everybody of themselves."""
-    found = {path for path in _bound_paths() if _STEP.fullmatch(path.rpartition("/")[2])}
+    found = {path for path in _bound_paths() if _is_of_step(path.rpartition("/")[2])}
     return sorted({os.path.dirname(path) for path in found if _is_kept_apart(path)})
 
 
@@ -332,7 +343,7 @@ def _bound_paths() -> "list[str]":
         return [
             path
             for data, paths in sock_diag.unix_paths()
-            if _LIKE_A_STEP.search(data)
+            if _may_name_a_step(data)
             for path in paths
         ]
     except OSError:

@@ -5,14 +5,14 @@ One process for each such shell, forked by the zygote. It keeps no record: what 
 caller goes away the shell is hung up, and with the shell everything here ends. Runs on Python 3.6.
 """
 
-import json
 import os
-import signal
-import socket
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import guardian, memory_limit
 from trainshed.replica.system import cgroups, loop, processes, unix_sockets
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_signal as signal
+from trainshed.replica.system import lean_socket as socket
 
 
 def main(order: bytes, connection: socket.socket) -> None:

@@ -17,11 +17,8 @@ that is for want of room on the disk. After `started`, of a program that was to 
 preloader: `warm WHAT` or `cold WHY` (`warm_start`).
 """
 
-import json
 import os
 import select
-import signal
-import socket
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files, stall
@@ -29,6 +26,9 @@ from trainshed.replica.observe.segments import now
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
 from trainshed.replica.supervisor import program, shells, warm_start
 from trainshed.replica.system import cgroups, kernel, processes, touched_pages, unix_sockets
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_signal as signal
+from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ than anything that is written into one. An entry is one of
 """
 
 import fcntl
-import json
 import os
-import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, processes
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

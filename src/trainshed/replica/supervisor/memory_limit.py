@@ -10,11 +10,11 @@ The verdict (spec/failures#out-of-memory): out of memory is when the main proces
 the limit; a kill that it survived is an event beside, whatever kills it later.
 """
 
-import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, loop, processes
+from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

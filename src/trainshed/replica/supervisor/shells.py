@@ -11,16 +11,16 @@ is closed takes its shell with it.
 """
 
 import fcntl
-import json
 import os
-import signal
-import socket
 import struct
 import termios
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import program
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_signal as signal
+from trainshed.replica.system import lean_socket as socket
 from trainshed.replica.system import processes, unix_sockets
 
 TYPE_CHECKING = False

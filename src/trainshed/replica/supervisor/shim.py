@@ -6,10 +6,7 @@ its log, records how it ended and tells whoever listens. What it knows that matt
 recorded. Runs on Python 3.6.
 """
 
-import json
 import os
-import signal
-import socket
 import time
 
 from trainshed.replica import protocol
@@ -32,6 +29,9 @@ from trainshed.replica.supervisor import (
     warm_start,
 )
 from trainshed.replica.system import cgroups, durable, loop, processes, unix_sockets
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_signal as signal
+from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ Blocks. Runs on Python 3.6.
 """
 
 import errno
-import json
 import os
-import socket
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import clients, journal
 from trainshed.replica.system import durable, unix_sockets
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

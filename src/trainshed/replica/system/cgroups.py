@@ -6,11 +6,11 @@ Owns one directory per replica and controller; the directories under which they 
 """
 
 import os
-import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.system import kernel, processes
+from trainshed.replica.system import lean_signal as signal
 
 ROOT = "/sys/fs/cgroup"
 

@@ -1,7 +1,8 @@
 """Writes that survive a power cut, and reading what may have been cut. Runs on Python 3.6."""
 
-import json
 import os
+
+from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def read_document(path: str) -> "dict[str, Any] | None":
     """A JSON object in a file; None if it is not there or was never completely written."""
     try:
         with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+            document = json.loads(file.read())
     except (FileNotFoundError, ValueError):
         return None
     return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType]

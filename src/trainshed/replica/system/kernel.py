@@ -3,17 +3,16 @@
 Importable everywhere; on systems other than Linux the calls raise OSError. Runs on Python 3.6.
 """
 
-import contextlib
 import ctypes
 import errno
 import os
-import signal
 import struct
 import sys
 
+from trainshed.replica.system import lean_signal as signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from typing import Any, Iterable
 
 LINUX = sys.platform.startswith("linux")
@@ -89,22 +88,31 @@ _IDLE_SECONDS = 60
 """After which it ends by itself, should whoever made it be killed over it."""
 
 
-@contextlib.contextmanager
-def idle_child(flags: int) -> "Generator[int]":
+class IdleChild:
     """The process id of a child in new namespaces, there as long as the context is, for a minute at most. It
-    only waits, in this process's own memory, so it costs nothing of what a fork copies. Raises OSError."""
-    stack = ctypes.create_string_buffer(_IDLE_STACK)
-    # A handler would run in it as well, on the memory that we work with.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
-    try:
-        child = _clone(flags, (ctypes.addressof(stack) + _IDLE_STACK) & ~15)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    try:
-        yield child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    only waits, in this process's own memory, so it costs nothing of what a fork copies."""
+
+    __slots__ = ("_flags", "_process", "_stack")
+
+    def __init__(self, flags: int) -> None:
+        self._flags = flags
+        self._stack = ctypes.create_string_buffer(_IDLE_STACK)
+        self._process = 0
+
+    def __enter__(self) -> int:
+        """Raises OSError."""
+        # A handler would run in it as well, on the memory that we work with.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+        try:
+            end = (ctypes.addressof(self._stack) + _IDLE_STACK) & ~15
+            self._process = _clone(self._flags, end)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
 
 
 def _clone(flags: int, stack: int) -> int:

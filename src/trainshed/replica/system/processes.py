@@ -7,10 +7,10 @@ Python 3.6.
 """
 
 import os
-import signal
 import time
 
 from trainshed.replica import protocol
+from trainshed.replica.system import lean_signal as signal
 
 _EXITING = 0x4
 """PF_EXITING of the kernel's process flags: on its way out, which may take a while with much memory."""

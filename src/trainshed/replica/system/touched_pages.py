@@ -8,7 +8,6 @@ wait after that copy them while they wait, by one call for each run of pages, an
 have copied themselves. Needs Linux 5.14; elsewhere nothing is noted and nothing copied. Runs on Python 3.6.
 """
 
-import array
 import mmap
 import os
 import struct
@@ -138,9 +137,9 @@ class Touched:
         return places
 
     def _copied(self, first: int, end: int) -> "Runs":
-        pages = array.array("Q")
         count = (end - first) // mmap.PAGESIZE
-        pages.frombytes(os.pread(self._pages, count * 8, first // mmap.PAGESIZE * 8))
+        found = os.pread(self._pages, count * 8, first // mmap.PAGESIZE * 8)
+        pages = memoryview(found[: len(found) // 8 * 8]).cast("Q")
         runs: "Runs" = []
         begin = -1
         for index, page in enumerate([*pages, 0]):

@@ -3,18 +3,14 @@
 The kernel takes about a hundred bytes of a path; data directories nest deeper. Runs on Python 3.6.
 """
 
-import array
-import contextlib
 import os
-import socket
+import struct
 
 from trainshed.replica.system import kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
+from trainshed.replica.system import lean_socket as socket
 
 _MOST_HANDLES = 16
+_HANDLE = struct.Struct("i")
 
 
 def send(connection: socket.socket, line: bytes, handle: int) -> None:
@@ -26,7 +22,11 @@ def send(connection: socket.socket, line: bytes, handle: int) -> None:
 
 def send_with(connection: socket.socket, line: bytes, handles: "list[int]") -> None:
     """As `send`, with copies of several handles."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handles))] if handles else []
+    rights = (
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("%di" % len(handles), *handles))]
+        if handles
+        else []
+    )
     sent = connection.sendmsg([line], rights)
     if sent < len(line):
         connection.sendall(line[sent:])
@@ -38,14 +38,14 @@ def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
     return connection.sendmsg([line], _with(handle), socket.MSG_DONTWAIT)
 
 
-def _with(handle: int) -> "list[tuple[int, int, array.array[int]]]":
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
+def _with(*handles: int) -> "list[tuple[int, int, bytes]]":
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(map(_HANDLE.pack, handles)))]
 
 
 def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
     """What can be read now, and the handles that came with it, which are the caller's. Raises
     BlockingIOError: nothing can; OSError."""
-    space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+    space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
     handles = _handles(ancillary)
     for handle in handles:
@@ -55,7 +55,7 @@ def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
 
 def receive_beside(connection: socket.socket) -> "tuple[bytes, list[int]]":
     """As `receive_some`, and waits until there is something; b"" = the sender is gone. Raises OSError."""
-    space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+    space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(65536, space)
     handles = _handles(ancillary)
     for handle in handles:
@@ -67,9 +67,8 @@ def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
     found: "list[int]" = []
     for _, kind, content in ancillary:
         if kind == socket.SCM_RIGHTS:
-            received = array.array("i")
-            received.frombytes(content[: len(content) - len(content) % received.itemsize])
-            found.extend(received)
+            whole = content[: len(content) - len(content) % _HANDLE.size]
+            found.extend(handle for (handle,) in _HANDLE.iter_unpack(whole))
     return found
 
 
@@ -87,7 +86,7 @@ class Receiver:
     def receive(self) -> "list[tuple[bytes, int]]":
         """Wait for lines; each with its handle, which is the caller's from here on. [] = the sender is
         gone."""
-        space = socket.CMSG_SPACE(array.array("i").itemsize * _MOST_HANDLES)
+        space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
         while True:
             data, ancillary, _, _ = self._connection.recvmsg(65536, space)
             self._handles.extend(_handles(ancillary))
@@ -143,23 +142,35 @@ def connect(connection: socket.socket, path: str) -> None:
         connection.connect(short)
 
 
-@contextlib.contextmanager
-def reachable(path: str) -> "Generator[str]":
+class reachable:  # noqa: N801 - what `with` is followed by
     """A path of legal length to the same socket, valid inside the `with`. The process's working directory
     stays what it is."""
-    directory, name = os.path.split(path)
-    if len(os.fsencode(path)) <= _KERNEL_LIMIT:
-        yield path
-    elif kernel.LINUX:
-        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield "/proc/self/fd/%d/%s" % (handle, name)
-        finally:
-            os.close(handle)
-    else:
+
+    __slots__ = ("_handle", "_path", "_short")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._handle = -1
+        self._short = ""
+
+    def __enter__(self) -> str:
+        """Raises OSError."""
+        directory, name = os.path.split(self._path)
+        if len(os.fsencode(self._path)) <= _KERNEL_LIMIT:
+            return self._path
+        if kernel.LINUX:
+            self._handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            return "/proc/self/fd/%d/%s" % (self._handle, name)
         import tempfile  # Only here: every replica would hold it.
 
-        with tempfile.TemporaryDirectory(prefix="ts") as short:
-            alias = os.path.join(short, "d")
-            os.symlink(os.path.abspath(directory), alias)
-            yield os.path.join(alias, name)
+        self._short = tempfile.mkdtemp(prefix="ts")
+        alias = os.path.join(self._short, "d")
+        os.symlink(os.path.abspath(directory), alias)
+        return os.path.join(alias, name)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        if self._short:
+            os.unlink(os.path.join(self._short, "d"))
+            os.rmdir(self._short)
