@@ -5,8 +5,9 @@ After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped 
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
 beside them, a trust region, a search over the mixed space. Beyond it, every second trial exploits: it goes
 where the mean is best; the process knows main effects and turned axes (`process`); where trials fail is
-modelled apart (`success`); fewer outputs are ranked (`warping`); and a bound that is highest at what was
-tried is made bolder. Nothing is kept between calls: who asks again with the same trials gets the same answer.
+modelled apart (`success`); fewer outputs are ranked (`warping`); a bound that is highest at what was tried is
+made bolder; and a study that has come to an optimum looks for another one (`elsewhere`). Nothing is kept
+between calls: who asks again with the same trials gets the same answer.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,16 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.gp.acquisition import Safety, Score, TrustRegion, Within, trust_radius
+from trainshed.studies.gp import elsewhere
+from trainshed.studies.gp.acquisition import (
+    Away,
+    SafeScore,
+    Safety,
+    Score,
+    TrustRegion,
+    Within,
+    trust_radius,
+)
 from trainshed.studies.gp.belief import (
     Belief,
     Observed,
@@ -62,6 +72,8 @@ class Tuning:
     coefficient: float = 1.8
     #: Each so-many-th trial goes where `exploit_coefficient` says instead.
     exploit_every: int = 2
+    #: Each so-many-th of these looks far away instead, once the study has come to an optimum (`elsewhere`).
+    away_every: int = 2
     exploit_coefficient: float = 0.0
     #: In place of `exploit_coefficient` with pending trials.
     exploit_beside: float = 0.3
@@ -140,7 +152,10 @@ class _Study:
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
         if number % self._tuning.exploit_every == 0:
-            found = self._search(self._exploiting(codes, rng), codes, rng)
+            score = self._exploiting(codes, rng)
+            found = self._search(score, codes, rng)
+            if self._looks_elsewhere(score, found, number):
+                found = self._elsewhere(codes, number, rng)
             point = self._fresh(found)
             if point is not None and self._is_new(found.codes[:1], codes):
                 return point
@@ -165,6 +180,46 @@ class _Study:
         """Whether the best that was found is worth more than what was tried."""
         tried = score.values(self._space.embed(self._done))
         return bool(found.scores[0] - tried.max() > _NOTHING)
+
+    def _looks_elsewhere(self, score: Score, found: Found, number: int) -> bool:
+        """Whether the best that was found would only refine the best that was tried, and it is time to look
+        away. With noise it would not: there, to try the same again is what tells which is best."""
+        space, hyper = self._space, self._beliefs[0].hyper
+        if self._all or not self._is_plain or not space.is_number.all():
+            return False
+        few = elsewhere.TRIALS_PER_DIMENSION * space.width
+        if len(self._shown.values) < few or hyper.noise > elsewhere.EXACT * hyper.total:
+            return False
+        points = space.embed(self._done)
+        tried = score.values(points)
+        beside = np.abs(points - space.embed(found.codes[:1])).max(axis=1) < elsewhere.BESIDE
+        if not beside[int(tried.argmax())] or beside.sum() < elsewhere.REFINED:
+            return False
+        gain = found.scores[0] - tried.max()
+        refines = number % (self._tuning.exploit_every * self._tuning.away_every) != 0
+        return bool(gain < (elsewhere.SETTLED if refines else elsewhere.ARRIVED))
+
+    def _elsewhere(self, pending: Array, number: int, rng: np.random.Generator) -> Found:
+        """Around what was a surprise far from the best; else where nothing was tried for the longest way, as
+        each fourth time in any case."""
+        space, aim = self._space, self._beliefs[0]
+        looks_farthest = number // self._tuning.exploit_every % 4 == 0
+        centre = None if looks_farthest else elsewhere.surprise(aim)
+        if centre is None:
+            best = aim.data.points[int(aim.data.labels.argmax())]
+            tried = np.vstack([best, space.embed(np.vstack([self._done, pending]))])
+            score: Score = Away(tried)
+            trust = TrustRegion(tried, 1.0)
+        else:
+            rows = elsewhere.surroundings(aim.data.points, centre)
+            near = aim.of(rows, self._spec.noise)
+            coefficient = 0.0 if rng.random() < 0.5 else self._tuning.coefficient
+            score = near.bound(space.embed(pending), coefficient)
+            trust = TrustRegion(centre[None, :], elsewhere.STEP)
+        if self._succeed:
+            score = SafeScore(score, self._succeed, -1.0)
+        seeds = self._done[:0] if centre is None else centre[None, :]
+        return Search(space, score, trust, self._effort).maximize(seeds, rng)
 
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
         tuning = self._tuning

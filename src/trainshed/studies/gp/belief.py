@@ -31,7 +31,6 @@ from trainshed.studies.gp.process import (
     Data,
     Hyperparameters,
     Posterior,
-    Priors,
     fit,
 )
 from trainshed.studies.gp.success import Success, likeliest
@@ -82,6 +81,12 @@ class Belief:
             return UpperBound(self.known, self.known, coefficient)
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
+    def of(self, rows: Positions, noise: Noise) -> "Belief":
+        """What these rows of the data say alone, of their surroundings."""
+        data = replace(self.data.only(rows), labels=warp(self.data.labels[rows]))
+        hyper = _fitted(data, noise)
+        return Belief(self.metric, self.rows[rows], data, hyper, Posterior(data, hyper))
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -123,12 +128,12 @@ def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belie
         rows = np.flatnonzero(np.isfinite(values[observed.rows]))
         labels = margins(values[observed.rows][rows], signed(metric, metric.safety))
     data = Data(observed.points[rows], labels, space.groups, space.width, space.turnable)
-    priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
-    hyper = _fitted(data, priors)
+    hyper = _fitted(data, spec.noise)
     return Belief(metric, rows, data, hyper, Posterior(data, hyper))
 
 
-def _fitted(data: Data, priors: Priors) -> Hyperparameters:
+def _fitted(data: Data, noise: Noise) -> Hyperparameters:
+    priors = HIGH_NOISE if noise is Noise.HIGH else LOW_NOISE
     return fit(data.only(_representative(data.labels)), priors, _ITERATIONS)
 
 
