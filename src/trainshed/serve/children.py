@@ -194,9 +194,13 @@ def spawn_buckets(setup: BucketSetup) -> int:
 
 def settle() -> None:
     """Give back what importing and starting left behind, and spare what stays from the collector, so that its
-    pages stay shared with forked children. Takes a few milliseconds; does nothing where the C library
-    cannot."""
+    pages stay shared with forked children. Takes a few milliseconds."""
     gc.freeze()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
+
+
+def trim() -> None:
+    """Give memory that was freed back to the system; nothing where the C library cannot."""
+    trimming = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trimming is not None:
+        trimming(0)

@@ -48,6 +48,7 @@ from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
 from trainshed.serve.console import build_console
 from trainshed.serve.grpc_front import GrpcFront
+from trainshed.serve.idle_memory import IdleMemory
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
@@ -87,6 +88,7 @@ class Service:
         self._app = wire(bootstrap, self._stopping)
         self._console: ConsoleApplication | None = None
         self._saving: asyncio.Task[None] | None = None
+        self._memory = IdleMemory(bootstrap.store)
         bootstrap.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
@@ -179,10 +181,12 @@ class Service:
         self._app.retention.start()
         self._app.outbox.start()
         self._app.idling.start()
+        self._memory.start()
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
         """Stop it; the outbox after the controller, whose last commits may still put something into it."""
+        await self._memory.close()
         await self._app.idling.close()
         await self._app.retention.close()
         await self._app.suggesting.close()

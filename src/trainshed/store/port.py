@@ -346,6 +346,11 @@ class Store(Protocol):
     @property
     def notifications(self) -> Notifications: ...
 
+    async def release_memory(self) -> None:
+        """Give back what it keeps in memory to be faster; for when there is nothing to do. What is stored
+        stays. Raises Unavailable."""
+        ...
+
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         """From now on have `told` called with each record that is set aside, on any thread."""
         ...

@@ -101,6 +101,9 @@ class InlineStore:
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return self.here(read)
 
+    async def release_memory(self) -> None:
+        """There is nothing but what is stored."""
+
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         self._told = told
 
