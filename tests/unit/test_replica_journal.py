@@ -1,7 +1,9 @@
 """A slot's journal: the fence and the attempt records in one file (spec/invariants#shims)."""
 
+import errno
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +157,24 @@ def test_notes_stay_with_their_incarnation(slot: Path) -> None:
     assert [note["text"] for note in entries.notes(2)] == ["of 2", "more"]
     assert entries.notes(3) == []
     assert (entries.record(2), entries.left) == (journal.lost_record("end 2"), None)
+
+
+def test_a_claim_is_durable_when_its_sync_returns_and_a_failure_is_told(
+    slot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync begins with `describe` and goes on beside what else a start needs."""
+    begun, disk = threading.Event(), threading.Event()
+
+    def slow(handle: int) -> None:
+        begun.set()
+        disk.wait(10)
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "fsync", slow)
+    claim = journal.claim(1)
+    claim.describe(0, [])
+    assert begun.wait(10)
+    disk.set()
+    with pytest.raises(OSError, match="broken"):
+        claim.sync()
+    claim.release()

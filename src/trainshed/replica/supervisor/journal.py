@@ -18,7 +18,7 @@ import os
 import time
 
 from trainshed.replica import protocol
-from trainshed.replica.system import cgroups, processes
+from trainshed.replica.system import cgroups, durable, processes
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_signal as signal
 
@@ -166,7 +166,7 @@ class Refused(Exception):
 class Claim:
     """The right to run one incarnation, held until `release` or the death of all who hold the lock."""
 
-    __slots__ = ("_before", "_incarnation", "_outlasts_power", "lock")
+    __slots__ = ("_ahead", "_before", "_incarnation", "_outlasts_power", "lock")
 
     def __init__(
         self, incarnation: int, lock: int, before: int = 0, *, outlasts_power: bool = True
@@ -176,16 +176,27 @@ class Claim:
         self._outlasts_power = outlasts_power
         self._incarnation = incarnation
         self._before = before
+        self._ahead: "durable.SyncAhead | None" = None
         self.lock = lock
 
     def describe(self, guardian: int, groups: "list[str]") -> None:
-        """Leave word for a successor that has to clear away what we left."""
+        """Leave word for a successor that has to clear away what we left, and begin to make durable what was
+        written."""
         since = protocol.process_start(guardian)
         append(self.lock, {"guardian": guardian, "since": since, "groups": groups})
+        if self._outlasts_power:
+            self._ahead = durable.SyncAhead(self.lock)
 
     def sync(self) -> None:
         """Make durable what was written, that this incarnation starts above all: before this nothing of the
-        program may run."""
+        program may run. Of what was written after `describe` it says nothing. Raises OSError."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.wait()
+        else:
+            self._sync_all()
+
+    def _sync_all(self) -> None:
         if self._outlasts_power:
             os.fsync(self.lock)
 
@@ -196,7 +207,9 @@ class Claim:
     def finish(self, record: "protocol.Message") -> None:
         """Make the attempt record durable."""
         append(self.lock, {"over": self._incarnation, "record": record})
-        self.sync()
+        if self._ahead is not None:
+            self.sync()  # A failure is told but once.
+        self._sync_all()
 
     def undo(self) -> None:
         """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts.

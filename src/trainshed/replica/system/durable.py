@@ -1,5 +1,6 @@
 """Writes that survive a power cut, and reading what may have been cut. Runs on Python 3.6."""
 
+import _thread
 import os
 
 from trainshed.replica.system import lean_json as json
@@ -16,6 +17,36 @@ def sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class SyncAhead:
+    """A sync of an open file that goes on beside what its caller does meanwhile: a disk takes milliseconds,
+    and no processor. Nothing may be forked until it is waited for."""
+
+    __slots__ = ("_failure", "_is_running")
+
+    def __init__(self, handle: int) -> None:
+        self._failure: "OSError | None" = None
+        self._is_running = _thread.allocate_lock()
+        self._is_running.acquire()
+        try:
+            _thread.start_new_thread(self._run, (handle,))
+        except RuntimeError:  # No more threads here.
+            self._run(handle)
+
+    def _run(self, handle: int) -> None:
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            self._failure = error
+        finally:
+            self._is_running.release()
+
+    def wait(self) -> None:
+        """Return when all is durable that had been written before it began. Raises OSError."""
+        with self._is_running:
+            if self._failure is not None:
+                raise self._failure
 
 
 def read_document(path: str) -> "dict[str, Any] | None":
