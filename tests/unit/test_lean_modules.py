@@ -70,6 +70,25 @@ def test_what_is_no_json_is_refused_as_ever(text: str) -> None:
         lean_json.loads(text)
 
 
+_READS = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from trainshed.replica.system import lean_json
+try:
+    lean_json.loads(sys.argv[1])
+except ValueError as refusal:
+    print(refusal)
+"""
+
+
+def test_what_is_torn_is_refused_where_the_standard_library_is_not_loaded() -> None:
+    """The scanner takes its exception from there: without it some Pythons say that they have none."""
+    for text in ('{"a": "b', '{"a" 1}', "[1, 2"):
+        argv = [sys.executable, "-I", "-S", "-c", _READS, text, *module_paths()]
+        told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        assert told.strip(), text
+
+
 def test_what_json_does_not_know_is_refused_as_ever() -> None:
     with pytest.raises(TypeError, match="set is not JSON serializable"):
         lean_json.dumps({"a": set[int]()})
