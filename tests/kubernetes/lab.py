@@ -135,6 +135,17 @@ class KubernetesLab(Machines):
         except TimeoutError as e:
             raise TimeoutError(f"{e}: {self.logs()}") from None
 
+    def asked(self, of: str) -> list[str]:
+        """What was asked of the API so far, "create pods" or "get pods/attach", by programs of that name."""
+        found: list[str] = []
+        for line in (self.directory / "audit.log").read_text().splitlines():
+            entry = json.loads(line)
+            if entry["stage"] == "ResponseComplete" and of in entry.get("userAgent", ""):
+                what: dict[str, str] = entry.get("objectRef", {})
+                parts = filter(None, (what.get("resource"), what.get("subresource")))
+                found.append(f"{entry['verb']} {'/'.join(parts)}")
+        return found
+
     def _has_accounts(self) -> bool:
         return "default" in self.kubectl("get", "serviceaccounts", check=False)
 
@@ -182,6 +193,8 @@ class KubernetesLab(Machines):
                 f"--service-account-signing-key-file={keys}/sa.key",
                 f"--service-account-key-file={keys}/sa.key",
                 "--kubelet-preferred-address-types=InternalIP",
+                f"--audit-policy-file={self.directory}/audit.json",
+                f"--audit-log-path={self.directory}/audit.log",
                 # Old versions are soon forgotten: watches expire.
                 "--etcd-compaction-interval=0",
             ],
@@ -265,6 +278,9 @@ class KubernetesLab(Machines):
     def _start_docker(self, name: str) -> None:
         own = self.directory / name
         own.mkdir(exist_ok=True)
+        # What a real machine's boot finds empty.
+        self.on_disk(name, "/tmp/docker.pid").unlink(missing_ok=True)
+        shutil.rmtree(self.on_disk(name, "/tmp/docker-exec"), ignore_errors=True)
         self._make_groups(name)
         number = self.nodes.index(name) + 1
         self._run(
@@ -363,6 +379,9 @@ class KubernetesLab(Machines):
         )
         for path, token in ((self.kubeconfig, ADMIN), (self.service_kubeconfig, SERVICE)):
             path.write_text(json.dumps(self._kubeconfig(token)))
+        rules = {"rules": [{"level": "Metadata", "omitStages": ["RequestReceived"]}]}
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", **rules}
+        (own / "audit.json").write_text(json.dumps(policy))
         for name in self.nodes:
             (own / f"kubelet.{name}.json").write_text(json.dumps(self._kubelet(name)))
         wrapper = own / "runc"

@@ -2,6 +2,7 @@
 evicted, deleted, never placed, or that have no image."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,21 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.conformance_lab import KubernetesEngineLab
+from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
 from tests.kubernetes.lab import KubernetesLab
+from tests.slurm.nodes import until
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.engines.conformance.lab import OnTerm, Program
 from trainshed.engines.conformance.stage import PRIMARY, Stage, requests_for, staged
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, NodeState, StartWaits
+from trainshed.serve.findings import Verdict
+from trainshed.serve.kubernetes_doctor import examine_kubernetes
 
 pytestmark = pytest.mark.kubernetes
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOREVER = Program(prints=1, runs=None)
+_SEVERAL = 6
 
 
 @pytest.fixture
@@ -216,3 +221,39 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     own = {"kubeconfig": str(cluster.service_kubeconfig)}
     staged(body)(None, engine_lab(cluster, tmp_path, **own))
     assert not our_pods(cluster)
+
+
+def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> None:
+    """Of a user without any; of who has all, nothing."""
+    table = lab_settings(cluster)
+    found = {one.about: one for one in examine_kubernetes(table)}
+    assert {one.verdict for one in found.values()} == {Verdict.GOOD}, found
+    assert found["Kubernetes nodes"].told == "2 of 2 take jobs."
+    nobody = {**table, "kubeconfig": str(cluster.service_kubeconfig), "namespace": "elsewhere"}
+    told = [one for one in examine_kubernetes(nobody) if one.verdict is Verdict.BAD]
+    assert any("may not watch nodes of the cluster" in one.told for one in told)
+    assert any("may not create pods of namespace elsewhere" in one.told for one in told)
+    assert not our_pods(cluster)
+
+
+def test_a_pod_costs_three_calls_over_its_life(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """Counted by the API server: besides a list of each kind at the start, watches, and two questions about a
+    node, every two seconds at most, while an agent there is silent."""
+    before = len(cluster.asked("httpx"))
+
+    async def body(_: object, stage: Stage) -> None:
+        uids = [await stage.run(Program(prints=1)) for _ in range(_SEVERAL)]
+        for uid in uids:
+            assert (await stage.exited(uid)).exit.exit_code == 0
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+    for _ in until("the end of all Pods", 60):
+        if not our_pods(cluster):
+            break
+    calls = Counter(cluster.asked("httpx")[before:])
+    # A WebSocket begins with a GET, as an attach does here.
+    of_pods = {"create pods": _SEVERAL, "get pods/attach": _SEVERAL, "delete pods": _SEVERAL}
+    doubts = calls.pop("get nodes", 0)
+    once = {"list pods": 1 + doubts, "list nodes": 1, "create services": 1}
+    watches = ("watch pods", "watch nodes")
+    assert {what: n for what, n in calls.items() if what not in watches} == of_pods | once

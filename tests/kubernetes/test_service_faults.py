@@ -1,17 +1,18 @@
-"""What befalls a cluster while a whole service has jobs on it: nodes that are cordoned, Pods that are
-deleted, Kubernetes' own processes that fail. In the end each job has succeeded, from its checkpoint."""
+"""What befalls a cluster while a whole service has jobs on it: nodes, networks, Kubernetes' own processes,
+Pods, the service itself. In the end each job has succeeded, from its checkpoint, and nothing ran twice."""
 
+import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit
-from tests.e2e.stories import PRIMARY, Story, story, telling, until
+from tests.e2e.stories import BEGUN, PRIMARY, Story, story, telling, until
 from tests.kubernetes.lab import KubernetesLab
-from tests.kubernetes.whole import configure, service_on
+from tests.kubernetes.whole import configure, service_on, start_again
 from tests.slurm.nodes import until as asked_until
 
 pytestmark = pytest.mark.kubernetes
@@ -36,11 +37,12 @@ while not gate.exists():
 
 
 class Site:
-    """A lab and the service on it."""
+    """A lab and the service on it, which may be killed and started again."""
 
-    def __init__(self, lab: KubernetesLab, service: Service) -> None:
+    def __init__(self, lab: KubernetesLab, config: Any, service: Service) -> None:
         self.lab = lab
         self.service = service
+        self._config = config
         self._key = ""
 
     def training(self) -> str:
@@ -93,6 +95,12 @@ class Site:
     def pods(self) -> list[dict[str, Any]]:
         return self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
 
+    def kill_service(self) -> None:
+        self.service.kill()
+
+    def start_service(self) -> None:
+        self.service = start_again(self.service, self._config)
+
 
 @pytest.fixture(scope="module")
 def opened(
@@ -100,8 +108,10 @@ def opened(
 ) -> Iterator[Site]:
     config = configure(kubernetes_lab, tmp_path_factory.mktemp("faults") / "service", "grace = 2")
     with service_on(kubernetes_lab, config) as service:
-        site = Site(kubernetes_lab, service)
+        site = Site(kubernetes_lab, config, service)
         yield site
+        if site.service is not service and site.service.process.poll() is None:
+            site.service.terminate()
 
 
 @pytest.fixture
@@ -168,3 +178,77 @@ def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
         site.undisturbed(job_id)
     finally:
         site.lab.start_kubelet(node)
+
+
+def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(site: Site) -> None:
+    job_id = site.training()
+    node = site.node_of(job_id)
+    site.lab.kill_node(node)
+    try:
+        told = site.moved_on(job_id, 120)
+    finally:
+        site.lab.revive(node)
+    first, second = nodes(told)
+    assert first == node != second
+    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
+
+
+def test_what_is_cut_off_ends_before_anything_follows_it(site: Site) -> None:
+    """A partition: the agent ends its program when its lease is over, and only then it starts elsewhere."""
+    job_id = site.training()
+    node = site.node_of(job_id)
+    site.lab.unplug(node)
+    try:
+        told = site.moved_on(job_id, 120)
+    finally:
+        site.lab.replug(node)
+    first, second = nodes(told)
+    assert first == node != second
+
+
+def test_a_namespace_that_is_full_is_waited_for(site: Site) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none-at-all"},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    site.lab.kubectl("apply", "-f", "-", given=json.dumps(quota))
+    try:
+        job_id = site.submit()
+        for entry in _told(site, job_id):
+            if "namespace default admits no more" in entry:
+                break
+    finally:
+        site.lab.kubectl("delete", "resourcequota", "none-at-all")
+    until(site.service.follow(job_id, PRIMARY), "trained")
+    site.undisturbed(job_id)
+
+
+def _told(site: Site, job_id: str) -> Iterator[str]:
+    """All that the timeline says, until it has said nothing more for long."""
+    for _ in asked_until("a reason on the timeline", 60):
+        for entry in site.service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")["entries"]:
+            yield entry["message"]
+
+
+MOMENTS: dict[str, Callable[[Site], bool]] = {
+    "told": lambda site: True,
+    "made": lambda site: bool(site.pods()),
+    "running": lambda site: any(pod["status"]["phase"] == "Running" for pod in site.pods()),
+}
+"""Of a start: until when it has gone."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_service_killed_at_a_step_of_a_start_goes_on_with_it(site: Site, moment: str) -> None:
+    job_id = site.submit()
+    for _ in asked_until(moment, 60):
+        if MOMENTS[moment](site):
+            break
+    site.kill_service()
+    site.start_service()
+    lines = site.service.follow(job_id, PRIMARY)
+    assert next(lines) == BEGUN
+    until(lines, "trained")
+    site.undisturbed(job_id)
