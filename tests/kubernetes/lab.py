@@ -135,6 +135,18 @@ class KubernetesLab(Machines):
         except TimeoutError as e:
             raise TimeoutError(f"{e}: {self.logs()}") from None
 
+    def load(self, image: str, tar: Path, said: Mapping[str, Any]) -> None:
+        """Have all nodes hold an image of these files, which says that of itself (`Entrypoint`, `Env`, …)."""
+        words = {"Entrypoint": "ENTRYPOINT", "Cmd": "CMD"}
+        changes = [f"{words[key]} {json.dumps(said[key])}" for key in words if key in said]
+        changes += [f"ENV {one}" for one in said.get("Env", ())]
+        changes += [f"WORKDIR {said['WorkingDir']}"] if "WorkingDir" in said else []
+        options = [word for change in changes for word in ("--change", change)]
+        for name in self.nodes:
+            with tar.open("rb") as content:
+                done = self._docker(name, "import", *options, "-", image, stdin=content)
+            assert done.returncode == 0, done.stderr
+
     def asked(self, of: str) -> list[str]:
         """What was asked of the API so far, "create pods" or "get pods/attach", by programs of that name."""
         found: list[str] = []

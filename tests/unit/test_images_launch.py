@@ -1,6 +1,7 @@
 """What a program in a container image is started with (spec/program, facts/program#arguments)."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
+from trainshed.engines.remote import own_image
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
 
 PRIMARY = ReplicaId(0, 0)
@@ -29,6 +31,7 @@ IMAGE = Image(
 )
 CMD_ONLY = replace(IMAGE, entrypoint=(), command=("python", "train.py"))
 NOTHING = replace(IMAGE, entrypoint=(), command=())
+UNREAD = Image("", "", unread="registry.example does not answer (timed out)")
 
 
 def vertex(request: Request) -> JobSpec:
@@ -137,3 +140,33 @@ def test_packages_are_installed_by_the_images_python_before_the_module_starts() 
     assert argv[:2] == ("python3", "-c")
     compile(argv[2], "executor", "exec")
     assert argv[3:] == (*uris, "--", "python3", "-m", "trainer.task", "--x", "1")
+
+
+def test_what_is_not_known_of_an_image_a_command_of_the_job_does_without() -> None:
+    """Of an engine whose cluster brings images (docs/kubernetes.md)."""
+    given = container(command=["/bin/train"], args=["--fast"])
+    found = plan(vertex(custom_job(given)), UNREAD)
+    assert found.argv == ("/bin/train", "--fast")
+    assert found.software.image == ImageRoot("")
+    with pytest.raises(
+        PackageFailed, match=r"registry\.example does not answer .* Set the command"
+    ):
+        plan(vertex(custom_job(container(args=["--fast"]))), UNREAD)
+
+
+def test_a_program_in_its_agents_own_image_has_what_that_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """But for what the cluster tells its own clients; the plan's word is last."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("GREETING", "hello")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("EPOCHS", "of the image")
+    bare = plan(vertex(custom_job(container())), replace(IMAGE, root="", workdir=""))
+    found = own_image.completed(bare)
+    environ = dict(found.environ)
+    assert (environ["GREETING"], environ["EPOCHS"]) == ("hello", "3")
+    assert not any(name.startswith("KUBERNETES_") for name in environ)
+    assert found.software.image == ImageRoot("", str(tmp_path), "ada")
+    unpacked = plan(vertex(custom_job(container())))
+    assert own_image.completed(unpacked) == unpacked

@@ -210,6 +210,31 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
             False,
             Loss.OUT_OF_DISK,
         ),
+        # As kubelets have it.
+        (
+            {
+                "reason": "Evicted",
+                "message": 'Container replica exceeded its local ephemeral storage limit "1Gi". ',
+            },
+            False,
+            Loss.OUT_OF_DISK,
+        ),
+        (
+            {
+                "reason": "Evicted",
+                "message": 'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ',
+            },
+            False,
+            Loss.OUT_OF_DISK,
+        ),
+        (
+            {
+                "reason": "Evicted",
+                "message": 'Usage of EmptyDir volume "shm" exceeds the limit "1Gi". ',
+            },
+            False,
+            Loss.OUT_OF_MEMORY,
+        ),
         ({"reason": "Preempting", "message": "Preempted"}, False, Loss.CLUSTER_PREEMPTED),
         ({"reason": "NodeShutdown"}, False, Loss.NODE_FAILED),
         ({"reason": "DeadlineExceeded"}, False, Loss.ALLOCATION_EXPIRED),
@@ -236,3 +261,27 @@ def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, lo
     assert ended.loss is loss and not ended.why.endswith(".")
     if loss is Loss.AGENT_LOST:
         assert ended.why.endswith("with exit code 78: no code")
+
+
+def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does_not_come() -> None:
+    def waits(reason: str, image: str) -> dict[str, Any]:
+        return {"name": "c", "image": image, "state": {"waiting": {"reason": reason}}}
+
+    own = [waits("PodInitializing", "job:1")]
+    base: dict[str, Any] = {
+        "initContainerStatuses": [waits("ImagePullBackOff", "base:1")],
+        "containerStatuses": own,
+    }
+    told = reasons.delay(pod(phase="Pending", **base))
+    assert told is not None and "its image base:1 does not come" in told.message
+    done = {"name": "c", "image": "base:1", "state": {"terminated": {"exitCode": 0}}}
+    later = [waits("ErrImageNeverPull", "job:1")]
+    found = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)
+    assert not found.is_over and "image job:1 cannot be used" in reasons.refusal(found)
+
+
+def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> None:
+    failed = {"exitCode": 1, "message": "python3 has no loader of glibc's: it cannot be carried"}
+    statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]
+    ended = pod(phase="Failed", initContainerStatuses=statuses)
+    assert ended.is_over and "it cannot be carried" in reasons.end(ended, deleted=False).why

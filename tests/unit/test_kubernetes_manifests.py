@@ -11,7 +11,7 @@ import pytest
 
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed.engines.kubernetes import manifests, quantities
+from trainshed.engines.kubernetes import carried_python, manifests, quantities
 from trainshed.engines.kubernetes.build import entry
 from trainshed.engines.kubernetes.objects import Pod
 from trainshed.engines.kubernetes.routes import Routes
@@ -210,3 +210,30 @@ def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
     assert ("emptyDir" not in volumes[mount["name"]]) is kept
     [own] = [one for one in container["volumeMounts"] if one["mountPath"] == "/var/lib/cache"]
     assert (mount["name"], mount.get("subPath")) != (own["name"], own.get("subPath"))
+
+
+def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
+    """Nothing of the image is changed but where the agent's Python lies; what it starts is no part of the
+    Pod."""
+    pod = made(
+        parse(PLAIN), msgspec.structs.replace(NEED, image="registry.example/team/trainer:v1")
+    )
+    [replica], [carrier] = pod["spec"]["containers"], pod["spec"]["initContainers"]
+    assert (replica["image"], carrier["image"]) == (
+        "registry.example/team/trainer:v1",
+        PLAIN["image"],
+    )
+    assert replica["command"][:4] == [
+        "/opt/trainshed/lib/ld.so",
+        "--library-path",
+        "/opt/trainshed/lib",
+        "/opt/trainshed/bin/python3",
+    ]
+    assert replica["command"][4:] == [manifests.escaped(each) for each in entry("python3")[1:]]
+    assert "workingDir" not in replica, "it begins where the image says"
+    [mount] = [one for one in replica["volumeMounts"] if one["mountPath"] == "/opt/trainshed"]
+    assert mount["readOnly"] and mount["name"] == carrier["volumeMounts"][0]["name"]
+    assert carrier["securityContext"] == replica["securityContext"]
+    # What Kubernetes makes of $$ is what it was.
+    carried = carrier["command"][-2].replace("$$", "$")
+    assert carried == Path(carried_python.__file__).read_text()

@@ -78,6 +78,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
         machine.vcpus,
         launching.memory_limit(machine.memory_limit_bytes, job.memory_factor),
         machine.type,
+        job.spec.pool(replica.id.pool).program.runtime.image,
         job.name.project_id,
         is_placed=bool(replica.node),
     )
@@ -171,7 +172,7 @@ def _plan(
         gang,
         replica.id,
         image=dict(image.environ) if image else None,
-        packages=REDUCTION_PACKAGES if image and part.packages else part.packages,
+        packages=REDUCTION_PACKAGES if image and image.root and part.packages else part.packages,
     )
     argv = _argv(job, replica, dict(environ), image)
     return LaunchPlan(
@@ -280,6 +281,12 @@ def _argv(
     argv = arguments(
         job.spec, replica.id, environ, entrypoint=image.entrypoint, command=image.command
     )
+    if image.unread and not program.command:
+        raise PackageFailed(
+            f"What the image {program.runtime.image} starts by itself (ENTRYPOINT and CMD) is not known: "
+            f"{image.unread}. Set the command of the job's container, or let the service read the registry "
+            "(registry_auth, insecure_registries of its engine)."
+        )
     if not argv:
         raise PackageFailed(
             f"The image {program.runtime.image} names no program (neither ENTRYPOINT nor CMD), and the job "

@@ -29,7 +29,8 @@ PROGRESS_LABEL = "trainshed-progress-reports"
 class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
 
-    #: Its content stays as it is, whatever the program writes.
+    #: Its content stays as it is, whatever the program writes; "" = whoever starts the program is in it
+    #: already, and adds what it sets (`engines.remote.own_image`).
     directory: str
     #: As in the container image; "" = /.
     workdir: str = ""

@@ -117,6 +117,9 @@ class SlotRequest(Struct, frozen=True):
     memory_bytes: int = 0
     #: Public machine type; "" = not known.
     machine: str = ""
+    #: Reference of the container image that its program runs in; "" = in none. For engines whose cluster
+    #: brings images itself (`BringsImages`).
+    image: str = ""
     #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
     project: str = ""
     #: Where programs that run look for it already, so that no other one will do; 0 = nowhere yet.
@@ -293,6 +296,26 @@ class KeepsQuarantine(Protocol):
     async def readmit(self, node: str) -> None:
         """Let such a node take work again before its time is over; others are left as they are. Raises
         EngineUnavailable."""
+        ...
+
+
+class RegistryAccess(Struct, frozen=True):
+    """How a service reads what images say of themselves."""
+
+    #: File with log-ins, as `docker login` writes it; None = there is none.
+    auth: Path | None = None
+    #: Hosts (`HOST[:PORT]`) that are spoken to without TLS.
+    insecure: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class BringsImages(Protocol):
+    """What an engine may offer besides: its cluster brings the container images of jobs
+    (`SlotRequest.image`), and programs run in them as they are."""
+
+    @property
+    def registry_access(self) -> RegistryAccess | None:
+        """None = its cluster does not."""
         ...
 
 

@@ -33,9 +33,10 @@ class PackageSource(Protocol):
 
 
 class Image(Struct, frozen=True):
-    """A container image, unpacked. Entry point, command and environment are as the image says."""
+    """A container image. Entry point, command and environment are as the image says."""
 
-    #: Directory of its root file system, which nobody may write to.
+    #: Directory of its root file system, unpacked, which nobody may write to; "" = programs are in it
+    #: already, wherever they start: their engine's cluster brings it.
     root: str
     #: What it is, whatever it is called.
     digest: str
@@ -46,6 +47,8 @@ class Image(Struct, frozen=True):
     workdir: str = ""
     #: `USER[:GROUP]` by name or number; "" = root.
     user: str = ""
+    #: Why it is not known what the image says, as a clause; "" = it is.
+    unread: str = ""
 
 
 class PreparedRuntime(Struct, frozen=True):
@@ -109,7 +112,7 @@ class Runtimes(Protocol):
 
 
 class ImageSupport(Protocol):
-    """What this machine can do with container images."""
+    """What this service can do with container images."""
 
     def refusal(self, reference: str) -> str:
         """ "" if a program can be run in that image here; else why not and what to do about it, as whole
@@ -117,4 +120,24 @@ class ImageSupport(Protocol):
 
         Never blocks: answers from what was found at the start.
         """
+        ...
+
+
+class ContainerImages(ImageSupport, Protocol):
+    """Where the images of jobs come from."""
+
+    def search(self) -> None:
+        """Look for what it needs in the background."""
+        ...
+
+    def close(self) -> None:
+        """Kill what is under way and start nothing more. Stop the callers of `prepare` first."""
+        ...
+
+    def ready(self, reference: str) -> Image | None:
+        """The image if nothing has to be done or asked for it, else None. Never blocks for long."""
+        ...
+
+    async def prepare(self, reference: str, progress: Progress | None) -> Image:
+        """Do what is missing, once, however many callers wait. Raises PackageFailed, BuildFailed."""
         ...

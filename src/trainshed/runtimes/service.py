@@ -17,13 +17,13 @@ from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments
 from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.image_map import MappedImage
-from trainshed.runtimes.images.service import Images
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.layers import Layers
 from trainshed.runtimes.packages import Package, Packages
 from trainshed.runtimes.port import (
     BuildFailed,
+    ContainerImages,
     PackageFailed,
     PackageSource,
     Preloadable,
@@ -71,7 +71,7 @@ class LocalRuntimes:
         settings: RuntimeSettings | None = None,
         *,
         now: Callable[[], int],
-        images: Images | None = None,
+        images: ContainerImages | None = None,
     ) -> None:
         settings = settings or RuntimeSettings()
         cache = cache.absolute()
@@ -223,7 +223,7 @@ class ContainerRuntimes:
     """Container images as prepared runtimes. Packages are installed in the image when its program starts
     (`trainshed.replica.supervisor.executor`)."""
 
-    def __init__(self, images: Images | None, source: PackageSource) -> None:
+    def __init__(self, images: ContainerImages | None, source: PackageSource) -> None:
         #: None where none can be run.
         self._images = images
         self._source = source

@@ -38,15 +38,18 @@ from trainshed.core.retention import Retention
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.log_inventory import LogInventory
-from trainshed.engines.port import Engine, ServiceAccess, TakesMemory
+from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp
+from trainshed.runtimes.images.in_clusters import ClusterImages
+from trainshed.runtimes.images.registry import Registries
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.interpreters import Interpreters
+from trainshed.runtimes.port import ContainerImages
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
@@ -353,7 +356,11 @@ def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     )
 
 
-def _images(settings: Settings, engine: Engine) -> Images:
+def _images(settings: Settings, engine: Engine) -> ContainerImages:
+    access = engine.registry_access if isinstance(engine, BringsImages) else None
+    if access is not None:
+        return ClusterImages(Registries(access.auth, access.insecure), now=clock.now)
+
     def unsupported() -> str:
         if engine.capabilities().images:
             return ""

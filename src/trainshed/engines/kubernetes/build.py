@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from trainshed.engines.kubernetes.manifests import DIRECTORY
-from trainshed.engines.kubernetes.settings import KubernetesSettings, parse
+from trainshed.engines.kubernetes.settings import KubernetesSettings, parse, registry_access
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
@@ -58,6 +58,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=code.command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
+        registry_access=registry_access(settings),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
         apart=True,

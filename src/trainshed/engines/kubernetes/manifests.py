@@ -4,14 +4,16 @@ A user's words never get into a Pod: its command is the agent's, and what the ag
 its standard input.
 """
 
+import functools
 import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from trainshed.core.names import JobUid
-from trainshed.engines.kubernetes import quantities
+from trainshed.engines.kubernetes import carried_python, quantities
 from trainshed.engines.kubernetes.objects import Pod
 from trainshed.engines.kubernetes.routes import NODES_OWN, KubernetesRoute
 from trainshed.engines.kubernetes.settings import Accelerator, KubernetesSettings
@@ -30,7 +32,11 @@ DISCOVERY: Final = "trainshed"
 """The headless Service of a namespace, by which hostnames resolve."""
 DIRECTORY: Final = "/var/lib/trainshed"
 """Where an agent and its programs write."""
-_SCRATCH, _SHM, _CACHE = "scratch", "shm", "cache"
+CARRIED: Final = "/opt/trainshed"
+"""Where the agent's own Python is in Pods whose image is a job's."""
+CARRIES: Final = "carry-python"
+"""The init container that brings it there."""
+_SCRATCH, _SHM, _CACHE, _CARRIED = "scratch", "shm", "cache", "python"
 _CLAIM: Final = "claim:"
 """How a `cache` begins that is a volume."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
@@ -101,7 +107,8 @@ def pod(
         "containers": [_container(settings, accelerator, need, command, (cache, *beside))],
         "volumes": _volumes(settings, need, beside),
     }
-    optional = {
+    optional: dict[str, Any] = {
+        "initContainers": [_carrying(settings, need)] if need.image else [],
         "nodeSelector": own_selector,
         "runtimeClassName": route.runtime_class,
         "priorityClassName": route.priority_class,
@@ -233,9 +240,11 @@ def _container(
         limits["cpu"] = requests["cpu"]
     if accelerator is not None:
         limits[accelerator.resource] = requests[accelerator.resource] = str(need.accelerators)
+    if need.image:
+        command = (*_CARRIED_COMMAND, *command[1:])
     container: dict[str, Any] = {
         "name": CONTAINER,
-        "image": settings.image,
+        "image": need.image or settings.image,
         "command": [escaped(argument) for argument in command],
         # The agent's document comes there, once.
         "stdin": True,
@@ -244,16 +253,53 @@ def _container(
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         # Why an agent could not begin is told with its end.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "workingDir": DIRECTORY,
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
             {"name": _SHM, "mountPath": "/dev/shm"},
+            *([{"name": _CARRIED, "mountPath": CARRIED, "readOnly": True}] if need.image else []),
             *(_sent_mount(settings, number, path) for number, path in enumerate(sent)),
         ],
+    }
+    if not need.image:
+        # Programs of a job's own image begin where that says.
+        container["workingDir"] = DIRECTORY
+    if settings.image_pull_policy:
+        container["imagePullPolicy"] = settings.image_pull_policy
+    return container
+
+
+_CARRIED_COMMAND: Final = (
+    f"{CARRIED}/lib/{carried_python.LOADER}",
+    "--library-path",
+    f"{CARRIED}/lib",
+    f"{CARRIED}/bin/python3",
+)
+
+
+def _carrying(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
+    """Copies the Python of the operator's image to where the job's image can run it."""
+    amounts = {"cpu": "100m", "memory": "128Mi"}
+    container: dict[str, Any] = {
+        "name": CARRIES,
+        "image": settings.image,
+        "command": [
+            *(settings.python, "-I", "-S", "-c", escaped(_carrier())),
+            CARRIED,
+        ],
+        # Far less than the container after it has: of the two the larger counts.
+        "resources": {"requests": amounts, "limits": amounts},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": _CARRIED, "mountPath": CARRIED}],
     }
     if settings.image_pull_policy:
         container["imagePullPolicy"] = settings.image_pull_policy
     return container
+
+
+@functools.cache
+def _carrier() -> str:
+    return Path(carried_python.__file__).read_text("utf-8")
 
 
 def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
@@ -287,6 +333,7 @@ def _volumes(
         # 64 MiB, which containers have of it by themselves, are too few for workers that load data.
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
         where,
+        *([{"name": _CARRIED, "emptyDir": {}}] if need.image else []),
         *_volumes_beside(settings, beside),
     ]
 

@@ -74,6 +74,8 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 class ContainerStatus(msgspec.Struct, frozen=True):
     name: str = ""
+    #: As the Pod names it.
+    image: str = ""
     state: ContainerState = ContainerState()
 
 
@@ -84,6 +86,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -111,13 +114,23 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def terminated(self) -> Terminated | None:
-        """How its container ended; None = it has not."""
-        return next((one.state.terminated for one in self._statuses if one.state.terminated), None)
+        """How its container ended, or one before it that failed; None = it has not."""
+        before = (one.state.terminated for one in self._before)
+        failed = (ended for ended in before if ended and ended.exit_code)
+        own = (one.state.terminated for one in self._statuses if one.state.terminated)
+        return next(iter((*failed, *own)), None)
 
     @property
     def waiting(self) -> Waiting | None:
-        """Why its container does not run yet."""
-        return next((one.state.waiting for one in self._statuses if one.state.waiting), None)
+        """Why its container, or one before it, does not run yet."""
+        found = self._waiting_one
+        return found.state.waiting if found else None
+
+    @property
+    def waiting_image(self) -> str:
+        """Of what does not run yet."""
+        found = self._waiting_one
+        return found.image if found else ""
 
     @property
     def unscheduled(self) -> Condition | None:
@@ -127,6 +140,15 @@ class Pod(msgspec.Struct, frozen=True):
             (one for one in conditions if one.type == "PodScheduled" and one.status == "False"),
             None,
         )
+
+    @property
+    def _waiting_one(self) -> ContainerStatus | None:
+        # What comes after another one waits for that alone.
+        return next((one for one in (*self._before, *self._statuses) if one.state.waiting), None)
+
+    @property
+    def _before(self) -> tuple[ContainerStatus, ...]:
+        return self.status.init_container_statuses or ()
 
     @property
     def _statuses(self) -> tuple[ContainerStatus, ...]:

@@ -36,8 +36,14 @@ _ENDS: Final = {
     "DeadlineExceeded": (Loss.ALLOCATION_EXPIRED, "its time limit in the cluster is over"),
 }
 """By the reason of a Pod that failed: what ended it, and in what words."""
-_OWN_DISK = ("ephemeral local storage usage exceeds", "emptyDir volume")
-"""Of the message of an eviction: the Pod's own limits, not those of the node."""
+_OWN_LIMITS: Final = {
+    'EmptyDir volume "shm" exceeds': Loss.OUT_OF_MEMORY,
+    "EmptyDir volume": Loss.OUT_OF_DISK,
+    "ephemeral local storage usage exceeds": Loss.OUT_OF_DISK,
+    "exceeded its local ephemeral storage limit": Loss.OUT_OF_DISK,
+}
+"""Of the message of an eviction: the Pod's own limits, not those of the node. The first that is found
+counts."""
 _LONGEST = 300
 
 
@@ -54,7 +60,9 @@ def delay(pod: Pod) -> Delay | None:
     waiting = pod.waiting
     if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
         return None
-    words = "its image does not come" if waiting.reason in PULLS else _why(waiting.reason)
+    image = pod.waiting_image
+    pulling = f"its image {image} does not come" if image else "its image does not come"
+    words = pulling if waiting.reason in PULLS else _why(waiting.reason)
     said = f": {_shortened(waiting.message)}" if waiting.message else ""
     return Delay(
         DelayCause.CLUSTER,
@@ -67,7 +75,7 @@ def delay(pod: Pod) -> Delay | None:
 def refusal(pod: Pod) -> str:
     """Why a Pod will never run, for a reason that waiting does not mend; "" = it may."""
     if (waiting := pod.waiting) and waiting.reason in (*_HOPELESS, "CreateContainerConfigError"):
-        image = ", ".join(one.image for one in pod.spec.containers or ())
+        image = pod.waiting_image or ", ".join(one.image for one in pod.spec.containers or ())
         said = f" ({_shortened(waiting.message)})" if waiting.message else ""
         what = f"image {image}" if waiting.reason in _HOPELESS else "the Pod"
         return (
@@ -81,7 +89,8 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
     """How a Pod ended of which nothing runs any more. `deleted`: it was asked to go before that."""
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
-        loss = Loss.OUT_OF_DISK if any(w in status.message for w in _OWN_DISK) else Loss.POD_EVICTED
+        own = (loss for words, loss in _OWN_LIMITS.items() if words in status.message)
+        loss = next(own, Loss.POD_EVICTED)
         return HoldEnd(loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)")
     if over is not None and over.reason == "OOMKilled":
         return HoldEnd(

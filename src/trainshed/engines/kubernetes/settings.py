@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
+from trainshed.engines.port import RegistryAccess
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -24,6 +25,7 @@ _Value = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
 _Pattern = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*?-]{1,100}$")]
 _Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,500}$")]
 _Resource = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]{1,253}/[A-Za-z0-9_.-]{1,63}$")]
+_Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$")]
 _Selector = dict[_Key, _Value]
 
 SHORTEST_LEASE: Final = 5
@@ -67,7 +69,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Table `[engines.kubernetes]`."""
 
     #: Image of the Pods that prebuilt runtimes run in: it needs a Python of the service's version, and no
-    #: more (deploy/kubernetes/base).
+    #: more (deploy/kubernetes/base). Pods with an image of a job's have this Python brought to them.
     image: _Image
     #: Name or address at which Pods reach the service; "" = this machine's name.
     address: _Address = ""
@@ -88,6 +90,11 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
     #: Names of secrets of the namespace, by which images may be pulled.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
+    #: File with log-ins to registries, as `docker login` writes it, by which the service reads what images of
+    #: jobs start by themselves; "" = $REGISTRY_AUTH_FILE, else ~/.docker/config.json.
+    registry_auth: _Path = ""
+    #: Registries (HOST[:PORT]) that the service speaks to without TLS.
+    insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
     #: Of the Pods; no token of it is given to them. "" = the namespace's default one.
     service_account: _Name = ""
     #: Number of the user as whom Pods run; 0 = root, which Pod Security's `restricted` does not admit.
@@ -140,6 +147,13 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             return ""
         return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+
+
+def registry_access(settings: KubernetesSettings) -> RegistryAccess:
+    """How the service reads what images of jobs say of themselves."""
+    named = settings.registry_auth or os.environ.get("REGISTRY_AUTH_FILE", "")
+    auth = Path(named or "~/.docker/config.json").expanduser()
+    return RegistryAccess(auth, tuple(settings.insecure_registries))
 
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.catalog import regions
-from trainshed.core.launch import LOST_REDUCERS, REDUCTION_PACKAGES, LaunchPlan
+from trainshed.core.launch import LOST_REDUCERS, REDUCTION_PACKAGES, ImageRoot, LaunchPlan
 from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Device
@@ -160,7 +160,7 @@ def launch_document(
     is, if its plan says so; `beginning`: whether the program with that environment begins warm."""
     image = plan.software.image
     edits = device_edits(
-        slot.devices, host.gpus, host.driver, private=host.namespaced, image=image is not None
+        slot.devices, host.gpus, host.driver, private=host.namespaced, image=_is_shown(image)
     )
     intercepts = bool(intercepted(host, shared))
     reports = intercepts and plan.reports_progress and bool(shared.access.rest_socket)
@@ -241,7 +241,7 @@ def _isolation(
 ) -> protocol.Isolation:
     software, image = plan.software, plan.software.image
     mounts = [(path, path, True) for path in shared.visible]
-    if shared.commands and image is not None:
+    if shared.commands and _is_shown(image):
         mounts.append((shared.commands, environs.IMAGE_COMMANDS, True))
     mounts += _reduction_mounts(plan, lost_reducers)
     mounts += edits.mounts
@@ -264,6 +264,11 @@ def _isolation(
         roots=str(shared.access.trust or "") if intercepted(host, shared) else "",
         shm_bytes=_memory(plan, host),
     )
+
+
+def _is_shown(image: ImageRoot | None) -> bool:
+    """Whether there is an image that takes the place of the machine's files."""
+    return image is not None and bool(image.directory)
 
 
 def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.Limits:
@@ -314,7 +319,7 @@ def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tupl
     is."""
     if lost_reducers is None:
         return []
-    if plan.software.image is None:
+    if not _is_shown(plan.software.image):
         return [(str(lost_reducers), str(lost_reducers), True)]
     return [
         (plan.reduction.packages, REDUCTION_PACKAGES, True),
@@ -348,9 +353,10 @@ def _environ(
         given |= environs.gcloud(shared.access.rest_url)
     if lost_reducers is not None:
         given |= environs.reducer_processes(plan, host.processors)
-    commands = (
-        environs.IMAGE_COMMANDS if plan.software.image and shared.commands else shared.commands
-    )
+    commands = shared.commands
+    if plan.software.image is not None and commands:
+        # Where a program is in its image already, nothing can be shown to it besides.
+        commands = environs.IMAGE_COMMANDS if _is_shown(plan.software.image) else ""
     environ = (
         given
         | environs.past_proxies(given, ours)

@@ -148,7 +148,9 @@ def reducer_processes(plan: LaunchPlan, processors: float) -> dict[str, str]:
 
 def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
     """Where a worker reads which reducers it is to do without."""
-    if plan.software.image is not None or reduction.LOST_FILE not in dict(plan.environ):
+    image = plan.software.image
+    is_shown = image is not None and bool(image.directory)
+    if is_shown or reduction.LOST_FILE not in dict(plan.environ):
         return {}
     return {reduction.LOST_FILE: path}
 
@@ -164,7 +166,8 @@ def of_slot(
         # The rest is the image's own.
         # Behind all that is the image's: its own gsutil is the one that is meant.
         path = [asked.get("PATH", SANE_PATH), *(f"{place}/bin" for place in (commands,) if place)]
-        return {"PATH": ":".join(path), "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
+        own = {"PATH": ":".join(path), "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
+        return own | ({} if namespaced else _own_reports(files, asked))
     # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.software.template if namespaced else f"{files}/{program.PYTHON}"
@@ -187,12 +190,13 @@ def of_slot(
         "PYTHONUSERBASE": user_base,
         "HOSTNAME": slot.hostname,
     }
-    if not namespaced:
-        # /var/hypertune cannot be shown to one replica alone here.
-        own_reports = {
-            METRIC_FILE: metrics.PROGRAM_FILE,
-            REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE,
-        }
-        for name in own_reports.keys() & asked.keys():
-            environ[name] = str(files / program.HYPERTUNE / own_reports[name])
-    return environ
+    return environ if namespaced else environ | _own_reports(files, asked)
+
+
+def _own_reports(files: Path, asked: Mapping[str, str]) -> dict[str, str]:
+    """Where /var/hypertune cannot be shown to one replica alone."""
+    own = {
+        METRIC_FILE: metrics.PROGRAM_FILE,
+        REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE,
+    }
+    return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & asked.keys()}

@@ -48,7 +48,7 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.engines.remote import first_start, messages, preflight, shared_files
+from trainshed.engines.remote import first_start, messages, own_image, preflight, shared_files
 from trainshed.engines.remote.channel import Channel, ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
@@ -343,12 +343,13 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _launch(self, order: messages.Launch) -> None:
-        await asyncio.to_thread(_require_software, order.plans, self._document.node)
-        await asyncio.to_thread(self._begin_logs, order.plans, order.lines)
+        plans = [own_image.completed(plan) for plan in order.plans]
+        await asyncio.to_thread(_require_software, plans, self._document.node)
+        await asyncio.to_thread(self._begin_logs, plans, order.lines)
         if self._files and not self._files[-1].until:
             # A stall that is under way was told, if at all, to what ran here before.
             self._untold.add(None, self._files[-1])
-        await self._engine.launch_by(order.plans, _as_given(order.plans, order.masked))
+        await self._engine.launch_by(plans, _as_given(plans, order.masked))
 
     async def _fetch(self, content: "Manifest") -> None:
         if self._cache is None:

@@ -85,6 +85,8 @@ class NodeNeed(Struct, frozen=True):
     #: The replica, `workerpool0-1`, if it is for one alone (`RemoteOptions.apart`), and its hostname.
     replica: str = ""
     hostname: str = ""
+    #: Likewise the container image that it runs in; "" = in none.
+    image: str = ""
 
     @property
     def wanted(self) -> MachineWanted:

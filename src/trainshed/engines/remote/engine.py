@@ -27,6 +27,7 @@ from trainshed.engines.port import (
     Fault,
     LaunchRejected,
     Node,
+    RegistryAccess,
     Slot,
     SlotRequest,
 )
@@ -343,6 +344,11 @@ class RemoteEngine:
     async def readmit(self, node: str) -> None:
         """As `engines.port.KeepsQuarantine` says."""
         await self._nodes.readmit(node)
+
+    @property
+    def registry_access(self) -> RegistryAccess | None:
+        """As `engines.port.BringsImages` says."""
+        return self._options.registry_access
 
     @property
     def memory_beside(self) -> int:

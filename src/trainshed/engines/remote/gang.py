@@ -264,7 +264,8 @@ def needs(
         kind = typical.accelerator if devices else ""
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
         if apart:
-            need = replace(need, replica=str(some[0].replica), hostname=some[0].hostname)
+            one = some[0]
+            need = replace(need, replica=str(one.replica), hostname=one.hostname, image=one.image)
         found.append((need, tuple(request.replica for request in some)))
     return found
 
@@ -277,6 +278,7 @@ def _shape(need: NodeNeed) -> tuple[object, ...]:
         need.accelerators,
         need.accelerator,
         need.machine,
+        need.image,
     )
 
 

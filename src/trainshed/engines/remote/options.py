@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from trainshed.engines.port import SecretSource
+from trainshed.engines.port import RegistryAccess, SecretSource
 from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.messages import AgentDocument
@@ -59,6 +59,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.
     library: Library | None = None
+    #: The cluster brings the container images of jobs; None = it does not.
+    registry_access: RegistryAccess | None = None
 
 
 def module_command(node: str, bundle: ModuleBundle | None = None) -> AgentCommand:

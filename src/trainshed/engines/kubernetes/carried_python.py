@@ -1,0 +1,72 @@
+"""Copies the Python that it is run by, with the libraries that that needs, into a directory: run by the init
+container of Pods whose image is a job's, which need have neither a Python nor a C library of ours.
+
+    python -I -S -c SOURCE DIRECTORY
+
+The standard library alone; nothing of ours is imported. What is copied is started by its own loader
+(`LOADER`), and finds its libraries beside that.
+"""
+
+import ctypes
+import os
+import shutil
+import sys
+from pathlib import Path
+
+LOADER = "ld.so"
+"""Of shared libraries, in `lib`."""
+_NAMED = (
+    *("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6"),
+    *("libgcc_s.so.1", "libstdc++.so.6"),
+)
+"""Libraries that compiled packages of others may name (manylinux), whether this Python does or not."""
+_LEFT_OUT = ("test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "tkinter")
+
+
+def main(target: Path) -> None:
+    """Fill the directory. Raises SystemExit: this Python cannot be carried."""
+    standard = Path(os.__file__).parent
+    libraries = target / "lib"
+    shutil.copytree(
+        standard,
+        libraries / standard.name,
+        ignore=shutil.ignore_patterns(*_LEFT_OUT, "config-*"),
+        dirs_exist_ok=True,
+    )
+    loader = ""
+    for path in _loaded(standard / "lib-dynload"):
+        shutil.copy(path, libraries / path.name)
+        for name in _other_names(path):
+            (libraries / name).symlink_to(path.name)
+        if path.name.startswith("ld-"):
+            loader = path.name
+    if not loader:
+        raise SystemExit(f"{sys.executable} has no loader of glibc's: it cannot be carried")
+    (libraries / LOADER).symlink_to(loader)
+    (target / "bin").mkdir()
+    shutil.copy(Path(sys.executable).resolve(), target / "bin" / "python3")
+
+
+def _loaded(extensions: Path) -> "list[Path]":
+    """The shared libraries that this Python has loaded once it has all of its extensions."""
+    for name in (*map(str, extensions.iterdir()), *_NAMED):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue  # What this image cannot load is used by nothing in it.
+    with Path("/proc/self/maps").open(encoding="utf-8") as maps:
+        paths = {Path(line[line.index("/") :].rstrip("\n")) for line in maps if "/" in line}
+    return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)
+
+
+def _other_names(library: Path) -> "list[str]":
+    """By one of those others ask for it."""
+    return [
+        path.name
+        for path in library.parent.iterdir()
+        if ".so" in path.name and path.name != library.name and path.resolve() == library
+    ]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

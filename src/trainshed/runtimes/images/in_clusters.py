@@ -1,0 +1,72 @@
+"""Container images that an engine's cluster brings itself: programs run in them as they are, and the service
+reads of them what they start."""
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from trainshed.core.units import Nanos
+from trainshed.runtimes.images.references import fault_of, is_pinned
+from trainshed.runtimes.images.registry import NotRead, Registries
+from trainshed.runtimes.port import Image, Progress
+
+_FRESH = 60 * 10**9
+"""ns for which a registry is not asked again about one name."""
+
+
+class _Read(Struct, frozen=True):
+    image: Image
+    at: Nanos
+
+
+class ClusterImages:
+    """`now`: nanoseconds, for durations only."""
+
+    def __init__(self, registries: Registries, *, now: Callable[[], Nanos]) -> None:
+        self._registries = registries
+        self._now = now
+        self._read: dict[str, _Read] = {}
+
+    def search(self) -> None:
+        """See `ContainerImages`. Nothing is on this machine."""
+
+    def close(self) -> None:
+        """See `ContainerImages`."""
+
+    def refusal(self, reference: str) -> str:
+        """See `ImageSupport`: whether the cluster can pull it, only that knows."""
+        return fault_of(reference)
+
+    def ready(self, reference: str) -> Image | None:
+        """What was read of it lately."""
+        found = self._read.get(reference)
+        if found is None:
+            return None
+        is_final = is_pinned(reference) and not found.image.unread
+        return found.image if is_final or self._now() - found.at < _FRESH else None
+
+    async def prepare(self, reference: str, progress: Progress | None) -> Image:
+        """Read what it starts. Raises nothing: jobs with a command of their own do without."""
+        if (known := self.ready(reference)) is not None:
+            return known
+        try:
+            config = await asyncio.to_thread(self._registries.read, reference)
+        except NotRead as failure:
+            image = Image("", "", unread=str(failure))
+            if progress is not None:
+                progress(
+                    f"What the image {reference} starts by itself is not known here: {failure}."
+                )
+        else:
+            image = Image(
+                root="",
+                digest=config.id,
+                entrypoint=config.entrypoint,
+                command=config.command,
+                environ=config.environ,
+                workdir=config.workdir,
+                user=config.user,
+            )
+        self._read[reference] = _Read(image, self._now())
+        return image

@@ -1,0 +1,246 @@
+"""What container images say of themselves, read from their registries: for engines whose cluster pulls images
+itself. Nothing of an image but its manifest and its configuration is fetched (OCI distribution, API v2)."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from trainshed.runtimes.images.references import host_of, is_pinned, names_registry, tag_of
+from trainshed.runtimes.images.tool import ImageConfig
+
+_PATIENCE = 10.0
+"""Seconds for each answer."""
+_LARGEST = 4 << 20
+"""Bytes of a manifest, a configuration or a token at most."""
+_MANIFESTS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_INDEXES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_DOCKER_HUB: Final = "docker.io"
+_ARCHITECTURE = "amd64"
+"""Of the image that is read where a name stands for several: what they start is the same in all of them."""
+
+
+class NotRead(Exception):
+    """A registry did not give what was asked for. The message says why, as a clause."""
+
+
+class _Platform(msgspec.Struct):
+    architecture: str = ""
+    os: str = ""
+
+
+class _Descriptor(msgspec.Struct):
+    digest: str = ""
+    platform: _Platform | None = None
+
+
+class _Manifest(msgspec.Struct):
+    """An image's, or an index of several."""
+
+    config: _Descriptor | None = None
+    manifests: tuple[_Descriptor, ...] = ()
+
+
+class _Started(msgspec.Struct, rename="pascal"):
+    entrypoint: tuple[str, ...] | None = None
+    cmd: tuple[str, ...] | None = None
+    env: tuple[str, ...] | None = None
+    working_dir: str = ""
+    user: str = ""
+
+
+class _Configuration(msgspec.Struct):
+    config: _Started | None = None
+    architecture: str = ""
+    os: str = ""
+
+
+class Registries:
+    """`auth`: file with log-ins, as `docker login` and `podman login` write it; None = there is none.
+    `insecure`: hosts (`HOST[:PORT]`) that are spoken to without TLS."""
+
+    def __init__(self, auth: Path | None = None, insecure: tuple[str, ...] = ()) -> None:
+        self._auth = auth
+        self._insecure = insecure
+
+    def read(self, reference: str) -> ImageConfig:
+        """Blocks. Raises NotRead."""
+        host, path = host_of(reference), _path_of(reference)
+        version = reference.rpartition("@")[2] if is_pinned(reference) else tag_of(reference)
+        line = _Line(self._base(host), path, self._login(host))
+        manifest = line.manifest(version)
+        if manifest.config is None:
+            manifest = line.manifest(_chosen(manifest))
+        if manifest.config is None:
+            raise NotRead(f"what {host} has under that name is no image")
+        found = line.get(f"blobs/{manifest.config.digest}", _Configuration, ())
+        started = found.config or _Started()
+        return ImageConfig(
+            id=manifest.config.digest.removeprefix("sha256:"),
+            entrypoint=started.entrypoint or (),
+            command=started.cmd or (),
+            environ=tuple(_variable(one) for one in started.env or ()),
+            workdir=started.working_dir,
+            user=started.user,
+            architecture=found.architecture,
+            system=found.os,
+        )
+
+    def _base(self, host: str) -> str:
+        scheme = "http" if host in self._insecure else "https"
+        return f"{scheme}://{'registry-1.docker.io' if host == _DOCKER_HUB else host}"
+
+    def _login(self, host: str) -> str:
+        """`user:password` in base64; "" = there is no log-in."""
+        if self._auth is None:
+            return ""
+        try:
+            known = json.loads(self._auth.read_bytes()).get("auths", {})
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, AttributeError) as failure:
+            raise NotRead(f"the log-ins in {self._auth} cannot be read ({failure})") from failure
+        names = [host, f"https://{host}", "https://index.docker.io/v1/"][
+            : 2 + (host == _DOCKER_HUB)
+        ]
+        return next((str(known[name].get("auth", "")) for name in names if name in known), "")
+
+
+class _Line:
+    """To one repository of a registry."""
+
+    def __init__(self, base: str, path: str, login: str) -> None:
+        self._base = base
+        self._path = path
+        self._login = login
+        self._authorization = ""
+
+    def manifest(self, version: str) -> _Manifest:
+        return self.get(f"manifests/{version}", _Manifest, (*_MANIFESTS, *_INDEXES))
+
+    def get(self, what: str, kind: type[Any], accepted: tuple[str, ...]) -> Any:
+        url = f"{self._base}/v2/{self._path}/{what}"
+        headers = {"Accept": ", ".join(accepted)} if accepted else {}
+        try:
+            content = _fetched(url, headers, self._authorization)
+        except urllib.error.HTTPError as refusal:
+            if refusal.code != 401 or self._authorization:
+                raise _not_given(refusal, self._base) from refusal
+            self._authorization = self._authorized(refusal.headers.get("WWW-Authenticate", ""))
+            try:
+                content = _fetched(url, headers, self._authorization)
+            except urllib.error.HTTPError as second:
+                raise _not_given(second, self._base) from second
+        return _decoded(content, kind, self._base)
+
+    def _authorized(self, challenge: str) -> str:
+        """By what the registry asks for: the log-in itself, or a token that is given for it."""
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() == "basic" and self._login:
+            return f"Basic {self._login}"
+        if scheme.lower() != "bearer":
+            raise NotRead(f"{self._base} wants a log-in, and there is none for it")
+        asked = _parameters(rest)
+        realm = asked.pop("realm", "")
+        if urlsplit(realm).scheme != "https" and not (
+            self._base.startswith("http:") and realm.startswith("http:")
+        ):
+            raise NotRead(f"{self._base} sends log-ins to {realm or 'nowhere'}, which is not https")
+        asked.setdefault("scope", f"repository:{self._path}:pull")
+        url = f"{realm}?{urlencode(asked)}"
+        try:
+            content = _fetched(url, {}, f"Basic {self._login}" if self._login else "")
+        except urllib.error.HTTPError as refusal:
+            raise _not_given(refusal, realm) from refusal
+        answer: Mapping[str, Any] = _decoded(content, dict[str, Any], realm)
+        return f"Bearer {answer.get('token') or answer.get('access_token') or ''}"
+
+
+def _fetched(url: str, headers: Mapping[str, str], authorization: str) -> bytes:
+    """Raises HTTPError, NotRead."""
+    request = urllib.request.Request(url, headers=dict(headers))
+    if authorization:
+        # Not for whoever the registry leads on to, such as a store of blobs.
+        request.add_unredirected_header("Authorization", authorization)
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
+            content = answer.read(_LARGEST + 1)
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, ValueError) as failure:
+        reason = getattr(failure, "reason", failure)
+        raise NotRead(f"{_place(url)} does not answer ({reason})") from failure
+    if len(content) > _LARGEST:
+        raise NotRead(f"{_place(url)} sends more than {_LARGEST >> 20} MiB")
+    return content
+
+
+def _not_given(refusal: urllib.error.HTTPError, base: str) -> NotRead:
+    if refusal.code in (401, 403):
+        return NotRead(f"{_place(base)} does not give it to this service ({refusal.code})")
+    if refusal.code == 404:
+        return NotRead(f"{_place(base)} has no image of that name")
+    return NotRead(f"{_place(base)} answers {refusal.code}")
+
+
+def _decoded(content: bytes, kind: type[Any], base: str) -> Any:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as failure:
+        raise NotRead(f"the answer of {_place(base)} is not understood ({failure})") from failure
+
+
+def _place(url: str) -> str:
+    return urlsplit(url).netloc or url
+
+
+def _path_of(reference: str) -> str:
+    """The repository within its registry."""
+    name = reference.partition("@")[0]
+    head, slash, last = name.rpartition("/")
+    name = f"{head}{slash}{last.partition(':')[0]}"
+    if names_registry(reference):
+        name = name.partition("/")[2]
+    if host_of(reference) == _DOCKER_HUB:
+        name = name.removeprefix("docker.io/")
+        return name if "/" in name else f"library/{name}"
+    return name
+
+
+def _chosen(index: _Manifest) -> str:
+    """The digest of the manifest that is read, of several. Raises NotRead."""
+    ours = [
+        one
+        for one in index.manifests
+        if one.platform and (one.platform.os, one.platform.architecture) == ("linux", _ARCHITECTURE)
+    ]
+    found = next(iter((*ours, *index.manifests)), None)
+    if found is None:
+        raise NotRead("the registry has no image under that name")
+    return found.digest
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _parameters(text: str) -> dict[str, str]:
+    """Of a challenge: `realm="https://…",service="…"`."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name:
+            found[name.lower()] = value.strip('"')
+    return found

@@ -1,0 +1,90 @@
+"""What images say of themselves, read from a registry without any tool: for clusters that pull images
+themselves."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.runtimes.registry import Registry
+from trainshed.runtimes.images.in_clusters import ClusterImages
+from trainshed.runtimes.images.registry import NotRead, Registries
+from trainshed.runtimes.port import Image
+
+STARTED = {"Entrypoint": ["/train"], "Cmd": ["--epochs", "3"], "Env": ["A=1", "B=x=y"]}
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    opened = Registry()
+    opened.put("team/trainer:v1", [], **STARTED, WorkingDir="/srv", User="1000")
+    yield opened
+    opened.close()
+
+
+def logins(directory: Path, host: str, text: str) -> Path:
+    path = directory / "auth.json"
+    auth = base64.b64encode(text.encode()).decode()
+    path.write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    return path
+
+
+def test_what_an_image_starts_is_read_by_tag_and_by_digest(registry: Registry) -> None:
+    registries = Registries(insecure=(registry.host,))
+    found = registries.read(f"{registry.host}/team/trainer:v1")
+    assert (found.entrypoint, found.command) == (("/train",), ("--epochs", "3"))
+    assert found.environ == (("A", "1"), ("B", "x=y"))
+    assert (found.workdir, found.user) == ("/srv", "1000")
+    pinned = f"{registry.host}/team/trainer@{registry.digest('team/trainer:v1')}"
+    assert registries.read(pinned) == found
+
+
+def test_a_log_in_is_used_where_it_is_for(registry: Registry, tmp_path: Path) -> None:
+    registry.login = "ada:secret"
+    name, insecure = f"{registry.host}/team/trainer:v1", (registry.host,)
+    with pytest.raises(NotRead, match="wants a log-in, and there is none"):
+        Registries(insecure=insecure).read(name)
+    wrong = logins(tmp_path, registry.host, "ada:wrong")
+    with pytest.raises(NotRead, match=r"does not give it to this service \(401\)"):
+        Registries(wrong, insecure).read(name)
+    right = logins(tmp_path, registry.host, "ada:secret")
+    assert Registries(right, insecure).read(name).entrypoint == ("/train",)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("team/trainer:v2", "has no image of that name"),
+        ("team/other:v1", "has no image of that name"),
+    ],
+)
+def test_why_nothing_was_read_is_told(registry: Registry, name: str, why: str) -> None:
+    with pytest.raises(NotRead, match=why):
+        Registries(insecure=(registry.host,)).read(f"{registry.host}/{name}")
+
+
+def test_only_registries_that_are_named_are_spoken_to_without_tls(registry: Registry) -> None:
+    with pytest.raises(NotRead, match="does not answer"):
+        Registries().read(f"{registry.host}/team/trainer:v1")
+    assert not registry.asked
+
+
+@pytest.mark.anyio
+async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Registry) -> None:
+    now, told = [0], list[str]()
+    images = ClusterImages(Registries(insecure=(registry.host,)), now=lambda: now[0])
+    name = f"{registry.host}/team/trainer:v1"
+    assert images.ready(name) is None and not images.refusal(name)
+    image = await images.prepare(name, told.append)
+    assert image.root == "" and image.entrypoint == ("/train",) and not image.unread
+    assert images.ready(name) == image
+    asked = registry.manifests()
+    await images.prepare(name, told.append)
+    assert registry.manifests() == asked and not told
+    now[0] = 61 * 10**9
+    registry.close()
+    away = await images.prepare(name, told.append)
+    assert away == Image("", "", unread=away.unread) and "does not answer" in away.unread
+    assert told == [f"What the image {name} starts by itself is not known here: {away.unread}."]
