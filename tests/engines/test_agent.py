@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import pytest
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.port import EngineUnavailable, SlotRequest
+from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
 from trainshed.engines.remote import agent, messages, node_directory
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.channel import ChannelClosed
@@ -184,3 +184,62 @@ def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> 
     os.close(here)
     node_directory.remove([str(place), str(tmp_path / "gone")])
     assert not place.exists()
+
+
+@pytest.mark.anyio
+async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
+    tmp_path: Path,
+) -> None:
+    """What takes long, an environment that is written to a slow disk say, must not cost the lease when the
+    network fails meanwhile."""
+    dialled, asked, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    class Breaking(_LateService):
+        async def receive(self) -> messages.Order:
+            if asked.is_set():
+                raise ChannelClosed("cut")
+            return await super().receive()
+
+        async def _talk(self) -> AsyncIterator[messages.Order]:
+            yield messages.Welcome({})
+            yield messages.Allocate(number=1, requests=(SlotRequest(ReplicaId(0, 0), "r0", "a"),))
+            await asked.wait()
+            raise ChannelClosed("cut")
+
+    class Dialer:
+        async def dial(self) -> Any:
+            if not asked.is_set():
+                return Breaking()
+            dialled.set()
+            raise NotAdmitted("not admitted")
+
+    class Engine(LocalEngine):
+        async def allocate(
+            self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+        ) -> tuple[Slot, ...]:
+            asked.set()
+            await may_end.wait()
+            ended.append("allocate")
+            return ()
+
+    document = AgentDocument(
+        credential=Credential("hold/a/1", "", 0, "", "", "", ""),
+        job_uid=JobUid(1),
+        attempt=1,
+        node="a",
+        address="127.0.0.1",
+        directory=str(tmp_path),
+        lease=600.0,
+    )
+    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", Dialer()), "127.0.0.1")
+    running = asyncio.create_task(ran.run())
+    try:
+        async with asyncio.timeout(20):
+            await dialled.wait()
+    finally:
+        may_end.set()
+        async with asyncio.timeout(30):
+            await running
+    # It leaves nothing half done.
+    assert ended == ["allocate"]

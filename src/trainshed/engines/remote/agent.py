@@ -116,6 +116,8 @@ class Agent:
         self._telling = asyncio.Lock()
         self._turn = 0
         self._shells = Crew()
+        #: What the service has asked for, on whichever connection.
+        self._orders = Crew()
         #: Seconds by which this clock is ahead of the service's; None = that was not told.
         self._skew: float | None = None
         #: Nothing was wrong with the node when it was looked at.
@@ -165,6 +167,7 @@ class Agent:
             for task in (*tasks, leaving):
                 task.cancel()
             await asyncio.gather(leaving, *tasks, return_exceptions=True)
+            await self._orders.settled()
             if (unused := self._take_dialled()) is not None:
                 unused.cancel()
             self._beacon.close()
@@ -246,20 +249,18 @@ class Agent:
         self._untold.add(None, messages.Current())
         telling = keep(lambda: self._tell(connection), "telling the service")
         beating = keep(lambda: self._beat(connection), "giving signs of life")
-        doing: set[asyncio.Task[None]] = set()
         try:
             while True:
                 order = await connection.receive()
                 if isinstance(order, messages.Alive):
                     self._lease.acknowledge(order.number)
                     continue
-                task = begin(self._do(connection, order), "doing what the service asked for")
-                doing.add(task)
-                task.add_done_callback(doing.discard)
+                self._orders.begin(self._do(connection, order), "doing what the service asked for")
         finally:
             telling.cancel()
             beating.cancel()
-            await asyncio.gather(telling, beating, *doing, return_exceptions=True)
+            # What was ordered goes on: it may take longer than the lease.
+            await asyncio.gather(telling, beating, return_exceptions=True)
 
     async def _beat(self, connection: Connection) -> None:
         """Have the lease renewed, for as long as there is a connection."""
