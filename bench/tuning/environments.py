@@ -9,6 +9,9 @@ from tests.e2e.running import ROOT
 
 from trainshed.studies.port import EngineName
 
+_OWN = ("msgspec>=0.19,<1",)
+"""What studies need of Trainshed's own dependencies, beside NumPy and SciPy."""
+
 _OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
 _VIZIER = (
     "google-vizier[jax]==0.1.24",
@@ -40,11 +43,12 @@ def python_for(candidate: str) -> Path:
     name, packages = _NEEDED[candidate]
     home = ROOT / "build" / "bench" / f"tuning-{name}"
     python, stamp = home / "bin" / "python", home / "installed"
-    if not stamp.exists():
+    wanted = (*packages, *_OWN)
+    if not stamp.exists() or stamp.read_text() != "\n".join(wanted):
         _do(sys.executable, "-m", "venv", "--clear", str(home))
         pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        _do(str(python), *pip, *packages)
-        stamp.touch()
+        _do(str(python), *pip, *wanted)
+        stamp.write_text("\n".join(wanted))
     return python
 
 
