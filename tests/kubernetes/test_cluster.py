@@ -219,7 +219,10 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
         assert (await stage.exited(uid)).exit.exit_code == 0
 
     own = {"kubeconfig": str(cluster.service_kubeconfig)}
-    staged(body)(None, engine_lab(cluster, tmp_path, **own))
+    try:
+        staged(body)(None, engine_lab(cluster, tmp_path, **own))
+    finally:
+        cluster.kubectl("delete", "--wait=false", "-f", "-", given=given)
     assert not our_pods(cluster)
 
 
