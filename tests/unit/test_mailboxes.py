@@ -87,18 +87,6 @@ def test_something_else_is_not_kept_waiting() -> None:
     asyncio.run(story())
 
 
-def test_the_start_of_a_short_program_is_taken_in_with_its_end() -> None:
-    async def story() -> None:
-        taken = Taken(expected=1)
-        taken.mailboxes.add(UID, FIRST)
-        await taken.nothing_yet()
-        end = ReplicaLost(1, FIRST.replica, 1, "its end")
-        taken.mailboxes.add(UID, end)
-        assert await _in_time(taken) == [[FIRST, end]]
-
-    asyncio.run(story())
-
-
 def test_what_never_becomes_complete_is_taken_in_after_a_moment() -> None:
     async def story() -> None:
         taken = Taken(expected=2)

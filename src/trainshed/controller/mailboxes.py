@@ -25,9 +25,6 @@ _STALE_LIMIT = 20
 _GATHER = 0.05
 """Seconds for which events are gathered of which more are sure to come, and not longer than until the last of
 them. A gang's start, or its end, is then a commit or two, and the processors are its programs'."""
-_BRIEF = 0.05
-"""Seconds for which the start of a gang is kept until something else comes in: its programs have the
-processors, and of those that end within them start and end are one commit."""
 _MOST = 50
 """Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the
 loop."""
@@ -148,13 +145,13 @@ class Mailboxes:
     async def _gather(self, uid: JobUid) -> None:
         mailbox = self._mailboxes[uid]
         told = {event.replica for event in mailbox.events if isinstance(event, _OF_A_GANG)}
-        expected = self._expected(uid, mailbox)
-        mailbox.awaited = expected - told
+        mailbox.awaited = self._expected(uid, mailbox) - told
         if mailbox.awaited:
-            await _completed(mailbox, _GATHER)
+            mailbox.is_complete.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER):
+                    await mailbox.is_complete.wait()
         mailbox.awaited = set()
-        if expected and all(isinstance(event, ReplicaStarted) for event in mailbox.events):
-            await _completed(mailbox, _BRIEF)
 
     def _take(self, uid: JobUid) -> Mailbox:
         """What came in, or as much of it as is taken in at once; the rest stays."""
@@ -167,11 +164,3 @@ class Mailboxes:
     def _put_back(self, uid: JobUid, mailbox: Mailbox) -> None:
         self._mailboxes[uid].events[:0] = mailbox.events
         self._mailboxes[uid].reload = True
-
-
-async def _completed(mailbox: Mailbox, seconds: float) -> None:
-    """Wait until it has all that is waited for, or something else, and no longer than so many seconds."""
-    mailbox.is_complete.clear()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await mailbox.is_complete.wait()
