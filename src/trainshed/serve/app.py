@@ -45,8 +45,6 @@ from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp
-from trainshed.runtimes.images.in_clusters import ClusterImages
-from trainshed.runtimes.images.registry import Registries
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import ContainerImages
@@ -359,6 +357,10 @@ def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
 def _images(settings: Settings, engine: Engine) -> ContainerImages:
     access = engine.registry_access if isinstance(engine, BringsImages) else None
     if access is not None:
+        # A client of registries, which a service of one machine has no use for.
+        from trainshed.runtimes.images.in_clusters import ClusterImages
+        from trainshed.runtimes.images.registry import Registries
+
         return ClusterImages(Registries(access.auth, access.insecure), now=clock.now)
 
     def unsupported() -> str:
