@@ -25,7 +25,7 @@ from tests.kubernetes.lab import ADMIN, IMAGE, KubernetesLab, why_not
 from tests.kubernetes.whole import MEMORY_MIB, configure, service_on
 from tests.slurm.nodes import HUB, until
 
-from bench import measures, restarts
+from bench import measures, report, restarts
 from bench.measures import Connection, Row
 from bench.slurm import above, bounded
 
@@ -157,11 +157,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     found = measure(options.rounds)
     print(f"load {load:.1f} before the run, {os.getloadavg()[0]:.1f} after it")
-    for one in found:
-        held = "" if one.held is None else ("held" if one.held else "MISSED")
-        ratio = "" if one.ratio is None else f"{one.ratio:.2f}×"
-        print(f"{one.name}: {one.value}, floor {one.floor}: {ratio} {one.target} {held}")
-    return 1 if any(one.held is False for one in found) else 0
+    return report.tell(found)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,15 @@ def as_run(section: Section) -> Run:
     return Run(section.part, time.strftime("%Y-%m-%d"), machine(), commit(), held)
 
 
+def tell(rows: Sequence[Row]) -> int:
+    """Print a line a row. Returns the exit status: 1 if a target is missed."""
+    for one in rows:
+        held = "" if one.held is None else ("held" if one.held else "MISSED")
+        ratio = "" if one.ratio is None else f"{one.ratio:.2f}×"
+        print(f"{one.name}: {one.value}, floor {one.floor}: {ratio} {one.target} {held}")
+    return 1 if any(one.held is False for one in rows) else 0
+
+
 def table(section: Section, runs: Sequence[Run] = ()) -> str:
     """The section as Markdown; the load before it stands below. `runs`: those that were published, this one
     among them: with them each target says on how many machines and days it held."""

@@ -23,7 +23,7 @@ from tests.e2e.running import CACHE, Service, common_place, container_job, runni
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.nodes import HUB, until
 
-from bench import measures, restarts
+from bench import measures, report, restarts
 from bench.measures import Connection, Row, median
 
 FORGIVEN = 2
@@ -418,11 +418,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     found = measure(options.rounds, options.jobs)
     print(f"load {load:.1f} before the run")
-    for one in found:
-        held = "" if one.held is None else ("held" if one.held else "MISSED")
-        ratio = "" if one.ratio is None else f"{one.ratio:.2f}×"
-        print(f"{one.name}: {one.value}, floor {one.floor}: {ratio} {one.target} {held}")
-    return 1 if any(one.held is False for one in found) else 0
+    return report.tell(found)
 
 
 if __name__ == "__main__":

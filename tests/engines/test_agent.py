@@ -20,6 +20,19 @@ from trainshed.engines.remote.greeting import NotAdmitted
 from trainshed.engines.remote.messages import AgentDocument
 
 
+def document_of(directory: Path, account: str, lease: float) -> AgentDocument:
+    """An agent's on node a: of an attempt that is the first one. `account`: as which it calls the service."""
+    return AgentDocument(
+        credential=Credential(account, "", 0, "", "", "", ""),
+        job_uid=JobUid(1),
+        attempt=1,
+        node="a",
+        address="127.0.0.1",
+        directory=str(directory),
+        lease=lease,
+    )
+
+
 class _Refusing:
     """A service that knows the agent no more."""
 
@@ -30,15 +43,7 @@ class _Refusing:
 @pytest.mark.anyio
 async def test_an_agent_that_the_service_knows_no_more_ends_at_once(tmp_path: Path) -> None:
     """After a partition its replicas run elsewhere: it does not wait until its lease is over."""
-    document = AgentDocument(
-        credential=cast("Credential", None),
-        job_uid=JobUid(1),
-        attempt=1,
-        node="a",
-        address="127.0.0.1",
-        directory=str(tmp_path),
-        lease=600.0,
-    )
+    document = document_of(tmp_path, "", 600.0)
     ran = agent.Agent(
         document, LocalEngine(tmp_path / "own"), cast("Any", _Refusing()), "127.0.0.1"
     )
@@ -121,16 +126,8 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
             await service.answered.wait()
             await service.warned.wait()
 
-    document = AgentDocument(
-        credential=Credential("labs-1-1-0/a", "", 0, "", "", "", ""),
-        job_uid=JobUid(1),
-        attempt=1,
-        node="a",
-        address="127.0.0.1",
-        directory=str(tmp_path),
-        # Long enough for a slot to be made on a busy machine.
-        lease=5.0,
-    )
+    # Long enough for a slot to be made on a busy machine.
+    document = document_of(tmp_path, "labs-1-1-0/a", 5.0)
     ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service), "127.0.0.1")
     async with asyncio.timeout(30):
         await ran.run()
@@ -223,15 +220,7 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
             ended.append("allocate")
             return ()
 
-    document = AgentDocument(
-        credential=Credential("hold/a/1", "", 0, "", "", "", ""),
-        job_uid=JobUid(1),
-        attempt=1,
-        node="a",
-        address="127.0.0.1",
-        directory=str(tmp_path),
-        lease=600.0,
-    )
+    document = document_of(tmp_path, "hold/a/1", 600.0)
     ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", Dialer()), "127.0.0.1")
     running = asyncio.create_task(ran.run())
     try:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, running
+from tests.e2e.running import Service, running
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.whole import configure, service_on
-from tests.slurm.test_same_job import CUSTOM_JOB, ML_JOB, SUMS, Seen, seen
+from tests.slurm.test_same_job import FILES, SUMS, Seen, seen
 
 pytestmark = pytest.mark.kubernetes
 
@@ -52,14 +52,7 @@ def services(
     kubernetes_lab.clear()
 
 
-@pytest.mark.parametrize(
-    ("path", "job", "result"),
-    [
-        (CUSTOM_JOBS, CUSTOM_JOB, "same/model/sum.txt"),
-        (f"/v1/projects/{PROJECT}/jobs", ML_JOB, "same-ml/sum.txt"),
-    ],
-    ids=["aiplatform", "ml"],
-)
+@FILES
 def test_the_same_file_is_the_same_job(
     services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
 ) -> None:

@@ -212,7 +212,7 @@ def same(services: tuple[Service, Service], file: Path, job: Any, path: str, res
     return there
 
 
-@pytest.mark.parametrize(
+FILES = pytest.mark.parametrize(
     ("path", "job", "result"),
     [
         (CUSTOM_JOBS, CUSTOM_JOB, "same/model/sum.txt"),
@@ -220,6 +220,10 @@ def same(services: tuple[Service, Service], file: Path, job: Any, path: str, res
     ],
     ids=["aiplatform", "ml"],
 )
+"""Of both APIs: where the job is sent to, the job, and what it leaves in a bucket."""
+
+
+@FILES
 def test_the_same_file_is_the_same_job(
     services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
 ) -> None:

@@ -3,6 +3,7 @@ service, which the agent dials (docs/adr/0061).
 
 Programs and their lines outlive the connection. What the service was told it is told again on the next one. A
 service that is silent for a whole lease may have given the replicas to other nodes: then they are ended.
+Over 600 lines, because all orders share the engine, the lease, and what the service was not told yet.
 """
 
 import asyncio

@@ -74,6 +74,8 @@ class Tuning:
     exploit_every: int = 2
     #: Each so-many-th of these looks far away instead, once the study has come to an optimum (`elsewhere`).
     away_every: int = 2
+    #: Each so-many-th that exploits looks farthest if it looks away, whatever there is to be followed up.
+    farthest_every: int = 4
     exploit_coefficient: float = 0.0
     #: In place of `exploit_coefficient` with pending trials.
     exploit_beside: float = 0.3
@@ -203,7 +205,8 @@ class _Study:
         """Around what was a surprise far from the best; else where nothing was tried for the longest way, as
         each fourth time in any case."""
         space, aim = self._space, self._beliefs[0]
-        looks_farthest = number // self._tuning.exploit_every % 4 == 0
+        exploiting = number // self._tuning.exploit_every
+        looks_farthest = exploiting % self._tuning.farthest_every == 0
         centre = None if looks_farthest else elsewhere.surprise(aim)
         if centre is None:
             best = aim.data.points[int(aim.data.labels.argmax())]
