@@ -1,6 +1,7 @@
 #!/bin/sh
 # What `./dev test-kubernetes` runs: the Kubernetes engine on a real cluster of this machine's own (tests/kubernetes/lab.py).
-# Installs the Debian packages that it needs if it may, and builds the cluster's binaries once, into the user's cache.
+# With --demo it is the demo on such a cluster (tests/kubernetes/demo.py). Installs the Debian packages that it needs if it
+# may, and builds the cluster's binaries once, into the user's cache.
 set -eu
 cd "$(dirname "$0")/../.."
 cache=${TRAINSHED_TEST_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/trainshed-tests/kubernetes-1.20.2}
@@ -20,4 +21,9 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
         sh tests/kubernetes/build_binaries.sh "$cache"
     fi
 fi
-TRAINSHED_TEST_KUBERNETES=$cache exec .venv/bin/python -m pytest -m kubernetes -rs tests/kubernetes "$@"
+export TRAINSHED_TEST_KUBERNETES="$cache"
+if [ "${1:-}" = --demo ]; then
+    shift
+    exec .venv/bin/python -m tests.kubernetes.demo "$@"
+fi
+exec .venv/bin/python -m pytest -m kubernetes -rs tests/kubernetes "$@"

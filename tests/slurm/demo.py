@@ -14,11 +14,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 from tests.slurm.lab import SlurmLab, why_not
+from tests.slurm.nodes import Machines
 
 
 @contextlib.contextmanager
-def power_switch(lab: SlurmLab) -> Generator[Path]:
-    """A command that switches off the node of the lab that it is given, and returns when it is off."""
+def power_switch(lab: Machines) -> Generator[Path]:
+    """A command that switches off the machine of the lab that it is given, and returns when it is off."""
     asked, answered = lab.directory / "switch-off", lab.directory / "switched-off"
     for pipe in (asked, answered):
         os.mkfifo(pipe)

@@ -1,7 +1,7 @@
 """`trainshed demo`: a distributed training job from the package to the accuracy, through the public API.
 
-With --drill the primary is killed between two checkpoints, and what comes of it is shown; with --engine slurm
-its node is lost.
+With --drill the primary is killed between two checkpoints, and what comes of it is shown; with --engine, on a
+cluster, its node is lost.
 """
 
 import re
@@ -26,7 +26,7 @@ from trainshed.cli.connection import (
     local,
     takes_address,
 )
-from trainshed.cli.demo.node_loss import NodeLoss, Site
+from trainshed.cli.demo.node_loss import KUBERNETES, SLURM, NodeLoss, Site
 from trainshed.cli.demo.requests import (
     DemoPlaces,
     accuracy,
@@ -128,8 +128,8 @@ class DemoDrill:
 )
 @click.option(
     "--engine",
-    type=click.Choice(["slurm"]),
-    help="On a Slurm cluster: lose the primary's node midway and resume elsewhere.",
+    type=click.Choice([SLURM, KUBERNETES]),
+    help="On a cluster: lose the primary's node midway and resume elsewhere.",
 )
 @click.option(
     "--config",
@@ -165,18 +165,18 @@ def command(
     A primary and its workers learn together to tell handwritten digits apart; an evaluator judges their
     checkpoints. If no service runs, one is started, and stopped again in the end.
 
-    With --engine slurm the replicas run on a cluster, and the node of the primary is lost midway: the
-    service's step there is killed, and the node left alone until the demo is over.
+    With --engine the replicas run on a cluster, and the node of the primary is lost midway: the service's
+    steps or Pods there are killed, and the node left alone until the demo is over.
     """
     if planted_bug and not drill:
         raise click.UsageError("The bug shows only when something happens: give --drill as well.")
     if drill and tuning:
         raise click.UsageError("A tuning job has no replicas to drill: give --drill or --tuning.")
     if engine is None and (config or power_off):
-        raise click.UsageError("--config and --power-off are for --engine slurm.")
+        raise click.UsageError("--config and --power-off are for --engine.")
     if engine and (drill or tuning):
         raise click.UsageError("Give --engine, --drill or --tuning: each is a demo of its own.")
-    site = Site.read(config) if engine else None
+    site = Site.read(engine, config) if engine else None
     if site and site.data and data is None:
         data = site.data
     plan = DemoDrill(planted_bug=planted_bug) if drill else None

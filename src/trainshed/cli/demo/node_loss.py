@@ -1,9 +1,7 @@
-"""The demo on a Slurm cluster: a node is lost in the middle of training, and what ran there goes on
-elsewhere.
+"""The demo on a cluster: a node is lost in the middle of training, and what ran there goes on elsewhere.
 
 The node itself is not harmed unless its power is really switched off: what stands for its loss is that the
-step of the service's agent there gets SIGKILL, with all programs, and that the service gives the node nothing
-more.
+service's agents there are killed with all programs, and that the service gives the node nothing more.
 """
 
 import os
@@ -15,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import click
 
@@ -26,30 +24,79 @@ from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.text.moments import duration
 from trainshed.core.units import Nanos
 
+SLURM: Final = "slurm"
+KUBERNETES: Final = "kubernetes"
 _PRIMARY: Final = "workerpool0-0"
 _DONE: Final = 12
 """Epochs before the loss; the program saves a checkpoint every five."""
 _RESUMED: Final = re.compile(r"resuming from the checkpoint after epoch (\d+)")
 _REASON: Final = "lost, as far as trainshed demo goes"
+_NAMES: Final = r'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{"\n"}{end}'
 _SECONDS: Final = 60
 """That a command may take."""
 
 
+class Cluster(Protocol):
+    """Where agents of a job can be killed."""
+
+    def kill_agents(self, node: str, uid: str) -> None:
+        """Of the job with that number, on that node, with all of its programs there. Raises
+        click.ClickException."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """A Slurm cluster, as its commands are run for it."""
+class SlurmCluster:
+    """One that Slurm's commands lead to."""
 
     #: Directory of Slurm's commands; "" = on the PATH.
     commands: str = ""
     #: File of Slurm's configuration; "" = where the commands look for it.
     conf: str = ""
 
-    def run(self, *command: str) -> str:
-        """What one of Slurm's commands prints. Raises click.ClickException."""
-        found = shutil.which(command[0], path=self.commands or None)
-        if found is None:
-            raise click.ClickException(f"There is no command {command[0]} to lose a node with.")
-        return _run([found, *command[1:]], {"SLURM_CONF": self.conf} if self.conf else {})
+    def kill_agents(self, node: str, uid: str) -> None:
+        """Their steps get SIGKILL."""
+        for step in self._steps(node, uid):
+            self._told("scancel", "--signal=KILL", step)
+
+    def _steps(self, node: str, uid: str) -> list[str]:
+        found: list[str] = []
+        for line in self._told("squeue", "-h", "-s", "-w", node, "-o", "%i %j").splitlines():
+            step, _, name = line.strip().partition(" ")
+            words = name.split("-")
+            if words[0] == "trainshed" and uid in words:
+                found.append(step)
+        if not found:
+            raise click.ClickException(f"squeue shows no step of the job on {node}.")
+        return found
+
+    def _told(self, *command: str) -> str:
+        variables = {"SLURM_CONF": self.conf} if self.conf else {}
+        return _run([_command(command[0], self.commands), *command[1:]], variables)
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesCluster:
+    """One that kubectl leads to."""
+
+    #: File of how it is reached; "" = where kubectl looks for it.
+    kubeconfig: str = ""
+    #: One of its contexts; "" = its current one.
+    context: str = ""
+
+    def kill_agents(self, node: str, uid: str) -> None:
+        """Their Pods are deleted, with a second of grace."""
+        kubectl = [_command("kubectl")]
+        for option, value in (("--kubeconfig", self.kubeconfig), ("--context", self.context)):
+            kubectl += [option, value] if value else []
+        mine = ["--all-namespaces", "-l", f"trainshed/job={uid}", "--field-selector"]
+        pods = _run([*kubectl, "get", "pods", *mine, f"spec.nodeName={node}", "-o", _NAMES])
+        if not pods.split():
+            raise click.ClickException(f"kubectl shows no Pod of the job on {node}.")
+        for line in pods.splitlines():
+            namespace, _, name = line.partition("/")
+            ending = ["--grace-period=1", "--wait=false"]
+            _run([*kubectl, "delete", "pod", "-n", namespace, name, *ending])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +106,33 @@ class Site:
     config: Path | None = None
     #: Where its data lies; None = nothing is said of it.
     data: Path | None = None
+    #: One of those that a node can be lost on.
+    engine: str = SLURM
     #: The only cluster, or what several have in common.
-    common: Cluster = Cluster()
+    common: Cluster = SlurmCluster()
     #: Several clusters by their names; {} = there is only one.
     clusters: Mapping[str, Cluster] = field(default_factory=dict[str, Cluster])
 
     @staticmethod
-    def read(config: Path | None) -> "Site":
+    def read(engine: str, config: Path | None) -> "Site":
         """The service itself says what is wrong with it. Raises click.ClickException: it cannot be read."""
         if config is None:
-            return Site()
+            return Site(engine=engine, common=_cluster(engine, {}))
         try:
             document: dict[str, Any] = tomllib.loads(config.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{config} cannot be read: {error}") from None
-        slurm = _table(_table(document, "engines"), "slurm")
-        several = _table(slurm, "clusters")
-        clusters = {name: _cluster({**slurm, **_table(several, name)}) for name in several}
+        own = _table(_table(document, "engines"), engine)
+        several = _table(own, "clusters")
+        clusters = {name: _cluster(engine, {**own, **_table(several, name)}) for name in several}
         data = document.get("data")
-        return Site(config, Path(str(data)) if data else None, _cluster(slurm), clusters)
+        place = Path(str(data)) if data else None
+        return Site(config, place, engine, _cluster(engine, own), clusters)
 
     def arguments(self) -> tuple[str, ...]:
         """Of `trainshed up`."""
         config = ("--config", str(self.config)) if self.config else ()
-        return ("--engine", "slurm", *config)
+        return ("--engine", self.engine, *config)
 
     def locate(self, node: str) -> tuple[Cluster, str]:
         """The cluster of a node, and the node's name there. `node`: its name in the service, with several
@@ -91,8 +141,13 @@ class Site:
         return (self.clusters[name], own) if name in self.clusters else (self.common, node)
 
 
-def _cluster(settings: Mapping[str, Any]) -> Cluster:
-    return Cluster(str(settings.get("commands", "")), str(settings.get("conf", "")))
+def _cluster(engine: str, settings: Mapping[str, Any]) -> Cluster:
+    def said(name: str) -> str:
+        return str(settings.get(name, ""))
+
+    if engine == KUBERNETES:
+        return KubernetesCluster(said("kubeconfig"), said("context"))
+    return SlurmCluster(said("commands"), said("conf"))
 
 
 def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -104,7 +159,7 @@ def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
 @dataclass(slots=True)
 class NodeLoss:
     """The loss of the primary's node, once it has done 12 epochs. `power_off`: a command that switches off
-    the node whose name in Slurm it is given; "" = the node's agent is killed."""
+    the node whose name in the cluster it is given; "" = the node's agents are killed."""
 
     site: Site
     power_off: str
@@ -171,8 +226,7 @@ class NodeLoss:
         if self.power_off:
             _run([*shlex.split(self.power_off), node])
             return
-        for step in _steps(cluster, node, job.uid):
-            cluster.run("scancel", "--signal=KILL", step)
+        cluster.kill_agents(node, job.uid)
         # It would be tried again where it was: nothing is wrong with the node itself.
         self.client.post(f"/trainshed/v1/nodes/{self.node}:drain", {"reason": _REASON})
 
@@ -185,16 +239,11 @@ class NodeLoss:
             self.elsewhere = next(each.node for each in view.replicas if each.id == _PRIMARY)
 
 
-def _steps(cluster: Cluster, node: str, uid: str) -> list[str]:
-    """Of the agents that the job has on a node of the cluster."""
-    found: list[str] = []
-    for line in cluster.run("squeue", "-h", "-s", "-w", node, "-o", "%i %j").splitlines():
-        step, _, name = line.strip().partition(" ")
-        words = name.split("-")
-        if words[0] == "trainshed" and uid in words:
-            found.append(step)
-    if not found:
-        raise click.ClickException(f"squeue shows no step of the job on {node}.")
+def _command(name: str, directory: str = "") -> str:
+    """Where it lies. `directory`: in that one; "" = on the PATH. Raises click.ClickException."""
+    found = shutil.which(name, path=directory or None)
+    if found is None:
+        raise click.ClickException(f"There is no command {name} to lose a node with.")
     return found
 
 
