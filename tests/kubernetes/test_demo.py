@@ -17,7 +17,8 @@ def demonstrate(lab: KubernetesLab, directory: Path, *arguments: str) -> tuple[s
     """Which node was lost, and where the primary went on."""
     config = write_config(lab, directory / "service")
     words = ["demo", "--engine", "kubernetes", "--config", str(config), *arguments]
-    return went_on(told(command(*words), environment(directory / "service" / "data")))
+    said = told(command(*words), environment(directory / "service" / "data"))
+    return went_on(said, asked=not arguments)
 
 
 def test_on_a_cluster_whose_nodes_nobody_may_harm(

@@ -57,13 +57,13 @@ def test_the_steps_of_the_jobs_agents_are_killed(tmp_path: Path) -> None:
     make_command(tmp_path, "squeue", f'echo "$SLURM_CONF" "$@" >>{heard}; {steps}')
     cluster = SlurmCluster(str(tmp_path), "/etc/slurm-east/slurm.conf")
     with pytest.raises(click.ClickException, match="There is no command scancel"):
-        cluster.kill_agents("node1", "12")
+        cluster.end_agents("node1", "12")
     make_command(tmp_path, "scancel", f'echo "$@" >>{heard}')
-    cluster.kill_agents("node1", "12")
+    cluster.end_agents("node1", "12")
     asked = "/etc/slurm-east/slurm.conf -h -s -w node1 -o %i %j"
     assert heard.read_text().splitlines() == [asked, asked, "--signal=KILL 7.0"]
     with pytest.raises(click.ClickException, match="squeue shows no step of the job on node1"):
-        cluster.kill_agents("node1", "99")
+        cluster.end_agents("node1", "99")
 
 
 def test_the_pods_of_the_job_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_the_pods_of_the_job_are_deleted(tmp_path: Path, monkeypatch: pytest.Mon
     said += 'case "$*" in *"job=12 "*) printf "a/one\\nb/two\\n" ;; esac'
     make_command(tmp_path, "kubectl", said)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    cluster.kill_agents("node1", "12")
+    cluster.end_agents("node1", "12")
     listed, *deleted = heard.read_text().splitlines()
     way = "--kubeconfig /etc/kube --context lab"
     assert listed.startswith(f"{way} get pods --all-namespaces -l trainshed/job=12 ")
@@ -84,4 +84,4 @@ def test_the_pods_of_the_job_are_deleted(tmp_path: Path, monkeypatch: pytest.Mon
         for where, name in (("a", "one"), ("b", "two"))
     ]
     with pytest.raises(click.ClickException, match="kubectl shows no Pod of the job on node1"):
-        cluster.kill_agents("node1", "99")
+        cluster.end_agents("node1", "99")

@@ -1,7 +1,7 @@
 """The demo on a cluster: a node is lost in the middle of training, and what ran there goes on elsewhere.
 
 The node itself is not harmed unless its power is really switched off: what stands for its loss is that the
-service's agents there are killed with all programs, and that the service gives the node nothing more.
+service's agents there are ended with all programs, and that the service gives the node nothing more.
 """
 
 import os
@@ -29,17 +29,20 @@ KUBERNETES: Final = "kubernetes"
 _PRIMARY: Final = "workerpool0-0"
 _DONE: Final = 12
 """Epochs before the loss; the program saves a checkpoint every five."""
-_RESUMED: Final = re.compile(r"resuming from the checkpoint after epoch (\d+)")
+_EPOCH: Final = re.compile(r"epoch (\d{1,9})/")
+_RESUMED: Final = re.compile(r"resuming from the checkpoint after epoch (\d{1,9})")
 _REASON: Final = "lost, as far as trainshed demo goes"
+_GONE: Final = ("replica_lost", "replica_exited")
+"""On the timeline, of a replica that has ended; one that was asked to end may have told so itself."""
 _NAMES: Final = r'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{"\n"}{end}'
 _SECONDS: Final = 60
 """That a command may take."""
 
 
 class Cluster(Protocol):
-    """Where agents of a job can be killed."""
+    """Where agents of a job can be ended."""
 
-    def kill_agents(self, node: str, uid: str) -> None:
+    def end_agents(self, node: str, uid: str) -> None:
         """Of the job with that number, on that node, with all of its programs there. Raises
         click.ClickException."""
         ...
@@ -54,7 +57,7 @@ class SlurmCluster:
     #: File of Slurm's configuration; "" = where the commands look for it.
     conf: str = ""
 
-    def kill_agents(self, node: str, uid: str) -> None:
+    def end_agents(self, node: str, uid: str) -> None:
         """Their steps get SIGKILL."""
         for step in self._steps(node, uid):
             self._told("scancel", "--signal=KILL", step)
@@ -84,8 +87,8 @@ class KubernetesCluster:
     #: One of its contexts; "" = its current one.
     context: str = ""
 
-    def kill_agents(self, node: str, uid: str) -> None:
-        """Their Pods are deleted, with a second of grace."""
+    def end_agents(self, node: str, uid: str) -> None:
+        """Their Pods are deleted. Kubernetes ends nothing without a SIGTERM: programs have a second."""
         kubectl = [_command("kubectl")]
         for option, value in (("--kubeconfig", self.kubeconfig), ("--context", self.context)):
             kubectl += [option, value] if value else []
@@ -159,7 +162,7 @@ def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
 @dataclass(slots=True)
 class NodeLoss:
     """The loss of the primary's node, once it has done 12 epochs. `power_off`: a command that switches off
-    the node whose name in the cluster it is given; "" = the node's agents are killed."""
+    the node whose name in the cluster it is given; "" = the node's agents are ended."""
 
     site: Site
     power_off: str
@@ -171,6 +174,8 @@ class NodeLoss:
     again_at: Nanos = 0
     #: Where it was started again.
     elsewhere: str = ""
+    #: How many epochs it had done by then.
+    done: int = 0
     #: The epoch after which it went on; None = from the beginning.
     resumed: int | None = field(default=None)
 
@@ -180,10 +185,7 @@ class NodeLoss:
             yield update
             match update:
                 case LogLine(replica=replica, message=message) if replica == _PRIMARY:
-                    if not self.node and message.startswith(f"epoch {_DONE}/"):
-                        self._lose(job)
-                    elif self.node and (found := _RESUMED.search(message)):
-                        self.resumed = int(found[1])
+                    self._hear(job, message)
                 case TimelineView() if self.node:
                     self._note(job, update)
                 case _:
@@ -205,17 +207,31 @@ class NodeLoss:
             return False
         where = f"on {self.elsewhere}" if self.elsewhere != self.node else "on the same node"
         click.echo(
-            f"Node      {self.node} was lost after epoch {_DONE}; {_PRIMARY} ran {where} "
+            f"Node      {self.node} was lost after epoch {self.done}; {_PRIMARY} ran {where} "
             f"{duration(self.again_at - self.lost_at)} after the service knew"
         )
         if self.resumed is None:
             click.echo("It should have gone on from its checkpoint, and began anew.", err=True)
             return False
-        click.echo(
-            f"Resumed   from the checkpoint after epoch {self.resumed}: "
-            f"{_DONE - self.resumed} epochs were trained twice"
-        )
+        click.echo(f"Resumed   from the checkpoint after epoch {self.resumed}: {self._twice()}")
         return True
+
+    def _twice(self) -> str:
+        """What the loss cost."""
+        epochs = self.done - (self.resumed or 0)
+        if epochs <= 0:
+            return "no epoch was trained twice"
+        return f"{epochs} epoch{'s were' if epochs > 1 else ' was'} trained twice"
+
+    def _hear(self, job: JobView, message: str) -> None:
+        """A line of the primary."""
+        if self.node and (found := _RESUMED.search(message)):
+            self.resumed = int(found[1])
+        elif self.resumed is None and (found := _EPOCH.match(message)):
+            # It trains on until the loss has reached it.
+            self.done = int(found[1])
+            if not self.node and self.done >= _DONE:
+                self._lose(job)
 
     def _lose(self, job: JobView) -> None:
         view = JobView.parse(self.client.get(job_path(job.uid)))
@@ -226,12 +242,12 @@ class NodeLoss:
         if self.power_off:
             _run([*shlex.split(self.power_off), node])
             return
-        cluster.kill_agents(node, job.uid)
+        cluster.end_agents(node, job.uid)
         # It would be tried again where it was: nothing is wrong with the node itself.
         self.client.post(f"/trainshed/v1/nodes/{self.node}:drain", {"reason": _REASON})
 
     def _note(self, job: JobView, entry: TimelineView) -> None:
-        if entry.kind == "replica_lost" and not self.lost_at and _PRIMARY in entry.message:
+        if entry.kind in _GONE and not self.lost_at and _PRIMARY in entry.message:
             self.lost_at = entry.at
         elif entry.kind == "replica_started" and self.lost_at and _PRIMARY in entry.message:
             self.again_at = entry.at
