@@ -103,10 +103,15 @@ NEVER_SLOWER = 0.97
 
 
 def _against(
-    name: str, about: str, target: float = NEVER_SLOWER, mib: int = 8, **more: float
+    name: str,
+    about: str,
+    target: float = NEVER_SLOWER,
+    mib: int = 8,
+    count: int = 8,
+    **more: float,
 ) -> Case:
     """4 workers and 4 reducers at 200 Mbit/s, but for what is said."""
-    task = _whole(mib, target, count=6)
+    task = _whole(mib, target, count=count)
     rates = {"rate": 200.0, **more}
     return Case(name, 4, 4, tasks=(task,), seconds=60, about=about, **rates)
 
@@ -118,7 +123,7 @@ ADVERSE = (
     _against("ratio", "reducers have a quarter of the bandwidth that is declared", reducer_rate=50,
              told_reducer=200),
     _against("unshaped", "one machine, links as fast as it is", mib=32, rate=0,
-             told=10_000, told_reducer=10_000),
+             count=40, told=10_000, told_reducer=10_000),
     _against("slow-worker", "one worker's link has a quarter of the bandwidth", slowest=50, mib=4),
     _against("delay", "5 ms of delay on each link", 1.40, delay=5, mib=16),
     _against("loss", "1 % of all segments are lost on each link", 1.2, loss=0.01, rate=100, mib=4),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.reduction.cases import Task
-from bench.reduction.network import Host
+from bench.reduction.network import Host, Traffic
 from bench.reduction.processes import Answer, Doing, Processes, SideFailed
 from trainshed.reduction.trainshed_reduction.variables import SMALLEST_BYTES
 
@@ -88,9 +88,13 @@ class Series:
             ]
         return seconds
 
-    def run(self, warm_up: int = 1) -> Sample:
-        for _ in range(warm_up):
+    def warm_up(self, count: int) -> None:
+        for _ in range(count):
             self.operation(counts=False)
+
+    def run(self, warm_up: int = 1) -> Sample:
+        """All of them, with nothing else on these hosts."""
+        self.warm_up(warm_up)
         before = [host.traffic() for host in self._hosts]
         reducers = self._processes.reducer_seconds()
         for _ in range(self._task.count):
@@ -99,6 +103,11 @@ class Series:
         traffic = [
             host.traffic().since(then) for host, then in zip(self._hosts, before, strict=True)
         ]
+        return self.sample(traffic, reducers)
+
+    def sample(self, traffic: Sequence[Traffic] = (), reducers: float = 0.0) -> Sample:
+        """Of what has counted so far. `traffic`: of the workers meanwhile, `reducers`: processor seconds;
+        none where other sides had a part in them."""
         each = len(self._hosts) * self._task.count
         first = [checks[0] for checks in self.checks]
         return Sample(

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,35 @@ class Bench:
             for number in range(rounds):
                 # The other way round every other time: whatever drifts hits all.
                 order = sides if number % 2 == 0 else tuple(reversed(sides))
-                found.append({side.name: self._side(case, network, side, number) for side in order})
+                if case.about:
+                    found.append(self._in_turn(case, network, order, number))
+                else:
+                    found.append(
+                        {side.name: self._side(case, network, side, number) for side in order}
+                    )
         about = {"machine": report.machine(), "began": began, "load": load, **self.facts}
         if case.about:
             about["said"] = dict(self.said)
         return Results(case.name, about, found)
+
+    def _in_turn(self, case: Case, network: Network, sides: Sequence[Side], number: int) -> Round:
+        """All sides are there, and do an operation each in turn: what this machine's load does to one it does
+        to the next as well. Not for what is to be told of traffic."""
+        (task,) = case.tasks
+        with ExitStack() as stack:
+            series: dict[str, Series] = {}
+            for side in sides:
+                processes = stack.enter_context(self.processes(case, network, side))
+                self.facts[side.name] = processes.ask(do="join", by=side.by)[0]
+                first = APART * number
+                one = Series(processes, network.workers, task, first, exact=False)
+                one.warm_up(case.warm_up if side.reduces else 1)
+                self.said[side.name] = processes.said()
+                series[side.name] = one
+            for _ in range(task.count):
+                for one in series.values():
+                    one.operation()
+            return {name: {task.key: one.sample()} for name, one in series.items()}
 
     def _side(self, case: Case, network: Network, side: Side, number: int) -> dict[str, Sample]:
         before = [host.traffic() for host in network.reducers]
@@ -111,18 +136,14 @@ class Bench:
             self.facts[side.name] = facts[0]
             samples: dict[str, Sample] = {}
             for task in case.tasks:
-                series = Series(
-                    processes, network.workers, task, APART * number, exact=not case.about
-                )
-                samples[task.key] = series.run(case.warm_up if side.reduces else 1)
+                series = Series(processes, network.workers, task, APART * number)
+                samples[task.key] = series.run(case.warm_up)
             got = sum(
                 host.traffic().since(then).received
                 for host, then in zip(network.reducers, before, strict=True)
             )
-            if side.reduces and not case.about:
+            if side.reduces:
                 self._check_that_they_worked(case, side, got, facts[0])
-            if case.about:
-                self.said[side.name] = processes.said()
         return samples
 
     def _check_that_they_worked(

@@ -10,7 +10,7 @@ from trainshed.reduction.trainshed_reduction import variables
 from trainshed.reduction.trainshed_reduction.variables import NATIVE
 
 PORT = 2222
-RENDEZVOUS = 2223
+"""Of the first side's reducers, and of where its workers meet; every other side has a pair of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Surroundings:
             "LOCAL_RANK": "0",
             "WORLD_SIZE": str(len(self.workers)),
             "MASTER_ADDR": self.workers[0].address,
-            "MASTER_PORT": str(RENDEZVOUS),
+            "MASTER_PORT": str(_port(side) + 1),
             "GLOO_SOCKET_IFNAME": self.workers[rank].device,
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
         if side.reduces:
-            places = ",".join(f"{host.address}:{PORT}" for host in self.reducers)
+            places = ",".join(f"{host.address}:{_port(side)}" for host in self.reducers)
             own |= self._shared(side) | {variables.REDUCERS: places, variables.MODE: self.mode}
             if self.rate:
                 own[variables.WORKER_GBPS] = f"{self.rate / 1000:g}"
@@ -68,7 +68,7 @@ class Surroundings:
     def of_reducer(self, side: Side, index: int) -> dict[str, str]:
         host = self.reducers[index]
         return self._shared(side) | {
-            variables.LISTEN: f"{host.address}:{PORT}",
+            variables.LISTEN: f"{host.address}:{_port(side)}",
             # A machine of its own for each would have more; here they share the processors of one.
             variables.PROCESSES: "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -77,6 +77,10 @@ class Surroundings:
     def _shared(self, side: Side) -> dict[str, str]:
         native = {} if side.compiled else {NATIVE: "off"}
         return {"PYTHONPATH": str(self.package), variables.TOKEN: self.token, **native}
+
+
+def _port(side: Side) -> int:
+    return PORT + 2 * SIDES.index(side)
 
 
 def new_token() -> str:

@@ -75,7 +75,7 @@ Reducers = Callable[..., ScriptedReducer]
 
 
 def attach(transfer: Transfer, lane: int, reducer: ScriptedReducer, position: int = 0) -> None:
-    transfer.attach(lane, reducer.worker.fileno(), position, position)
+    transfer.attach(lane, reducer.worker, position, position)
 
 
 def of(events: list[object], kind: type) -> list[object]:
@@ -235,7 +235,7 @@ def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reduc
     run_until(transfer, [old], lambda _: old.arrived)
     old.own.send(result(0, 0, bytes(1000))[:500])
     settle(transfer, [old])
-    transfer.attach(0, new.worker.fileno(), 3, 5)
+    transfer.attach(0, new.worker, 3, 5)
     assert transfer.acknowledged == [3]
     transfer.push(0, final(0, 3, b"done" * 250))
     transfer.push(0, final(0, 4, b"gone" * 250))
@@ -271,7 +271,7 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     reducer.own.send(result(0, 0, b"sums" * 250) + result(0, 1, b"sums" * 250)[:-1])
     reducer.own.close()
     events = run_until(transfer, [], lambda events: of(events, Lost))
-    assert events == [Result(1, 0), Lost(1, "the connection was closed by the reducer")]
+    assert events == [Result(1, 0), Lost(1, "the connection was closed by the other side")]
     assert data == [b"sums" * 250, b"mine" * 250, b"mine" * 250]
     # What is pushed until there is a connection again is forgotten.
     transfer.push(1, chunk(0, 3, bytearray(1000)))
@@ -306,7 +306,7 @@ def test_a_result_that_comes_in_parts_is_taken_whole(make: Make, reducers: Reduc
     reducer.own.sendall(second[:50_000])
     reducer.own.close()
     begun = time.monotonic()
-    assert run_until(transfer, [], len) == [Lost(0, "the connection was closed by the reducer")]
+    assert run_until(transfer, [], len) == [Lost(0, "the connection was closed by the other side")]
     assert time.monotonic() - begun < PATIENCE / 2
     assert data[1] == b"mine" * 20_000
 
@@ -546,6 +546,6 @@ def test_a_socket_that_cannot_be_waited_for_is_refused(make: Make) -> None:
     with socket.socket() as closed:
         number = closed.fileno()
     with pytest.raises(OSError):
-        transfer.attach(0, number, 0, 0)
+        transfer.attach(0, closed, 0, 0)
     transfer.push(0, Frame(header(Kind.DATA, 0, 0, 4), memoryview(bytes(4)), None, 0))
     assert transfer.run(0) == []

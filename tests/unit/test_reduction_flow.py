@@ -3,8 +3,8 @@
 import pytest
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.communicator import describe
-from trainshed_reduction.client.running_group import flow_for
+from trainshed_reduction.client.flow import flow_for
+from trainshed_reduction.client.formation import describe
 from trainshed_reduction.settings import Settings
 
 _SETTINGS = Settings((("r", 1),), b"token")

@@ -1,7 +1,6 @@
 """What messages call the reducers that a worker is connected to."""
 
-from trainshed_reduction.client.connection_attempts import Target
-from trainshed_reduction.client.lanes import Lane
+from trainshed_reduction.client.lanes import Lane, Target
 
 
 def test_a_worker_s_own_reducer_is_called_so() -> None:

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.connection_attempts import Target
-from trainshed_reduction.client.lanes import Lane
+from trainshed_reduction.client.lanes import Lane, Target
 from trainshed_reduction.client.ledger import Ledger
 from trainshed_reduction.client.losses import Losses
 from trainshed_reduction.client.operations import OperationQueue

@@ -49,7 +49,12 @@ def kernels() -> Kernels:
     """The C library's where there is one."""
     from trainshed_reduction.native import library
 
-    return library.kernels() or NumpyKernels()
+    found = library.load()
+    if found is None:
+        return NumpyKernels()
+    from trainshed_reduction.native.sums import NativeKernels
+
+    return NativeKernels(found)
 
 
 _FULL = {

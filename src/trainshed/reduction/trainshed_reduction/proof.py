@@ -177,6 +177,21 @@ def connect(
         raise
 
 
+def keep_alive(connection: socket.socket, seconds: float) -> None:
+    """Have the system notice a host that has vanished without a word, or that takes nothing for so long.
+    Raises OSError."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", int(1000 * seconds)),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:
     """The worker's side of the handshake. `deadline`: on the monotonic clock. Raises as `connect` does."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)

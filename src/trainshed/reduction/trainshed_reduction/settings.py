@@ -1,35 +1,10 @@
 """Settings of a worker or a reducer, from its environment."""
 
 import os
-from typing import Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from trainshed_reduction import variables
-from trainshed_reduction.variables import (
-    ABSENT_LIMIT,
-    ATTEMPT,
-    CA,
-    CA_FILE,
-    CERT,
-    CERT_FILE,
-    CHUNK,
-    CREDIT,
-    KEY,
-    KEY_FILE,
-    LOST_AFTER,
-    LOST_FILE,
-    MODE,
-    NODE_FIRST,
-    REDUCER_GBPS,
-    REDUCERS,
-    REPORT_FILE,
-    SMALLEST,
-    SMALLEST_BYTES,
-    START_LIMIT,
-    TOKEN,
-    TOKEN_FILE,
-    WAIT_LIMIT,
-    WORKER_GBPS,
-)
+from trainshed_reduction.variables import NODE_FIRST, REDUCERS, SMALLEST_BYTES, TOKEN, TOKEN_FILE
 
 
 class Unusable(ValueError):
@@ -83,58 +58,51 @@ class Settings(NamedTuple):
         return bool(self.ca_file or self.ca)
 
 
+_VARIABLES = {
+    "attempt": variables.ATTEMPT,
+    "worker_gbps": variables.WORKER_GBPS,
+    "reducer_gbps": variables.REDUCER_GBPS,
+    "mode": variables.MODE,
+    "smallest": variables.SMALLEST,
+    "chunk": variables.CHUNK,
+    "credit": variables.CREDIT,
+    "start_limit": variables.START_LIMIT,
+    "wait_limit": variables.WAIT_LIMIT,
+    "lost_after": variables.LOST_AFTER,
+    "absent_limit": variables.ABSENT_LIMIT,
+    "lost_file": variables.LOST_FILE,
+    "report_file": variables.REPORT_FILE,
+    "ca_file": variables.CA_FILE,
+    "ca": variables.CA,
+    "cert_file": variables.CERT_FILE,
+    "key_file": variables.KEY_FILE,
+    "cert": variables.CERT,
+    "key": variables.KEY,
+}
+"""Which variable says a field of `Settings` that has a default."""
+
+
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
     """None where there are no reducers, or where the mode is off. Raises Unusable, OSError (the token's
     file)."""
-    if not environ.get(REDUCERS) or environ.get(MODE) == "off":
+    if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
-    faults: "list[str]" = []
-
-    def text(name: str) -> str:
-        """What a variable says, "" where that cannot be meant."""
-        said = environ.get(name, "")
-        fault = variables.fault(name, said)
-        if fault:
-            faults.append(fault)
-        return "" if fault else said
-
-    def number(name: str, default: float) -> float:
-        return float(text(name) or default)
-
-    places = (variables.place(each) for each in text(REDUCERS).split(","))
-    reducers = tuple(place for place in places if place is not None)
-    mode = text(MODE) or "auto"
-    text(NODE_FIRST)
+    looked_at = (REDUCERS, NODE_FIRST, *_VARIABLES.values())
+    faults = [variables.fault(name, environ.get(name, "")) for name in looked_at]
     token = token_of(environ)
     if not token:
         faults.append("neither {} nor {} is set".format(TOKEN, TOKEN_FILE))
-    defaults = Settings((), b"")
-    settings = Settings(
-        reducers=reducers,
-        token=token,
-        attempt=int(number(ATTEMPT, 0)),
-        worker_gbps=number(WORKER_GBPS, 0),
-        reducer_gbps=number(REDUCER_GBPS, 0),
-        mode=mode,
-        smallest=int(number(SMALLEST, defaults.smallest)),
-        chunk=int(number(CHUNK, defaults.chunk)),
-        credit=int(number(CREDIT, 0)),
-        start_limit=number(START_LIMIT, defaults.start_limit),
-        wait_limit=number(WAIT_LIMIT, defaults.wait_limit),
-        lost_after=number(LOST_AFTER, defaults.lost_after),
-        absent_limit=number(ABSENT_LIMIT, defaults.absent_limit),
-        lost_file=environ.get(LOST_FILE, ""),
-        report_file=environ.get(REPORT_FILE, ""),
-        ca_file=environ.get(CA_FILE, ""),
-        ca=environ.get(CA, ""),
-        cert_file=environ.get(CERT_FILE, ""),
-        key_file=environ.get(KEY_FILE, ""),
-        cert=environ.get(CERT, ""),
-        key=environ.get(KEY, ""),
-    )
-    if faults:
-        raise Unusable("; ".join(faults))
-    return settings
+    if any(faults):
+        raise Unusable("; ".join(filter(None, faults)))
+    places = (variables.place(each) for each in environ[REDUCERS].split(","))
+    reducers = tuple(place for place in places if place is not None)
+    given: Dict[str, Any] = {}
+    for field, name in _VARIABLES.items():
+        said = environ.get(name)
+        if said:
+            default = Settings._field_defaults[field]
+            given[field] = said if isinstance(default, str) else type(default)(float(said))
+    return Settings(reducers, token, **given)
 
 
 def token_of(environ: "Mapping[str, str]") -> bytes:

@@ -4,15 +4,17 @@ allocated.
 A connection is one worker's to one reducer, a *lane*. It begins with a mutual proof that both know the job's
 token, then carries frames, each a header and its payload:
 
-    reducer → worker   CHALLENGE   reducer's nonce worker  → reducer  HELLO       worker's nonce and proof,
-    the group, its generation and epoch, rank, what was received reducer → worker   ACCEPT      reducer's
-    proof, limits, ports of the reducers beside it     | REFUSE and why reducer → worker   START       all
-    ranks are there: from which position the lane goes on, the group's generation worker  → reducer  DATA
-    a chunk of its own input worker  → reducer  FINAL       a chunk whose result it has already, sent again
-    after a reducer was lost reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA
-    for it (none for FINAL) reducer → worker   STATUS      what it waits for, at least once a second while it
-    does; to the rank that it waits for,
-                                   with the operation's ordinal: what the others have there
+    reducer → worker   CHALLENGE   reducer's nonce
+    worker  → reducer  HELLO       worker's nonce and proof, the group, its generation and epoch, rank, what
+                                   was received
+    reducer → worker   ACCEPT      reducer's proof, limits, ports of the reducers beside it; or REFUSE and why
+    reducer → worker   START       all ranks are there: from which position the lane goes on, the group's
+                                   generation
+    worker  → reducer  DATA        a chunk of its own input
+    worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
+    reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it
+    reducer → worker   STATUS      what it waits for, at least once a second while it does; to the rank that
+                                   it waits for, with the operation's ordinal: what the others have there
     either             ERROR       the group cannot go on; the text says which rank did what
     worker  → reducer  BYE         the worker leaves in good order
 
@@ -91,9 +93,8 @@ class Reduction(enum.IntEnum):
     AVERAGE = 1
 
 
-HEADER = struct.Struct("<4sBBBBHHIQQIIQQ")
-"""magic, kind, dtype, reduction, 0, rank, 0, chunk, operation, total, chunk elements, payload bytes,
-acknowledged, ordinal."""
+HEADER = struct.Struct("<4sBBBxH2xIQQIIQQ")
+"""The magic and the fields of `Header`, in their order."""
 _MAGIC = b"TSR2"
 _CHUNKS = frozenset((Kind.DATA, Kind.FINAL, Kind.RESULT))
 LIMITS = {
@@ -137,52 +138,24 @@ class Header(NamedTuple):
 
 
 def pack(header: Header) -> bytes:
-    return HEADER.pack(
-        _MAGIC,
-        header.kind,
-        header.dtype,
-        header.reduction,
-        0,
-        header.rank,
-        0,
-        header.chunk,
-        header.operation,
-        header.total,
-        header.step,
-        header.nbytes,
-        header.acknowledged,
-        header.ordinal,
-    )
+    return HEADER.pack(_MAGIC, *header)
 
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
     """The header in HEADER.size bytes. Raises Malformed: wrong magic, kind or type, a payload longer than its
     kind may have, or a chunk that does not fit into its operation."""
-    magic, kind, dtype, reduction, _, rank, _, *rest = HEADER.unpack(data)
-    chunk, operation, total, step, nbytes, acknowledged, ordinal = rest
+    magic, kind, *rest = HEADER.unpack(data)
     if magic != _MAGIC:
         raise Malformed("these are no frames of a Reduction Server, or of another version of it")
     if kind not in LIMITS:
         raise Malformed("there is no frame of kind {}".format(kind))
-    if nbytes > LIMITS[kind]:
+    header = Header(Kind(kind), *rest)
+    if header.nbytes > LIMITS[kind]:
         raise Malformed(
             "a {} frame announces {} bytes; {} are allowed".format(
-                Kind(kind).name, nbytes, LIMITS[kind]
+                header.kind.name, header.nbytes, LIMITS[kind]
             )
         )
-    header = Header(
-        Kind(kind),
-        dtype,
-        reduction,
-        rank,
-        chunk,
-        operation,
-        total,
-        step,
-        nbytes,
-        acknowledged,
-        ordinal,
-    )
     if kind in _CHUNKS:
         _check_chunk(header)
     return header

@@ -1,5 +1,5 @@
 """A rank's membership of its group, and what the ranks tell each other over the group's board: the
-generation, and what to do when reducers are lost.
+generation, where workers' own reducers listen, and what to do when reducers are lost.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from trainshed_reduction.client.ledger import Share
 from trainshed_reduction.client.operations import OperationQueue
@@ -29,10 +29,10 @@ class GenerationStart(NamedTuple):
 
 
 class OwnReducerAddress(NamedTuple):
-    """Where a worker's own reducer listens (HOST:PORT), or, without an address, what keeps the worker from
-    having one."""
+    """Where a worker's own reducer listens, or, with a `lack`, what keeps the worker from having one."""
 
-    address: str
+    host: str = ""
+    port: int = 0
     lack: str = ""
 
 
@@ -60,40 +60,22 @@ class Agreement:
     def begin(self, attempt: int, lost: "Tuple[int, ...]", seconds: float) -> GenerationStart:
         """Raises ReductionFailed: rank 0 said nothing in time."""
         if self._rank == 0:
-            beginning = GenerationStart(new_generation(attempt), lost)
-            self._post("generation", beginning)
-            return beginning
-        told = self._read("generation", seconds)
-        if told is None:
-            raise ReductionFailed("rank 0 has not begun this group within {:g} s".format(seconds))
-        generation, indexes = json.loads(told)
-        return GenerationStart(int(generation), tuple(int(index) for index in indexes))
+            self._post("generation", [new_generation(attempt), lost])
+        complaint = "rank 0 has not begun this group within {:g} s".format(seconds)
+        generation, indexes = self._read("generation", time.monotonic() + seconds, complaint)
+        return GenerationStart(int(generation), tuple(indexes))
 
-    def publish_place(self, place: OwnReducerAddress) -> None:
-        """Of this worker's own reducer."""
-        self._post("beside/{}".format(self._rank), place)
-
-    def places(self, seconds: float) -> List[OwnReducerAddress]:
+    def places(self, own: OwnReducerAddress, seconds: float) -> List[OwnReducerAddress]:
         """All ranks' own reducers, by rank. Raises ReductionFailed."""
-        deadline = time.monotonic() + seconds
-        found: List[OwnReducerAddress] = []
-        for rank in range(self._world):
-            told = self._read("beside/{}".format(rank), deadline - time.monotonic())
-            if told is None:
-                raise ReductionFailed(
-                    "rank {} has not said within {:g} s where its own reducer listens".format(
-                        rank, seconds
-                    )
-                )
-            address, lack = json.loads(told)
-            found.append(OwnReducerAddress(str(address), str(lack)))
-        return found
+        complaint = "rank {} has not said within {:g} s where its own reducer listens"
+        return [OwnReducerAddress(*one) for one in self._all("beside", own, seconds, complaint)]
 
     def is_called_for(self, generation: int, epoch: int) -> bool:
         """Whether some rank wants to begin this epoch; not if the board cannot be read, which is no reason to
         fail for a rank that may need nothing of it."""
+        key = "{}/{:x}/{}/called".format(self._prefix, generation, epoch)
         try:
-            return self._board.read(self._full(_call(generation, epoch)), 0) is not None
+            return self._board.read(key, 0) is not None
         except Exception as error:
             # A board is whatever store the ranks have; what it raises is its own.
             _LOG.debug("the ranks' board cannot be read: %s", error)
@@ -102,62 +84,50 @@ class Agreement:
     def exchange(self, generation: int, epoch: int, own: Post, seconds: float) -> List[Post]:
         """All ranks' posts for this epoch, by rank. Raises ReductionFailed, which names who has said
         nothing."""
-        self._post(_call(generation, epoch), self._world)
-        self._post(
-            _key(generation, epoch, self._rank),
-            [list(own.lost), list(own.share.received), own.share.issued],
+        key = "{:x}/{}".format(generation, epoch)
+        self._post(key + "/called", self._world)
+        complaint = (
+            "a reducer was lost, and rank {} has not said within {:g} s what it has received"
         )
-        deadline = time.monotonic() + seconds
-        posts: List[Post] = []
-        for rank in range(self._world):
-            if rank == self._rank:
-                posts.append(own)
-                continue
-            told = self._read(_key(generation, epoch, rank), deadline - time.monotonic())
-            if told is None:
-                raise ReductionFailed(
-                    "a reducer was lost, and rank {} has not said within {:g} s what it has received".format(
-                        rank, seconds
-                    )
-                )
-            lost, received, issued = json.loads(told)
-            posts.append(Post(tuple(lost), Share(received, int(issued))))
-        return posts
+        said = self._all(key, [own.lost, *own.share], seconds, complaint)
+        return [Post(tuple(lost), Share(received, issued)) for lost, received, issued in said]
 
-    def _full(self, key: str) -> str:
-        return "{}/{}".format(self._prefix, key)
+    def _all(self, key: str, own: object, seconds: float, complaint: str) -> List[Any]:
+        """What every rank says there, by rank, this one included. Raises ReductionFailed."""
+        self._post("{}/{}".format(key, self._rank), own)
+        deadline = time.monotonic() + seconds
+        return [
+            self._read("{}/{}".format(key, rank), deadline, complaint.format(rank, seconds))
+            for rank in range(self._world)
+        ]
 
     def _post(self, key: str, value: object) -> None:
         try:
-            self._board.post(self._full(key), json.dumps(value).encode())
+            self._board.post("{}/{}".format(self._prefix, key), json.dumps(value).encode())
         except Exception as error:
             # As in `is_called_for`; so below.
             raise _unusable(error) from error
 
-    def _read(self, key: str, seconds: float) -> Optional[bytes]:
-        """In slices, so that a group can be closed while it waits."""
-        deadline = time.monotonic() + seconds
+    def _read(self, key: str, deadline: float, complaint: str) -> Any:
+        """In slices, so that a group can be closed while it waits. Raises ReductionFailed, with the
+        complaint if nobody has written it in time."""
         while True:
             left = deadline - time.monotonic()
             try:
-                told = self._board.read(self._full(key), max(0.0, min(_SLICE, left)))
+                told = self._board.read(
+                    "{}/{}".format(self._prefix, key), max(0.0, min(_SLICE, left))
+                )
             except Exception as error:
                 raise _unusable(error) from error
-            if told is not None or left <= 0 or self._closing():
-                return told
-
-
-def _key(generation: int, epoch: int, rank: int) -> str:
-    return "{:x}/{}/{}".format(generation, epoch, rank)
+            if told is not None:
+                return json.loads(told)
+            if left <= 0 or self._closing():
+                raise ReductionFailed(complaint)
 
 
 def new_generation(attempt: int) -> int:
     """Greater than all that earlier attempts had, and than earlier groups of this one."""
     return (attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
-
-
-def _call(generation: int, epoch: int) -> str:
-    return "{:x}/{}/called".format(generation, epoch)
 
 
 def _unusable(error: Exception) -> ReductionFailed:

@@ -1,20 +1,33 @@
-"""One group of ranks and its reducers, as the rest of a worker's program sees it, and what they can gain in
-one line."""
+"""One group of ranks and its reducers, as the rest of a worker's program sees it: callers hand operations in,
+a thread brings the group together, moves the bytes, and ends or fails."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from typing import Callable, Dict, Optional
 
-from trainshed_reduction import layout, proof
+from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Agreement, Membership
 from trainshed_reduction.client.choice import Pace
+from trainshed_reduction.client.formation import Formation, GroupFormation
 from trainshed_reduction.client.operations import OperationQueue
-from trainshed_reduction.client.port import Board, Native, NativeOperations, Operation
-from trainshed_reduction.client.session import Session
+from trainshed_reduction.client.port import (
+    Board,
+    Native,
+    NativeOperations,
+    Operation,
+    ReductionFailed,
+)
+from trainshed_reduction.client.running_group import RunningGroup
 from trainshed_reduction.reports import Metric, Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Hello, Reduction
+
+_METRICS = 5.0
+"""Seconds between two reports."""
+_LOG = logging.getLogger(__name__)
 
 
 def _to_nowhere(_: str) -> None:
@@ -39,20 +52,19 @@ class Communicator:
     ) -> None:
         """`group`: a name that all ranks give alike and no other group of the job has. The rest as in
         `Membership`."""
-        self._settings = settings
-        self._world = world
-        self._operations = OperationQueue()
-        operations = self._operations
+        self._operations = operations = OperationQueue()
         hello = Hello(b"", b"", proof.group_digest(group), 0, 0, rank, world, 0)
         agreement = None
         if board is not None:
             prefix = "reduction/{}/{}".format(hello.group.hex(), settings.attempt)
             agreement = Agreement(board, prefix, rank, world, lambda: operations.closing)
-        self._session = Session(
-            Membership(settings, operations, hello, agreement, native, apart, reports, log)
+        self._membership = Membership(
+            settings, operations, hello, agreement, native, apart, reports, log
         )
+        self._formation: Optional[Formation] = None
+        self._running: Optional[RunningGroup] = None
         self._thread = threading.Thread(
-            target=self._session.run, name="reduction-{}".format(group), daemon=True
+            target=self._run, name="reduction-{}".format(group), daemon=True
         )
 
     def start(self) -> None:
@@ -80,12 +92,8 @@ class Communicator:
         the native backend's. Raises ReductionFailed where the group cannot go on; ValueError (read-only,
         not contiguous, AVERAGE of integers)."""
         view = memoryview(data)
-        if (
-            view.readonly
-            or not view.c_contiguous
-            or not view.nbytes
-            or view.nbytes % dtype.itemsize
-        ):
+        size = view.nbytes
+        if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
             raise ValueError(
                 "an all-reduce wants writable, contiguous memory of whole {} elements".format(
                     dtype.name
@@ -108,66 +116,59 @@ class Communicator:
 
     def describe(self) -> str:
         """One line: how many reducers, which mode, and what that can gain. After `start`."""
-        formation = self._session.formation
-        if formation is None:
+        if self._formation is None:
             return "no reducers"
-        processes = sum(lane.host < formation.reducers for lane in formation.lanes)
-        return describe(
-            self._settings,
-            self._world,
-            formation.reducers,
-            processes,
-            formation.shares,
-            lack=formation.lack,
-        )
+        return self._formation.describe(self._membership.settings, self._membership.hello.world)
 
     def metrics(self) -> Dict[str, Metric]:
         """Numbers since `start`: operations, bytes sent and received by kind, lost connections, seconds of
         waiting."""
-        return self._session.metrics()
+        return {} if self._running is None else self._running.metrics()
 
+    # ---- the thread
 
-def describe(
-    settings: Settings,
-    world: int,
-    reducers: int,
-    processes: int,
-    shares: layout.Shares,
-    *,
-    lack: str = "",
-) -> str:
-    """`reducers`: replicas of the pool, of `processes` in all. `lack`: why workers do not reduce though it
-    would pay."""
-    known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
-    # Where nothing is known of the links, reducers are taken to have what they need.
-    speed = settings.reducer_gbps / settings.worker_gbps if known else world / reducers
-    if shares.is_hybrid and not known:
-        speed = 1.0
-    bounds = layout.bounds(world, reducers, speed)
-    mode = "pure"
-    limit = bounds.ring / bounds.pure
-    if shares.is_hybrid:
-        mode = "hybrid: {:.0%} of every tensor to each reducer, {:.0%} to each worker".format(
-            *shares
-        )
-        limit = bounds.limit
-    text = "{} ({}), {}{}; at most {:.2f} times the ring's speed".format(
-        _count(reducers, "reducer"),
-        _count(processes, "process", "processes"),
-        mode,
-        " over TLS" if settings.is_secured else "",
-        limit,
-    )
-    if lack:
-        text += "; workers would reduce as well, but {}".format(lack)
-    if world > 2:
-        text += "; reducers alone are faster than the ring from {:.2f} times a worker's bandwidth on".format(
-            layout.break_even(world)
-        )
-        if known:
-            text += ", these have {:.2f}".format(reducers * speed)
-    return text
+    def _run(self) -> None:
+        forming: Optional[GroupFormation] = None
+        try:
+            forming = GroupFormation(self._membership)
+            self._serve(forming)
+        except ReductionFailed as failure:
+            self._fail(failure)
+        except Exception as error:
+            _LOG.exception("the client of the reducers failed")
+            self._fail(ReductionFailed("the client of the reducers failed: {!r}".format(error)))
+        finally:
+            if self._running is not None:
+                self._report()
+                self._running.close()
+            if forming is not None:
+                forming.close()
+            if not self._operations.is_native:
+                self._operations.fail(
+                    ReductionFailed("the group was closed before the operation was done")
+                )
 
+    def _serve(self, forming: GroupFormation) -> None:
+        self._formation = formation = forming.form()
+        running = self._running = RunningGroup(self._membership, forming, formation)
+        running.begin()
+        self._operations.open()
+        report_at = 0.0
+        while not self._operations.closing and not self._operations.is_native:
+            running.turn()
+            now = time.monotonic()
+            if now >= report_at:
+                report_at = now + _METRICS
+                self._report()
+        running.leave()
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return "{} {}".format(number, one if number == 1 else many or one + "s")
+    def _report(self) -> None:
+        if self._membership.reports is not None:
+            self._membership.reports.metrics(self.metrics())
+
+    def _fail(self, failure: ReductionFailed) -> None:
+        if self._running is not None:
+            self._running.give_up(str(failure))
+        if not self._operations.closing:
+            self._membership.log("reduction failed: {}".format(failure))
+        self._operations.fail(failure)

@@ -1,50 +1,184 @@
-"""A lane's connection over time: when it is tried again, who is missing, and since when the reducer is gone.
+"""A lane: one worker's connection to one process of a reducer, over time. When it is tried again, who is
+missing, and since when the reducer is gone.
 
-Only the communicator's thread uses these; attempts leave their news in its `Inbox`.
+Each attempt to connect runs in a short-lived thread, so that one that does not answer delays no other. What
+it finds it leaves in the `Inbox`; all else is done by the communicator's thread.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import socket
 import ssl
+import threading
 import time
-from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainshed_reduction.client.connection_attempts import (
-    Address,
-    Admitted,
-    Attempt,
-    Failed,
-    News,
-    Started,
-    Target,
-    Waiting,
-)
+from trainshed_reduction import proof, wire
 from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.wire import Accept, Hello, Start
+from trainshed_reduction.settings import Settings
+from trainshed_reduction.variables import CA
+from trainshed_reduction.wire import Accept, Hello, Kind, Start
 
+Address = Tuple[str, int]
+
+_SILENCE = 10.0
+"""Seconds: a reducer that waits for other ranks says so every second."""
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
+_VANISHED = 20.0
+"""Seconds after which a host is gone that takes nothing any more."""
 
 
 class Dial(NamedTuple):
-    """What every lane of a rank connects with."""
+    """What every lane of a rank connects with. `tls`: None: plain TCP."""
 
     token: bytes
     tls: Optional[ssl.SSLContext]
+
+    @staticmethod
+    def of(settings: Settings) -> Dial:
+        """Raises ReductionFailed: the authority that is to be believed cannot be used."""
+        if not settings.is_secured:
+            return Dial(settings.token, None)
+        try:
+            return Dial(settings.token, proof.worker_tls(settings.ca_file, settings.ca))
+        except OSError as error:
+            raise ReductionFailed(
+                "the certificate authority of the reducers in {} cannot be used: {}".format(
+                    settings.ca_file or CA, error
+                )
+            ) from error
+
+
+class Target(NamedTuple):
+    """Process `process` of the reducer whose first process listens at `first`. `guess`: where it was seen
+    last."""
+
+    first: Address
+    process: int
+    guess: Address
+
+
+class Attempt(threading.Thread):
+    """Connects once, says HELLO and waits until all ranks have. `tell` is called in this thread, with one of
+    `Lane`'s methods for news and what that takes; last with `started` or `failed`."""
+
+    def __init__(self, target: Target, dial: Dial, hello: Hello, tell: Callable[..., None]) -> None:
+        super().__init__(name="reduction-connect-{}:{}".format(*target.guess), daemon=True)
+        self._target = target
+        self._dial = dial
+        self._hello = hello
+        self._tell = tell
+        self._connection: Optional[socket.socket] = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """It soon ends; what it still tells is of no use to anybody."""
+        self._is_stopped = True
+        connection = self._connection
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        """After it has ended: nobody wants the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def run(self) -> None:
+        cause, is_final = "", False
+        try:
+            start = self._connect()
+        except proof.Refused as error:
+            cause, is_final = str(error), True
+        except socket.timeout:
+            cause = "it does not answer"
+        except (OSError, wire.Malformed, ValueError) as error:
+            cause = str(error) or type(error).__name__
+        else:
+            if not self._is_stopped:
+                self._tell(self, Lane.started, self._connection, start)
+                return
+        self.close()
+        self._tell(self, Lane.failed, cause, is_final)
+
+    def _connect(self) -> Start:
+        """Raises Refused, OSError, Malformed."""
+        accept, address = self._reach()
+        connection = self._connection
+        assert connection is not None
+        proof.keep_alive(connection, _VANISHED)
+        self._tell(self, Lane.admitted, accept, address, connection.getsockname()[0])
+        while not self._is_stopped:
+            header, payload = proof.read_frame(
+                connection, time.monotonic() + _SILENCE, wire.MAX_TEXT
+            )
+            if header.kind is Kind.START:
+                return wire.unpack_start(payload)
+            text = payload.decode(errors="replace")
+            if header.kind is not Kind.STATUS:
+                raise proof.Refused(text or header.kind.name)
+            self._tell(self, Lane.waits, text)
+        raise ConnectionAbortedError("nobody wants it any more")
+
+    def _reach(self) -> "Tuple[Accept, Address]":
+        """Where a process listens may have changed; the first one of its host knows. Raises as
+        `proof.connect`."""
+        first, process, address = self._target
+        if process:
+            try:
+                accept = self._greet(address)
+            except proof.Refused:
+                raise
+            except (OSError, wire.Malformed):
+                accept = None
+            if accept is not None and accept.ports[process : process + 1] == (address[1],):
+                return accept, address
+            self.close()
+            ports = ask_ports(first, self._dial)
+            if process >= len(ports):
+                raise wire.Malformed(
+                    "{}:{} has {} processes now; process {} is gone".format(
+                        *first, len(ports), process
+                    )
+                )
+            address = (first[0], ports[process])
+        return self._greet(address), address
+
+    def _greet(self, address: Address) -> Accept:
+        dial = self._dial
+        self._connection, accept = proof.connect(address, dial.token, self._hello, tls=dial.tls)
+        return accept
+
+
+def ask_ports(first: Address, dial: Dial) -> "Sequence[int]":
+    """Of all reducers at this host, by a group of one that has no other use. Raises as `proof.connect`."""
+    hello = Hello(b"", b"", os.urandom(wire.GROUP), 1, 0, 0, 1, 0)
+    connection, accept = proof.connect(first, dial.token, hello, tls=dial.tls)
+    try:
+        connection.sendall(proof.frame(Kind.BYE))
+    finally:
+        connection.close()
+    return accept.ports
 
 
 class Inbox:
     """News of attempts. `wake`: called in their threads after each."""
 
     def __init__(self) -> None:
-        self._queue: "queue.SimpleQueue[Tuple[Lane, Attempt, News]]" = queue.SimpleQueue()
+        self._queue: "queue.SimpleQueue[Tuple[Lane, Attempt, Callable[..., None], Tuple[Any, ...]]]"
+        self._queue = queue.SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
 
-    def put(self, lane: "Lane", attempt: Attempt, news: News) -> None:
-        self._queue.put((lane, attempt, news))
+    def put(
+        self, lane: Lane, attempt: Attempt, news: Callable[..., None], *details: object
+    ) -> None:
+        self._queue.put((lane, attempt, news, details))
         self.wake()
 
     def take(self, seconds: float = 0.0) -> "List[Lane]":
@@ -53,10 +187,13 @@ class Inbox:
         lanes: List[Lane] = []
         try:
             while True:
-                wait = seconds if not lanes and seconds > 0 else None
-                item = self._queue.get(wait is not None, wait)
-                if item[0].take(item[1], item[2]):
-                    lanes.append(item[0])
+                wait = not lanes and seconds > 0
+                lane, attempt, news, details = self._queue.get(wait, seconds if wait else None)
+                if lane.attempt is attempt:
+                    news(lane, *details)
+                    lanes.append(lane)
+                elif news is Lane.started:
+                    attempt.close()
         except queue.Empty:
             return lanes
 
@@ -70,6 +207,7 @@ class Lane:
         self.owner = owner
         self.target = target
         self.index = -1
+        self.attempt: Optional[Attempt] = None
         self.accept: Optional[Accept] = None
         self.own = ""
         """This worker's address on the connection."""
@@ -89,7 +227,6 @@ class Lane:
         """When it did so."""
         self.seen = time.monotonic()
         """When the reducer last gave a sign of life."""
-        self._attempt: Optional[Attempt] = None
         self._pause = 0.0
         self._due = 0.0
 
@@ -98,55 +235,50 @@ class Lane:
         return "{} {}:{}".format(whose, *self.target.guess)
 
     @property
-    def first(self) -> Address:
-        return self.target.first
-
-    @property
     def due(self) -> Optional[float]:
         """When to connect; None: not now."""
-        if self.dropped or self.connection is not None or self._attempt is not None:
+        if self.dropped or self.connection is not None or self.attempt is not None:
             return None
         return self._due
 
     def dial(self, dial: Dial, hello: Hello, inbox: Inbox) -> None:
-        self._attempt = Attempt(
-            self.target,
-            dial.token,
-            hello,
-            dial.tls,
-            lambda attempt, news: inbox.put(self, attempt, news),
-        )
-        self._attempt.begin()
+        def tell(*news: Any) -> None:
+            inbox.put(self, *news)
 
-    def take(self, attempt: Attempt, news: News) -> bool:
-        """Whether something is new. Raises ReductionFailed: this worker is not wanted any more."""
-        if attempt is not self._attempt:
-            if isinstance(news, Started):
-                news.connection.close()
-            return False
-        now = time.monotonic()
-        if isinstance(news, Failed):
-            self._attempt = None
-            if news.final:
-                raise ReductionFailed("{} refuses this worker: {}".format(self, news.cause))
-            if self.is_greeted:
-                self.is_greeted, self.seen = False, now
-            self._again(news.cause, now)
-            return True
-        self.seen = now
-        if isinstance(news, Admitted):
-            self.accept, self.own = news.accept, news.own
-            self.target = self.target._replace(guess=news.address)
-            self.is_greeted, self.greeted = True, now
-            self.status = self.cause = ""
-        elif isinstance(news, Waiting):
-            self.status = news.text
-        else:
-            self._attempt = None
-            self._pause = 0.0
-            self.connection, self.start = news.connection, news.start
-            self.status = ""
-        return True
+        self.attempt = Attempt(self.target, dial, hello, tell)
+        self.attempt.start()
+
+    # ---- news of the attempt that is under way
+
+    def admitted(self, accept: Accept, address: Address, own: str) -> None:
+        """The reducer has let this worker in."""
+        self.accept, self.own = accept, own
+        self.target = self.target._replace(guess=address)
+        self.seen = self.greeted = time.monotonic()
+        self.is_greeted = True
+        self.status = self.cause = ""
+
+    def waits(self, text: str) -> None:
+        """For what, in the reducer's words."""
+        self.seen, self.status = time.monotonic(), text
+
+    def started(self, connection: socket.socket, start: Start) -> None:
+        """All ranks are there."""
+        self.attempt = None
+        self._pause = 0.0
+        self.connection, self.start = connection, start
+        self.seen, self.status = time.monotonic(), ""
+
+    def failed(self, cause: str, is_final: bool) -> None:
+        """`is_final`: trying again would be of no use. Raises ReductionFailed then."""
+        self.attempt = None
+        if is_final:
+            raise ReductionFailed("{} refuses this worker: {}".format(self, cause))
+        if self.is_greeted:
+            self.is_greeted, self.seen = False, time.monotonic()
+        self._again(cause)
+
+    # ---- the connection
 
     def take_over(self) -> "Tuple[socket.socket, Start]":
         """The connection is used from now on."""
@@ -159,18 +291,18 @@ class Lane:
         self.close()
         self.status = ""
         self.seen = time.monotonic()
-        self._again(cause, time.monotonic())
+        self._again(cause)
 
-    def _again(self, cause: str, now: float) -> None:
+    def _again(self, cause: str) -> None:
         self.cause = cause
-        self._due = now + self._pause * random.uniform(0.5, 1.0)
+        self._due = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
 
     def close(self) -> None:
         """Nothing is left of connections and attempts."""
-        if self._attempt is not None:
-            self._attempt.stop()
-            self._attempt = None
+        if self.attempt is not None:
+            self.attempt.stop()
+            self.attempt = None
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -184,20 +316,13 @@ class Lane:
         return "no connection to {}: {}".format(self, self.cause or "it does not answer")
 
 
-def earliest(lanes: "Iterable[Lane]") -> Optional[float]:
-    """When the next lane is to be connected."""
-    return min((lane.due for lane in lanes if lane.due is not None), default=None)
-
-
 def connect_due(
-    lanes: "Iterable[Lane]",
-    dial: Dial,
-    inbox: Inbox,
-    hello: "Callable[[Lane], Hello]",
-    now: float,
-) -> None:
-    """Begin an attempt for every lane whose time has come."""
-    for lane in lanes:
-        due = lane.due
+    lanes: "Iterable[Lane]", dial: Dial, inbox: Inbox, hello: "Callable[[Lane], Hello]"
+) -> float:
+    """Begin an attempt for every lane whose time has come; when the next one's does (infinity: never)."""
+    now = time.monotonic()
+    dues = [(lane.due, lane) for lane in lanes]
+    for due, lane in dues:
         if due is not None and due <= now:
             lane.dial(dial, hello(lane), inbox)
+    return min((due for due, _ in dues if due is not None and due > now), default=float("inf"))

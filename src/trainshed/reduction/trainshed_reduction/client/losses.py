@@ -9,8 +9,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction.client.agreement import Membership, Post
-from trainshed_reduction.client.connection_attempts import Address
-from trainshed_reduction.client.lanes import Lane
+from trainshed_reduction.client.lanes import Address, Lane
 from trainshed_reduction.client.ledger import Entry, Ledger, Share, Work
 from trainshed_reduction.client.operations import QueuedOperation
 from trainshed_reduction.client.port import ReductionFailed
@@ -126,7 +125,7 @@ class Losses:
         for lane in self._lanes:
             if lane.dropped or lane.is_greeted:
                 continue
-            if lane.first in given_up:
+            if lane.target.first in given_up:
                 lane.cause = "the service has given it up"
                 lost.append(lane)
             elif now - lane.seen > self._settings.lost_after:
@@ -147,9 +146,9 @@ class Losses:
         text = (
             "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer "
             "for "
-            "{:g} s more".format(*lane.first, self._settings.lost_after)
+            "{:g} s more".format(*lane.target.first, self._settings.lost_after)
         )
-        reports.note("silent {}:{}".format(*lane.first), text, "WARNING")
+        reports.note("silent {}:{}".format(*lane.target.first), text, "WARNING")
 
     def is_called_for(self) -> bool:
         """Whether another rank has begun to agree on a loss."""
@@ -195,7 +194,7 @@ class Losses:
             lane, lane.cause or "other ranks cannot reach it"
         )
         # One note for all processes of a reducer.
-        self._say("lost {}:{}".format(*lane.first), text)
+        self._say("lost {}:{}".format(*lane.target.first), text)
 
     def _say(self, note: str, text: str) -> None:
         """In the report; in the log where nobody reads that."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, Optional
 
-from trainshed_reduction import variables
-from trainshed_reduction.client.connection_attempts import Address
+from trainshed_reduction import proof, variables
+from trainshed_reduction.client.lanes import Address
 from trainshed_reduction.settings import Settings
 
 _PAUSE = 0.5
@@ -87,6 +88,24 @@ class OwnReducer:
             environment[variables.CERT] = settings.cert
             environment[variables.KEY] = settings.key
         return environment
+
+
+def nothing_to_show(settings: Settings, tls: Optional[ssl.SSLContext]) -> str:
+    """Why the other workers could not believe a reducer of this worker's own, if they believe whom it does
+    itself; "" if they could, or all is plain TCP."""
+    if tls is None:
+        return ""
+    if not settings.cert_file and not settings.cert:
+        return "no certificate for a reducer of its own ({})".format(variables.CERT_FILE)
+    try:
+        shown = proof.reducer_tls(
+            settings.cert_file, settings.key_file, cert=settings.cert, key=settings.key
+        )
+        fault = proof.distrust(tls, shown)
+    except OSError as error:
+        fault = str(error)
+    where = settings.cert_file or variables.CERT
+    return fault and "a certificate in {} that cannot be used: {}".format(where, fault)
 
 
 def _free_port(host: str) -> int:

@@ -1,5 +1,6 @@
 """The ports between the parts of a worker's side."""
 
+import socket
 from typing import Callable, List, NamedTuple, Optional, Protocol, Sequence
 
 from trainshed_reduction.wire import DType, Header, Reduction
@@ -119,7 +120,7 @@ class Transfer(Protocol):
     acknowledged: List[int]
     """By lane: how many results all ranks have, as the reducer said last."""
 
-    def attach(self, lane: int, handle: int, position: int, received: int) -> None:
+    def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
         """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed
         before are forgotten; results below `received` are here already and do not come."""
         ...

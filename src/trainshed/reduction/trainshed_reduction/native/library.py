@@ -22,34 +22,13 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from trainshed_reduction import wire
 from trainshed_reduction.variables import NATIVE
 
-if TYPE_CHECKING:
-    from trainshed_reduction.arithmetic import Kernels
-    from trainshed_reduction.client.port import Transfer
-    from trainshed_reduction.native.reducing import NativeReducer
-
 DIRECTORY = Path(__file__).resolve().parent
-SOURCES = (
-    "frames.h",
-    "native.h",
-    "poller.h",
-    "reducing.h",
-    "transfer.h",
-    "frames.c",
-    "lanes.c",
-    "members.c",
-    "poller.c",
-    "receiving.c",
-    "reducing.c",
-    "rows.c",
-    "sending.c",
-    "sums.c",
-    "transfer.c",
-)
+SOURCES = tuple(sorted(each.name for each in DIRECTORY.glob("*.[ch]")))
 EVENT = struct.Struct("=iiQQII")
 """kind, lane or slot, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
 ABI = 4
@@ -152,38 +131,6 @@ def reason() -> str:
     """Why `load` gives None; "" if it does not."""
     load()
     return _state.reason
-
-
-def kernels() -> "Optional[Kernels]":
-    """The sums in C; None without the library."""
-    found = load()
-    if found is None:
-        return None
-    from trainshed_reduction.native.sums import NativeKernels
-
-    return NativeKernels(found)
-
-
-def transfer(lanes: int, credit: int) -> "Optional[Transfer]":
-    """A transfer in C over plain sockets; None without the library. Raises OSError: no descriptors are
-    left."""
-    found = load()
-    if found is None:
-        return None
-    from trainshed_reduction.native.transfer import NativeTransfer
-
-    return NativeTransfer(found, lanes, credit)
-
-
-def reducer(elsewhere: int) -> "Optional[NativeReducer]":
-    """The groups of a reducer in C; None without the library, or where the system has no epoll. `elsewhere`:
-    a handle that becomes readable when the caller has something else to do."""
-    found = load()
-    if found is None:
-        return None
-    from trainshed_reduction.native.reducing import NativeReducer
-
-    return NativeReducer.made(found, elsewhere)
 
 
 def name() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import threading
 from collections import deque
 from typing import Deque, List, Set, Tuple
@@ -12,6 +13,7 @@ import numpy as np
 
 from trainshed_reduction import wire
 from trainshed_reduction.client.port import Frame, Lost, Message, Result
+from trainshed_reduction.framing import CLOSED
 from trainshed_reduction.native.library import EVENT, Library
 from trainshed_reduction.wire import Kind
 
@@ -19,7 +21,6 @@ _RESULT, _MESSAGE, _LOST, _MALFORMED = 1, 2, 3, 4
 _EVENTS = 1024
 _TEXT = 32 << 10
 _NONE_DUE = 2**64 - 1
-_CLOSED = "the connection was closed by the reducer"
 _HEADER = wire.HEADER.size
 
 
@@ -63,9 +64,11 @@ class NativeTransfer:
         if not self._transfer:
             raise OSError("no descriptors or no memory are left for the connections to reducers")
 
-    def attach(self, lane: int, handle: int, position: int, received: int) -> None:
+    def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
         """Raises OSError: this is no socket that can be waited for."""
         self.detach(lane)
+        connection.setblocking(False)
+        handle = connection.fileno()
         error = self._functions.transfer_attach(self._open(), lane, handle, position)
         if error:
             raise OSError(error, os.strerror(error))
@@ -114,7 +117,7 @@ class NativeTransfer:
                 events.append(Message(lane, wire.unpack(text[:_HEADER]), text[_HEADER:]))
                 continue
             if kind == _LOST:
-                cause = os.strerror(position) if position else _CLOSED
+                cause = os.strerror(position) if position else CLOSED
             else:
                 cause = _fault(self._lanes[lane], position, text)
             self._lanes[lane].begin(0, False)

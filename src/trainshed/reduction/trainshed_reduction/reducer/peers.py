@@ -48,7 +48,7 @@ class Peer:
     @property
     def is_full(self) -> bool:
         member = self.member
-        return member is not None and (member.is_full or self.connection.unsent >= WINDOW)
+        return member is not None and (member.is_full or self.connection.unsent_bytes >= WINDOW)
 
     @property
     def is_closed(self) -> bool:
@@ -121,7 +121,7 @@ class Peers:
 
     def add(self, peer: Peer) -> None:
         self.strangers[peer] = None
-        peer.connection.queue(proof.frame(Kind.CHALLENGE, peer.challenge))
+        peer.connection.send(proof.frame(Kind.CHALLENGE, peer.challenge))
         self.serve(peer, WRITE)
 
     def admit(self, peer: Peer, member: Member) -> None:
@@ -239,15 +239,15 @@ class Peers:
         connection = peer.connection
         if isinstance(effect, groups.Dismiss):
             following = self.dismiss(peer, effect.farewell) if effect.farewell else self.drop(peer)
-        elif isinstance(effect, groups.Remind) and connection.unsent:
+        elif isinstance(effect, groups.Remind) and connection.unsent_bytes:
             return []
         else:
             if isinstance(effect, groups.Resume):
                 self._ready.add(peer)
             elif isinstance(effect, groups.Deliver):
-                connection.queue(effect.header, effect.payload)
+                connection.send(effect.header, effect.payload)
             elif isinstance(effect, (groups.Tell, groups.Remind)):
-                connection.queue(effect.frame)
+                connection.send(effect.frame)
             following = []
             try:
                 if not connection.wants_write:
@@ -263,7 +263,7 @@ class Peers:
         peer.connection.come_back()
         peer.until = self.now + _LINGER
         self._leaving[peer] = None
-        peer.connection.queue(farewell)
+        peer.connection.send(farewell)
         try:
             self._flush(peer)
         except OSError:
@@ -302,11 +302,8 @@ class Peers:
                 if not connection.discard():
                     self.drop(peer)
                 return
-            count, frames = connection.read()
-            left -= count
-            self._counters.received_bytes += count
             self.has_news = True
-            for header, payload in frames:
+            for header, payload in connection.read():
                 if peer.member is not None:
                     following = self._sessions.frame(peer.member, header, payload, self.now)
                 elif isinstance(payload, bytes) and peer in self.strangers:
@@ -314,7 +311,9 @@ class Peers:
                 else:
                     return
                 self.carry_out(following)
-            if not count or connection.is_drained or peer.is_closed:
+            left -= connection.got
+            self._counters.received_bytes += connection.got
+            if connection.is_drained or peer.is_closed:
                 return
         if left <= 0 and connection.has_more:
             self._ready.add(peer)
@@ -324,7 +323,7 @@ class Peers:
         if peer.is_closed:
             return
         self._counters.sent_bytes += peer.connection.flush()
-        if peer.until and not peer.connection.unsent:
+        if peer.until and not peer.connection.unsent_bytes:
             peer.connection.end_sending()
 
     def _attend(self, peer: Peer) -> None:

@@ -33,15 +33,8 @@ _HURRY = 1.0
 _PAUSE = 0.5
 """Seconds until the system is asked for another connection after it could not give one."""
 _SECOND = 1.0
-_OPTIONS = (
-    ("TCP_NODELAY", 1),
-    ("TCP_KEEPIDLE", 10),
-    ("TCP_KEEPINTVL", 5),
-    ("TCP_KEEPCNT", 3),
-    ("TCP_USER_TIMEOUT", 60000),
-)
-"""A host that vanished without a word is noticed within a minute. So is a worker that reads nothing for as
-long."""
+_VANISHED = 60.0
+"""Seconds after which a worker is gone that takes nothing any more."""
 
 
 class Server:
@@ -213,11 +206,8 @@ class Server:
     def _prepare(self, connection: socket.socket) -> socket.socket:
         """Raises OSError."""
         connection.setblocking(False)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _OPTIONS:
-            option = getattr(socket, name, None)
-            if option is not None:
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        proof.keep_alive(connection, _VANISHED)
         if self._tls is None:
             return connection
         return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
@@ -233,7 +223,7 @@ class Server:
             return self._refuse(peer, str(refusal), "rank {}".format(hello.rank))
         accept = proof.prove_reducer(self._token, peer.challenge, hello, self._accept)
         self._peers.admit(peer, member)
-        peer.connection.queue(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
+        peer.connection.send(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
         self._peers.serve(peer, selectors.EVENT_WRITE)
         return following
 
@@ -251,6 +241,11 @@ def _native(selector: selectors.BaseSelector) -> "Optional[NativeReducer]":
     try:
         from trainshed_reduction.native import library
 
-        return library.reducer(fileno())
+        found = library.load()
+        if found is None:
+            return None
+        from trainshed_reduction.native.reducing import NativeReducer
+
+        return NativeReducer.made(found, fileno())
     except (ImportError, OSError):
         return None
