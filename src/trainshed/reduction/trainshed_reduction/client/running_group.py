@@ -18,6 +18,7 @@ from trainshed_reduction.client.losses import Losses, Patience
 from trainshed_reduction.client.operations import QueuedOperation
 from trainshed_reduction.client.port import Lost, Message, ReductionFailed, Result, Transfer
 from trainshed_reduction.client.transfer import PythonTransfer
+from trainshed_reduction.reports import Metric
 from trainshed_reduction.wire import Hello, Kind
 
 _QUIET = 60.0
@@ -120,7 +121,7 @@ class RunningGroup:
         self._inbox.wake = self._operations.wake = _nobody
         self._transfer.close()
 
-    def metrics(self) -> "Dict[str, Union[int, float]]":
+    def metrics(self) -> Dict[str, Metric]:
         """What was counted so far."""
         return dict(
             self._counts,
