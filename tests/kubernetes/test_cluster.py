@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
 from tests.kubernetes.lab import KubernetesLab
+from tests.kubernetes.rootfs import PYTHON
 from tests.slurm.nodes import until
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import OnTerm, Program
-from trainshed.engines.conformance.stage import PRIMARY, Stage, requests_for, staged
+from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, requests_for, staged
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, NodeState, StartWaits
 from trainshed.serve.findings import Verdict
 from trainshed.serve.kubernetes_doctor import examine_kubernetes
@@ -183,6 +187,68 @@ def test_a_pod_beyond_its_namespaces_quota_waits_and_says_why(
         await stage.allocate(uid)
 
     staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+ASKS = """
+import socket, sys, time
+while True:
+    try:
+        with socket.create_connection((sys.argv[1], int(sys.argv[2])), 1) as line:
+            print(sys.argv[1], line.recv(100).decode(), flush=True)
+    except OSError as error:
+        print('nobody', type(error).__name__, flush=True)
+    time.sleep(0.2)
+"""
+ANSWERS = """
+import socket, sys
+with socket.create_server(('', int(sys.argv[1]))) as server:
+    while True:
+        line, _ = server.accept()
+        with line:
+            line.sendall(sys.argv[2].encode())
+"""
+
+
+@pytest.mark.parametrize("run_as", [0, 1000], ids=["root", "restricted"])
+def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
+    cluster: KubernetesLab, tmp_path: Path, run_as: int
+) -> None:
+    """spec/program#hostnames, on a cluster without any DNS."""
+
+    async def body(_: object, stage: Stage) -> None:
+        def plan(
+            replica: ReplicaId, script: str, *given: object, incarnation: int = 1
+        ) -> LaunchPlan:
+            own = stage.plan(uid, FOREVER, replica, incarnation=incarnation)
+            return msgspec.structs.replace(own, argv=(PYTHON, "-c", script, *map(str, given)))
+
+        uid = stage.job()
+        _, peer = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
+        assert peer.host == peer.hostname
+        await stage.engine.launch(
+            [
+                plan(PRIMARY, ASKS, peer.host, peer.port),
+                plan(SECOND_REPLICA, ANSWERS, peer.port, "first"),
+            ]
+        )
+        await stage.until(lambda: _last(stage, uid) == f"{peer.host} first", "the first answer")
+        [pod] = [one for one in our_pods(cluster) if one["spec"]["hostname"] == peer.hostname]
+        cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+        await stage.end(uid, SECOND_REPLICA)
+        nodes = ["node1", "node2"]
+        _, moved = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=nodes)
+        assert (moved.host, moved.port) == (peer.host, peer.port)
+        assert moved.address != peer.address
+        await stage.launch(plan(SECOND_REPLICA, ANSWERS, peer.port, "second", incarnation=2))
+        await stage.until(lambda: _last(stage, uid) == f"{peer.host} second", "the second answer")
+        assert not stage.ends(uid)
+
+    staged(body)(None, engine_lab(cluster, tmp_path, run_as=run_as, grace=1.0))
+
+
+def _last(stage: Stage, uid: JobUid) -> object:
+    lines = stage.lines(uid)
+    return lines[-1]["m"] if lines else None
 
 
 def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:

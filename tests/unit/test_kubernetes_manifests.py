@@ -88,6 +88,7 @@ def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
                 "cmle-training-workerpool0-0123abcd-0",
             ),
         ),
+        ("gang", PLAIN, msgspec.structs.replace(NEED, gang_size=2)),
     ],
 )
 def test_the_pod_of_a_replica(name: str, table: dict[str, Any], need: NodeNeed) -> None:
@@ -127,6 +128,18 @@ def test_what_follows_a_pod_of_the_same_hold_has_another_name() -> None:
         assert made_again["metadata"]["name"] == manifests.pod_name(NEED, HOLD, again)
         assert manifests.again_of(msgspec.convert(made_again, Pod)) == again
     assert manifests.pod_name(NEED, HOLD, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
+
+
+def test_a_hosts_file_of_its_own_is_made_where_kubernetes_own_cannot_be_written() -> None:
+    """By whom it is not root's, and of Pods that have peers: another container costs their start."""
+    gang = msgspec.structs.replace(NEED, gang_size=2)
+    assert "initContainers" not in made(parse(PLAIN), NEED)["spec"]
+    assert "initContainers" not in made(parse({**PLAIN, "run_as": 0}), gang)["spec"]
+    [made_hosts] = made(parse(PLAIN), gang)["spec"]["initContainers"]
+    assert made_hosts["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
 
 
 def test_nothing_of_a_command_is_taken_for_a_variable() -> None:

@@ -12,6 +12,7 @@ from tests.contract.engines.conftest import House, Run
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import STOCK
+from trainshed.replica import protocol
 
 
 def children(pid: int) -> list[int]:
@@ -158,6 +159,45 @@ def test_a_hosts_file_changes_under_running_programs(house: Run) -> None:
         await house.engine.launch([house.plan(uid, "true", replica=replicas[1], hosts=later)])
         assert (await house.exit(uid)).exit.exit_code == 0
         assert house.texts(uid) == ["127.64.0.2\tlater"]
+
+    house(test)
+
+
+def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(house: Run, tmp_path: Path) -> None:
+    """spec/program#hostnames: without namespaces, as in a Pod. What others have written there stays, and what
+    this gang's peers were called before does not."""
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1\tlocalhost\n10.1.0.7\tme.service me\n")
+    begun = file.read_text()
+
+    async def test(house: House) -> None:
+        house.level = protocol.LEVEL_SESSION
+        await house.restart(hosts_file=file)
+        assert house.engine.capabilities().stable_hostname
+        uid = house.job()
+        slots = await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
+        assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
+        watcher = f"until grep 10.1.0.9 {file}; do sleep 0.01; done"
+        hosts = (("me", "10.1.0.7"), ("peer", "10.1.0.8"))
+        await house.engine.launch([house.plan(uid, "sh", "-c", watcher, hosts=hosts)])
+        await house.started(uid)
+        written = file.read_text().removeprefix(begun).splitlines()
+        assert written[1:] == ["10.1.0.8\tpeer"]
+        await house.engine.write_hosts(uid, 1, (("me", "10.1.0.7"), ("peer", "10.1.0.9")))
+        assert (await house.exit(uid)).exit.exit_code == 0
+        assert house.texts(uid) == ["10.1.0.9\tpeer"]
+        assert "10.1.0.8" not in file.read_text()
+
+    house(test)
+
+
+def test_a_hosts_file_that_is_not_ours_to_write_names_nobody(house: Run, tmp_path: Path) -> None:
+    async def test(house: House) -> None:
+        house.level = protocol.LEVEL_SESSION
+        await house.restart(hosts_file=tmp_path / "none")
+        assert not house.engine.capabilities().stable_hostname
+        (slot,) = await house.allocate(house.job())
+        assert slot.host == slot.address
 
     house(test)
 

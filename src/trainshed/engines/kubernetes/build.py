@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trainshed.engines.kubernetes.manifests import DIRECTORY
+from trainshed.engines.kubernetes.manifests import DIRECTORY, HOSTS_FILE
 from trainshed.engines.kubernetes.settings import KubernetesSettings, parse, registry_access
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
@@ -139,6 +139,7 @@ def _document(
         cache=str(context.cache),
         cache_limit=round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
+        hosts_file=HOSTS_FILE,
         grace=settings.grace,
         # What is its own, `RemoteOptions.agent` says.
         **{**told(), **own},

@@ -34,9 +34,13 @@ DIRECTORY: Final = "/var/lib/trainshed"
 """Where an agent and its programs write."""
 CARRIED: Final = "/opt/trainshed"
 """Where the agent's own Python is in Pods whose image is a job's."""
+HOSTS_FILE: Final = "/etc/hosts"
+"""Where programs find each other by name: the agent keeps it up to date."""
+_PREPARES: Final = "write-hosts"
+"""The init container that makes one which the agent may write, if that is not root."""
 CARRIES: Final = "carry-python"
 """The init container that brings it there."""
-_SCRATCH, _SHM, _CACHE, _CARRIED = "scratch", "shm", "cache", "python"
+_SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
 _CLAIM: Final = "claim:"
 """How a `cache` begins that is a volume."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
@@ -108,7 +112,10 @@ def pod(
         "volumes": _volumes(settings, need, beside),
     }
     optional: dict[str, Any] = {
-        "initContainers": [_carrying(settings, need)] if need.image else [],
+        "initContainers": [
+            *([_carrying(settings)] if need.image else []),
+            *([_making_hosts(settings)] if _has_own_hosts(settings, need) else []),
+        ],
         "nodeSelector": own_selector,
         "runtimeClassName": route.runtime_class,
         "priorityClassName": route.priority_class,
@@ -257,6 +264,11 @@ def _container(
             {"name": _SCRATCH, "mountPath": DIRECTORY},
             {"name": _SHM, "mountPath": "/dev/shm"},
             *([{"name": _CARRIED, "mountPath": CARRIED, "readOnly": True}] if need.image else []),
+            *(
+                [{"name": _HOSTS, "mountPath": HOSTS_FILE, "subPath": _HOSTS}]
+                if _has_own_hosts(settings, need)
+                else []
+            ),
             *(_sent_mount(settings, number, path) for number, path in enumerate(sent)),
         ],
     }
@@ -276,21 +288,36 @@ _CARRIED_COMMAND: Final = (
 )
 
 
-def _carrying(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
+def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
     """Copies the Python of the operator's image to where the job's image can run it."""
+    return _preparing(settings, CARRIES, _carrier(), _CARRIED, CARRIED)
+
+
+def _making_hosts(settings: KubernetesSettings) -> dict[str, Any]:
+    """Copies the hosts file that Kubernetes has made of a Pod, for the agent to go on with."""
+    script = f"import shutil,sys;shutil.copyfile('{HOSTS_FILE}',sys.argv[1]+'/{_HOSTS}')"
+    return _preparing(settings, _PREPARES, script, _HOSTS, f"/{_HOSTS}")
+
+
+def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
+    """Peers are to be found by name, and the file that Kubernetes makes is root's."""
+    return need.gang_size > 1 and settings.run_as != 0
+
+
+def _preparing(
+    settings: KubernetesSettings, name: str, script: str, volume: str, path: str
+) -> dict[str, Any]:
+    """An init container of the operator's image: a Python script that is given the directory of a volume."""
     amounts = {"cpu": "100m", "memory": "128Mi"}
     container: dict[str, Any] = {
-        "name": CARRIES,
+        "name": name,
         "image": settings.image,
-        "command": [
-            *(settings.python, "-I", "-S", "-c", escaped(_carrier())),
-            CARRIED,
-        ],
+        "command": [settings.python, "-I", "-S", "-c", escaped(script), path],
         # Far less than the container after it has: of the two the larger counts.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": _CARRIED, "mountPath": CARRIED}],
+        "volumeMounts": [{"name": volume, "mountPath": path}],
     }
     if settings.image_pull_policy:
         container["imagePullPolicy"] = settings.image_pull_policy
@@ -334,6 +361,7 @@ def _volumes(
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
         where,
         *([{"name": _CARRIED, "emptyDir": {}}] if need.image else []),
+        *([{"name": _HOSTS, "emptyDir": {}}] if _has_own_hosts(settings, need) else []),
         *_volumes_beside(settings, beside),
     ]
 

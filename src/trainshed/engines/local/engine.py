@@ -172,9 +172,7 @@ class LocalEngine:
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
         self._nodes.begin(shares)
-        self._gangs.begin(
-            shares, named=self._probe.host.namespaced, own_users=level == protocol.LEVEL_OWN
-        )
+        self._gangs.begin(shares, named=self._probe.is_named, own_users=level == protocol.LEVEL_OWN)
         attempts = {(one.job_uid, one.attempt) for one in begun}
         for found in await self._find_all(attempts):
             if not found.slots:

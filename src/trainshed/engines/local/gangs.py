@@ -258,6 +258,8 @@ class Shims:
         text = hosts_text(slots, named, intercepted(self._probe.host, self._shared))
         try:
             self._layout.require_room()
+            if (machine_hosts := self._probe.machine_hosts) is not None:
+                machine_hosts.write(named)
             return self._layout.write_hosts(job_uid, attempt, text)
         except OSError as error:
             raise EngineUnavailable(

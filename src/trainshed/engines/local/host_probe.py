@@ -8,6 +8,7 @@ from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import HostFacts
 from trainshed.engines.launch.driver import NO_DRIVER, find_driver
 from trainshed.engines.local import machine
+from trainshed.engines.local.hosts_file import MachineHosts
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.places import Shares
 from trainshed.engines.local.spawner import Spawner
@@ -28,6 +29,7 @@ class HostProbe:
         self._refused: dict[str, str] = {}
         self._nodes: tuple[Node, ...] = ()
         self._shares: Shares = {}
+        self._machine_hosts: MachineHosts | None = None
 
     def require(self) -> None:
         """Raises EngineUnavailable before `explore`, as do all but the GPUs."""
@@ -50,6 +52,17 @@ class HostProbe:
         """The GPUs of each node."""
         return self._shares
 
+    @property
+    def machine_hosts(self) -> MachineHosts | None:
+        """Where programs look for hosts that cannot be shown a file of their own gang; None = in a file that
+        is not this engine's."""
+        return self._machine_hosts
+
+    @property
+    def is_named(self) -> bool:
+        """Programs find their peers by their hostnames."""
+        return self.host.namespaced or self._machine_hosts is not None
+
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
         """Try out and look round. `scratch`: an empty directory on the file system that slots lie on. Raises
         LevelUnavailable."""
@@ -62,6 +75,9 @@ class HostProbe:
             devices = await finding
         finally:
             finding.cancel()
+        if level == protocol.LEVEL_SESSION and options.hosts_file is not None:
+            hosts = MachineHosts(options.hosts_file)
+            self._machine_hosts = hosts if hosts.is_ours else None
         driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
         whole = machine.node(memory_base)
         declared = machine.Declared(
@@ -87,7 +103,7 @@ class HostProbe:
             enforced_memory=True,
             oom_verdict=True,
             process_namespace=host.namespaced,
-            stable_hostname=host.namespaced,
+            stable_hostname=self.is_named,
             addresses="loopback" if host.namespaced else "literal",
             durable=True,
             memory_limit="kernel" if host.memory_base else "polling",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local.hosts_file import rewrite
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import survey
@@ -94,7 +95,7 @@ class Layout:
         it. Raises OSError."""
         path = self.attempt(job_uid, attempt) / protocol.HOSTS
         if not path.exists() or path.read_text("utf-8") != text:
-            path.write_text(text, "utf-8")
+            rewrite(path, text)
             path.chmod(0o644)
         return path
 

@@ -27,6 +27,8 @@ class Options(Struct, frozen=True):
     #: The machine's address, by which other machines reach its replicas, each on a port of its own; "" = they
     #: have loopback addresses.
     address: str = ""
+    #: The machine's hosts file, where one gang has the machine to itself; None = others use it as well.
+    hosts_file: Path | None = None
     #: Directories that programs must not see, besides slots and logs.
     hidden: tuple[Path, ...] = ()
     #: What programs may only read, shown even inside hidden ones.

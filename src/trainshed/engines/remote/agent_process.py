@@ -126,6 +126,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
     return Options(
         access=access,
         address=address,
+        hosts_file=Path(document.hosts_file) if document.hosts_file else None,
         hidden=tuple(
             path
             for path in map(Path, document.hidden)

@@ -87,6 +87,8 @@ class NodeNeed(Struct, frozen=True):
     hostname: str = ""
     #: Likewise the container image that it runs in; "" = in none.
     image: str = ""
+    #: Likewise how many replicas there are in all.
+    gang_size: int = 1
 
     @property
     def wanted(self) -> MachineWanted:

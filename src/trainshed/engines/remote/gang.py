@@ -100,7 +100,10 @@ def new_record(
     chooses them. `apart`: each replica is a part by itself."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
-    for need, replicas in needs(requests, nodes, owner=owner, anywhere=anywhere, apart=apart):
+    found = needs(
+        requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests)
+    )
+    for need, replicas in found:
         for number, others in parts.items():
             if apart:
                 continue
@@ -201,7 +204,14 @@ def moved(
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
     places: dict[ReplicaId, int] = {}
-    found = needs(requests, nodes, owner=record.owner, anywhere=anywhere, apart=apart)
+    found = needs(
+        requests,
+        nodes,
+        owner=record.owner,
+        anywhere=anywhere,
+        apart=apart,
+        gang_size=len(record.seats),
+    )
     for number, (need, replicas) in enumerate(found, first):
         parts[number] = (need,)
         places |= dict.fromkeys(replicas, number)
@@ -233,12 +243,13 @@ def needs(
     owner: Owner = THE_SERVICE,
     anywhere: bool = False,
     apart: bool = False,
+    gang_size: int = 1,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """What replicas need on each node together, and which they are: those whose machines go the same way to
     it (`Acceptance.routes`); what each needs by itself, where they are kept `apart`. Their agent is included
     as far as others leave it room; never more than the node has, on which the scheduler has found them a
     place. `anywhere`: the cluster chooses, and says itself what it will never give; their agent is included
-    unless no node is as large."""
+    unless no node is as large. `gang_size`: of how many replicas."""
     by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
@@ -265,7 +276,10 @@ def needs(
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
         if apart:
             one = some[0]
-            need = replace(need, replica=str(one.replica), hostname=one.hostname, image=one.image)
+            own = str(one.replica)
+            need = replace(
+                need, replica=own, hostname=one.hostname, image=one.image, gang_size=gang_size
+            )
         found.append((need, tuple(request.replica for request in some)))
     return found
 

@@ -68,6 +68,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[str, ...] = ()
     #: The node is looked at before it gives out slots (`preflight`).
     preflight: bool = False
+    #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.
+    hosts_file: str = ""
     #: Directories of file systems that it shares with the service (`shared_files`).
     shared: tuple[str, ...] = ()
     #: Seconds that programs get when the agent is asked to end by others than the service (SIGTERM); their
