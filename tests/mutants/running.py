@@ -107,8 +107,8 @@ RUNNING: Final = (
     Mutant(
         "notes lost with the service",
         _REPLICA + "supervisor/survey.py",
-        "        return _over(entries, record, incarnation), None\n    lock = ",
-        '        return {"over": record, "notes": []}, None\n    lock = ',
+        "        return _over(entries, record, incarnation)\n    lock = ",
+        '        return {"over": record, "notes": []}\n    lock = ',
         "What a program's last moments were like is not told by a service that comes later.",
         tests(_CONTRACT + "test_notes.py"),
     ),

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import keep
+from trainshed.loading import compiled
 from trainshed.replica.system import kernel
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
     status = 1
     try:
         kernel.help_parent(parent)
+        compiled.release()
         # Nothing else that was open here: a copy of the zygote's connection would keep the zygote alive.
         keep = {0, 1, 2, orders, reports}
         kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)

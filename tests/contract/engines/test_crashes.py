@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import socket
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
+from trainshed.engines.local import engine as local_engine
 from trainshed.engines.local import findings, reconciler, spawner
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.findings import Survey
@@ -303,6 +306,39 @@ def test_slots_are_looked_into_all_the_same_if_who_does_so_is_killed(house: Run)
         )
         await house.open()
         await house.started(uid)
+
+    house(test)
+
+
+def test_shims_that_nobody_has_called_yet_are_told_and_heard_all_the_same(
+    house: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADR 117: shims are called beside the rest of a start. Who is to be told something before is called at
+    once; an end that comes before is found out."""
+    may_go_on = threading.Event()
+    call_all = local_engine._call_all  # pyright: ignore[reportPrivateUsage] - to hold it up
+
+    def later(slots: Sequence[Path]) -> list[socket.socket | None]:
+        may_go_on.wait()
+        return call_all(slots)
+
+    async def test(house: House) -> None:
+        stopped, ends = await house.python(SLEEPS), await house.python(SLEEPS)
+        for uid in (stopped, ends):
+            await house.line(uid, lambda text: text == "up")
+        monkeypatch.setattr(local_engine, "_call_all", later)
+        await house.restart()
+        try:
+            await house.engine.stop(stopped, 1, grace=0)
+            assert (await house.exit(stopped)).exit.stopped
+            assert not house.seen(ends)
+            gone = os.pidfd_open(house.shim(ends)["shim"])
+            os.kill(house.shim(ends)["guardian"], signal.SIGKILL)
+            await asyncio.to_thread(select.select, [gone], [], [])
+            os.close(gone)
+        finally:
+            may_go_on.set()
+        assert (await house.exit(ends)).exit.signal == signal.SIGKILL
 
     house(test)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -39,6 +40,7 @@ from trainshed.engines.local.findings import (
 from trainshed.engines.local.gangs import Begun, Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
+from trainshed.engines.local.link import call
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
@@ -60,7 +62,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import Terminal
-from trainshed.eventloop.background import in_turns, joined
+from trainshed.eventloop.background import begin, in_turns, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 
@@ -68,6 +70,8 @@ log = logging.getLogger(__name__)
 
 _IN_A_TURN = 8
 """Replicas of a gang that something is done for before others have their turn on the loop."""
+_CALLED_AT_ONCE = 20
+"""Shims that are called before those that have answered are heard."""
 
 
 class LocalEngine:
@@ -124,6 +128,7 @@ class LocalEngine:
         )
         self._lease = options.lease
         self._leases = Leases(options.lease, self._gangs.slot_handles, self._give_up)
+        self._calling: asyncio.Task[None] | None = None
         self._limits: spawner.Limits | None = None
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
@@ -194,6 +199,7 @@ class LocalEngine:
             slot_handle.attach(one.connection)
             self._autopsies.capture(slot_handle.directory, one.document)
         self._leases.watch()
+        self._calling = begin(self._call(), "calling the shims of an earlier service")
         await self._spawner.stock(level)
         await self._autopsies.start()
         self._sweeper.later()
@@ -201,6 +207,8 @@ class LocalEngine:
     async def close(self) -> None:
         self._closed = True
         self._leases.close()
+        if self._calling is not None:
+            await self._calling
         for slot_handle in self._gangs.slot_handles():
             slot_handle.close()
         await self._reconciler.close()
@@ -470,6 +478,19 @@ class LocalEngine:
                 log.info("slots are looked into once more: %s", failure)
         return await asyncio.to_thread(probe_all, self._layout, but)
 
+    async def _call(self) -> None:
+        """Call the shims that hold slots, beside the rest of a service's start: each is a process that has to
+        wake up, and most often takes the caller's processor for it. Who is to be told something meanwhile is
+        called at once."""
+        uncalled = [one for one in self._gangs.slot_handles() if one.is_uncalled]
+        async for some in in_turns(uncalled, _CALLED_AT_ONCE):
+            directories = [slot_handle.directory for slot_handle in some]
+            called = await asyncio.to_thread(_call_all, directories)
+            for slot_handle, connection in zip(some, called, strict=True):
+                slot_handle.called(connection)
+            if self._closed:
+                return  # What was called here is let go of with all others.
+
     def _emit(self, event: EngineEvent) -> None:
         if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):
             self._pace.leave((event.job_uid, event.event.attempt, event.event.replica))
@@ -525,3 +546,7 @@ class LocalEngine:
             record = journal.lost_record(protocol.NEVER_STARTED)
         superseded = journal.lost_record(f"superseded by incarnation {slot_handle.incarnation}")
         slot_handle.report(incarnation, record or superseded, entries.notes(incarnation))
+
+
+def _call_all(slots: Sequence[Path]) -> list[socket.socket | None]:
+    return [call(slot) for slot in slots]

@@ -7,16 +7,17 @@ directories that are there at once never share them.
 """
 
 import asyncio
-import json
+import errno
 import logging
 import os
 import socket
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
@@ -25,13 +26,17 @@ from trainshed.engines.local.layout import Layout, slots_of
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import journal, survey
-from trainshed.replica.system import unix_sockets
+from trainshed.replica.supervisor import clients, journal, survey
 
 log = logging.getLogger(__name__)
 
 _SILENCE = 60.0
 """Seconds for which a survey may say nothing; to clear up after a killed shim takes two at most."""
+_CHUNK = 1 << 16
+_LINES = msgspec.json.Decoder()
+
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""Why a shim cannot be called that says nothing about the shim."""
 
 _COPIED = (
     "the data directory was copied, or put back from a backup: the replica's processes, if they "
@@ -53,6 +58,11 @@ class Alive(Struct, frozen=True):
     connection: socket.socket
 
 
+class Held(Struct, frozen=True):
+    """A shim holds the slot. It was not called: whoever calls it learns whether it serves the slot, or begins
+    or ends."""
+
+
 class Changing(Struct, frozen=True):
     """A shim holds the slot but does not listen: it is beginning, ending or dying. Look again soon."""
 
@@ -61,22 +71,31 @@ class NeverStarted(Struct, frozen=True):
     """Nothing of it ever ran, and nobody is about to run it."""
 
 
-Finding = Over | Alive | Changing | NeverStarted
+Finding = Over | Alive | Held | Changing | NeverStarted
 
 
-def probe_slot(slot: Path, incarnation: int) -> Finding:
-    """Find out how an incarnation stands. If its shim was killed, what is left of it is cleared away and the
-    loss recorded, so that the answer stays the same for ever. Raises OSError: this cannot be found out
-    now."""
-    return _finding(*survey.standing(str(slot), journal.Entries(str(slot)), incarnation))
+def probe_slot(slot: Path, incarnation: int) -> Over | Alive | Changing | NeverStarted:
+    """Find out how an incarnation stands; one that is held is called. If its shim was killed, what is left of
+    it is cleared away and the loss recorded, so that the answer stays the same for ever. Raises OSError: this
+    cannot be found out now."""
+    told = survey.standing(str(slot), journal.Entries(str(slot)), incarnation)
+    finding = _finding(told)
+    if not isinstance(finding, Held):
+        return finding
+    try:
+        return Alive(clients.connect(str(slot)))
+    except OSError as error:
+        if error.errno in _OURS:
+            raise
+        return Changing()
 
 
-def _finding(told: protocol.Message, connection: socket.socket | None) -> Finding:
+def _finding(told: protocol.Message) -> Over | Held | Changing | NeverStarted:
     """What `survey` tells of an incarnation."""
-    if connection is not None:
-        return Alive(connection)
     if (record := told.get("over")) is not None:
         return Over(record, tuple(told["notes"]))
+    if "alive" in told:
+        return Held()
     return Changing() if "changing" in told else NeverStarted()
 
 
@@ -114,14 +133,14 @@ def _gang(
     job_uid: JobUid,
     attempt: int,
     documents: dict[str, Any],
-    replicas: Iterable[tuple[protocol.Message, socket.socket | None]],
+    replicas: Iterable[protocol.Message],
 ) -> FoundGang:
     """What `survey` tells of an attempt."""
     found = {
         ReplicaId.parse(told["replica"]): FoundReplica(
-            told["incarnation"], _finding(told, connection), told["answers"]
+            told["incarnation"], _finding(told), told["answers"]
         )
-        for told, connection in replicas
+        for told in replicas
     }
     return FoundGang(job_uid, attempt, slots_of(documents), found)
 
@@ -131,9 +150,8 @@ class SurveyFailed(Exception):
 
 
 class Survey:
-    """All slots of an engine, looked into by the zygote while the service loads what it needs: those who are
-    called there wake up meanwhile. `limits`: of file handles, as they were before this process raised its
-    own."""
+    """All slots of an engine, looked into by the zygote while the service loads what it needs. `limits`: of
+    file handles, as they were before this process raised its own."""
 
     def __init__(self, zygote: ZygoteHandle, slots: Path) -> None:
         """Have it begun, before anything of the slots is used. Raises OSError: it cannot be."""
@@ -158,39 +176,23 @@ class Survey:
 
 def _received(connection: socket.socket) -> list[FoundGang]:
     """Raises SurveyFailed, OSError."""
-    text, called = bytearray(), list[socket.socket]()
-    try:
-        with connection:
-            while True:
-                data, handles = unix_sockets.receive_beside(connection)
-                called += [socket.socket(fileno=handle) for handle in handles]
-                if not data:
-                    break
-                text += data
-        lines = [json.loads(line) for line in text.splitlines()]
-        alive = sum("alive" in line for line in lines)
-        if not lines or "end" not in lines.pop() or alive != len(called):
-            raise SurveyFailed(f"{len(lines)} lines came, and {len(called)} handles for {alive}")
-    except BaseException:
-        for each in called:
-            each.close()
-        raise
-    return list(_told(lines, iter(called)))
-
-
-def _told(
-    lines: Iterable[protocol.Message], called: Iterator[socket.socket]
-) -> Iterator[FoundGang]:
-    attempts: list[
-        tuple[protocol.Message, list[tuple[protocol.Message, socket.socket | None]]]
-    ] = []
+    text = bytearray()
+    with connection:
+        while data := connection.recv(_CHUNK):
+            text += data
+    lines: list[protocol.Message] = _LINES.decode_lines(text)
+    if not lines or "end" not in lines.pop():
+        raise SurveyFailed(f"it broke off after {len(lines)} lines")
+    attempts: list[tuple[protocol.Message, list[protocol.Message]]] = []
     for line in lines:
         if "slots" in line:
             attempts.append((line, []))
         else:
-            attempts[-1][1].append((line, next(called) if "alive" in line else None))
-    for head, replicas in attempts:
-        yield _gang(JobUid(head["job"]), head["attempt"], head["slots"], replicas)
+            attempts[-1][1].append(line)
+    return [
+        _gang(JobUid(head["job"]), head["attempt"], head["slots"], replicas)
+        for head, replicas in attempts
+    ]
 
 
 def disown_copies(layout: Layout) -> None:

@@ -71,3 +71,11 @@ def connect(slot: Path) -> socket.socket:
     """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not
     block."""
     return clients.connect(str(slot))
+
+
+def call(slot: Path) -> socket.socket | None:
+    """As `connect`; None: nobody listens there, or there is no file handle for it."""
+    try:
+        return connect(slot)
+    except OSError:
+        return None

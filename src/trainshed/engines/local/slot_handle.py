@@ -16,7 +16,7 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.engines.local import findings
-from trainshed.engines.local.link import Link, connect
+from trainshed.engines.local.link import Link, call, connect
 from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
@@ -64,6 +64,8 @@ class SlotHandle:
         self.wants_room = False
         #: How often it found none though there seemed to be some.
         self.shortages = 0
+        #: A shim of an earlier service holds the slot, and was not called yet.
+        self.is_uncalled = False
         #: Process id of the zygote that has its start.
         self.zygote = 0
         #: An earlier zygote may have it as well.
@@ -107,16 +109,33 @@ class SlotHandle:
         self.wants_room = False
         self.shortages = 0
         self.was_given_on = False
+        self.is_uncalled = False
         self._started = 0
         self._record = None
         self._grace = None
         self._heard_of = True  # It has all the time of a first lease.
         self._silent = 0
 
+    def call(self) -> None:
+        """Call the shim, if that was not done yet. Does not block."""
+        if self.is_uncalled:
+            self.called(call(self.directory))
+
+    def called(self, connection: socket.socket | None) -> None:
+        """The shim was called; None: in vain, it begins, ends or dies, or there was no file handle for it."""
+        if not self.is_uncalled:
+            if connection is not None:
+                connection.close()  # It was called in between, or is another's slot by now.
+        elif connection is not None:
+            self.attach(connection)
+        else:
+            self.is_uncalled = False
+            self._unclear(self)
+
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and say what it has not been told yet."""
         self.close()
-        self.wants_room = False
+        self.is_uncalled = self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
             self._link.stop(self._grace)
@@ -127,6 +146,7 @@ class SlotHandle:
         is_excused = self._heard_of or not self.answers or self.wants_room
         self._silent = 0 if is_excused else self._silent + 1
         self._heard_of = False
+        self.call()
         if self._link is not None and self.answers:
             self._link.ping(self._silent)
         return self._silent
@@ -147,9 +167,12 @@ class SlotHandle:
             self.report(self.incarnation, self._record)
         elif self._link is not None:
             self._link.stop(grace)
+        else:
+            self.call()
 
     def inject(self, fault: Fault) -> bool:
         """Have the shim do a fault; nothing if it is over. False: it lives, and cannot be told now."""
+        self.call()
         if self._link is not None:
             self._link.inject(fault)
         return self._link is not None or not self.is_live
@@ -194,6 +217,8 @@ class SlotHandle:
                 self.attach(connection)
             case findings.NeverStarted():
                 self.lose(protocol.NEVER_STARTED)
+            case findings.Held():
+                self.is_uncalled = True
             case findings.Changing():
                 self._unclear(self)
 
@@ -203,6 +228,8 @@ class SlotHandle:
             self.report(self.incarnation, self._record)
         elif self._started:
             self._emit_started(self.incarnation, self._started)
+        else:
+            self.call()
 
     def report(
         self,
@@ -310,6 +337,7 @@ class SlotHandle:
         if self._record is not None:
             return  # Found out twice.
         self._record = record
+        self.is_uncalled = False
         self.close()
         self.report(self.incarnation, record, notes)
 
