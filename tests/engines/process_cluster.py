@@ -14,6 +14,7 @@ from pathlib import Path
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
+    AgentEnded,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -97,6 +98,10 @@ class ProcessCluster:
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
         if (self._directory / f"{node}.stepless").exists():
             raise ClusterUnavailable(f"{node} takes no step")
+        if (self._directory / f"{node}.stillborn").exists():
+            raise AgentEnded(f"it ended on {node}, and said: no such file")
+        if (self._directory / f"{node}.short-lived").exists():
+            argv = ["true"]
         process = await asyncio.to_thread(
             subprocess.Popen,
             [*_ALONE, *argv],
@@ -154,6 +159,11 @@ class ProcessCluster:
     def set_stepless(self, node: str, stepless: bool) -> None:
         """Nothing can be started there, though it can be held."""
         self._set(f"{node}.stepless", stepless)
+
+    def end_agents_of(self, node: str, mark: str, *, ended: bool) -> None:
+        """`stillborn`: those that are started there end before they have their document; `short-lived`: after
+        that, and before they call."""
+        self._set(f"{node}.{mark}", ended)
 
     def _set(self, mark: str, is_set: bool) -> None:
         path = self._directory / mark

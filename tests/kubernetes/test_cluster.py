@@ -20,7 +20,14 @@ from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import OnTerm, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, requests_for, staged
-from trainshed.engines.port import EngineUnavailable, LaunchRejected, NodeState, StartWaits
+from trainshed.engines.port import (
+    EngineUnavailable,
+    LaunchRejected,
+    NodeState,
+    StartFailed,
+    StartWaits,
+)
+from trainshed.engines.remote.failed_starts import PAUSES
 from trainshed.serve.findings import Verdict
 from trainshed.serve.kubernetes_doctor import examine_kubernetes
 
@@ -115,6 +122,24 @@ def test_an_image_that_can_never_be_had_is_the_jobs_end(
             await stage.allocate(stage.job())
 
     staged(body)(None, engine_lab(cluster, tmp_path, image="nowhere:1"))
+
+
+def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    """By an image in which the agent's Python is something else."""
+    before = cluster.asked("httpx").count("create pods")
+
+    async def body(_: object, stage: Stage) -> None:
+        with pytest.raises(
+            StartFailed, match="has ended with exit code 1: Try '/usr/bin/sleep --help'"
+        ):
+            await stage.allocate(stage.job())
+        told = [e.delay.message for e in stage.events if isinstance(e, StartWaits) and e.delay]
+        assert len(told) == len(PAUSES) and "ended before it was there" in told[0]
+
+    staged(body)(None, engine_lab(cluster, tmp_path, python="/usr/bin/sleep"))
+    assert cluster.asked("httpx").count("create pods") - before == len(PAUSES) + 1
 
 
 def test_a_pod_that_fits_nowhere_waits_and_says_why(cluster: KubernetesLab, tmp_path: Path) -> None:

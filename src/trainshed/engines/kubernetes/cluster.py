@@ -26,6 +26,7 @@ from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restri
 from trainshed.engines.kubernetes.watching import Followed
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
+    AgentEnded,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -219,7 +220,7 @@ class KubernetesCluster:
             async with asyncio.timeout(_LEAVING_SECONDS):
                 await self._until(lambda: True if self._is_over(name) else None)
         now = self._mine.get(name, pod)
-        return ClusterUnavailable(reasons.end(now, deleted=now.is_leaving).why)
+        return _ended_early(reasons.end(now, deleted=now.is_leaving))
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         if name in self._ends:
@@ -273,7 +274,7 @@ class KubernetesCluster:
 
     async def _running(self, name: HoldName, need: NodeNeed, *, anew: bool = False) -> Pod:
         """Its Pod, made unless it is there, once it runs. `anew`: another one in any case. Raises
-        ClusterRefused, ClusterUnavailable."""
+        ClusterRefused, ClusterUnavailable, AgentEnded."""
         pod, again = self._mine.get(name), 0
         if pod is not None and (anew or pod.is_over or pod.is_leaving):
             await self._remove(pod)
@@ -286,21 +287,26 @@ class KubernetesCluster:
             nonlocal failing_since
             now = self._mine.get(name)
             if now is None or now.metadata.uid != uid:
-                raise self._ended_early(name)
+                end = self._ends.get(name)
+                raise (
+                    _ended_early(end)
+                    if end
+                    else AgentEnded(f"{name}: its Pod was deleted by somebody")
+                )
             if why := reasons.refusal(now):
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
-                raise ClusterUnavailable(reasons.end(now, deleted=now.is_leaving).why)
+                raise _ended_early(reasons.end(now, deleted=now.is_leaving))
             if now.is_running:
                 return now
             self._require_node_up(need.node)
-            pulling = now.waiting is not None and now.waiting.reason in reasons.PULLS
-            if pulling and not failing_since:
+            is_failing = now.waiting is not None and now.waiting.reason in reasons.TRIED_AGAIN
+            if is_failing and not failing_since:
                 failing_since = time.monotonic()
             if failing_since and time.monotonic() - failing_since > self._pull_seconds:
                 told = reasons.delay(now)
                 raise ClusterRefused(
-                    f"{told.message if told else 'its image does not come'}; it was tried for "
+                    f"{told.message if told else 'its container does not come'}; it was tried for "
                     f"{self._settings.pull_minutes:g} minutes"
                 )
             return None
@@ -310,10 +316,6 @@ class KubernetesCluster:
     @property
     def _pull_seconds(self) -> float:
         return self._settings.pull_minutes * 60
-
-    def _ended_early(self, name: HoldName) -> ClusterUnavailable:
-        end = self._ends.get(name)
-        return ClusterUnavailable(end.why if end else f"{name}: its Pod was deleted by somebody")
 
     def _require_node_up(self, node: str) -> None:
         """Raises ClusterUnavailable: a Pod would wait for it in vain."""
@@ -574,6 +576,11 @@ class KubernetesCluster:
         finally:
             self._confirming.discard(node)
             self._touch()
+
+
+def _ended_early(end: HoldEnd) -> ClusterUnavailable:
+    """Of a Pod that was over before its agent was there. A node that is lost is no fault of either."""
+    return (ClusterUnavailable if end.loss is Loss.NODE_FAILED else AgentEnded)(end.why)
 
 
 def _path(pod: Pod) -> str:

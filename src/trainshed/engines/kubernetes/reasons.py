@@ -8,8 +8,10 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.kubernetes.objects import Pod, Terminated
 from trainshed.engines.remote.cluster import HoldEnd
 
-PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Words of an image that does not come; it may yet."""
+TRIED_AGAIN: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
+"""Words of what a kubelet tries again for good."""
 _HOPELESS = {
     "InvalidImageName": "its name is no image's",
     "ErrImageNeverPull": "no node has it, and `image_pull_policy` forbids to pull it",
@@ -62,7 +64,7 @@ def delay(pod: Pod) -> Delay | None:
         return None
     image = pod.waiting_image
     pulling = f"its image {image} does not come" if image else "its image does not come"
-    words = pulling if waiting.reason in PULLS else _why(waiting.reason)
+    words = pulling if waiting.reason in _PULLS else _why(waiting.reason)
     said = f": {_shortened(waiting.message)}" if waiting.message else ""
     return Delay(
         DelayCause.CLUSTER,

@@ -11,14 +11,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.port import EngineUnavailable, StartFailed
 from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import Cluster, Given, Hold
+from trainshed.engines.remote.cluster import AgentEnded, Cluster, Given, Hold
+from trainshed.engines.remote.failed_starts import FailedStarts, delay_of, told
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.kept_holds import KeptHolds
+from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import AgentCommand, RemoteOptions
 from trainshed.engines.remote.records import GangRecord, place
 from trainshed.eventloop.background import joined
@@ -46,12 +48,15 @@ class AgentStarter:
         attempts: Attempts,
         agents: Agents,
         cluster: Cluster,
+        nodes: ClusterNodes,
+        *,
         kept: KeptHolds,
         options: RemoteOptions,
     ) -> None:
         self._attempts = attempts
         self._agents = agents
         self._cluster = cluster
+        self._nodes = nodes
         self._kept = kept
         self._options = options
 
@@ -95,13 +100,51 @@ class AgentStarter:
             if hold is None:
                 hold = await self.hold(gang, part)
             prepared = await making
+            await asyncio.gather(
+                *(
+                    self.start(one, hold, partial(_same, messages.write_document(one.document)))
+                    for one in prepared
+                )
+            )
+        except AgentEnded as failure:
+            for agent in agents:
+                self._agents.give_up_start(gang, agent, str(failure))
+            raise
         finally:
             making.cancel()
-        await asyncio.gather(
-            *(
-                self.start(one, hold, partial(_same, messages.write_document(one.document)))
-                for one in prepared
-            )
+
+    async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
+        """Wait, where agents have ended before they were there, each given by its part and its node, until
+        others are to be started. Raises EngineUnavailable: a node is not fit for them, and is left alone from
+        now on; StartFailed: no node is to blame, and there have been enough."""
+        longest: tuple[float, str, FailedStarts] | None = None
+        for part, node in missing:
+            failed = gang.failed_starts.get(place(part, node))
+            if failed is None:
+                continue
+            pause = failed.pause(self._options.start_pauses)
+            if pause is None:
+                raise await self._no_more(gang, part, node, failed)
+            if longest is None or pause > longest[0]:
+                longest = pause, node, failed
+        if longest is not None:
+            pause, node, failed = longest
+            self._attempts.report_delay(gang, delay_of(node, failed, pause))
+            await asyncio.sleep(pause)
+
+    async def _no_more(
+        self, gang: Gang, part: int, node: str, failed: FailedStarts
+    ) -> EngineUnavailable | StartFailed:
+        gang.failed_starts.pop(place(part, node))
+        why = told(node, failed)
+        image = gang.image_of(part, node)
+        if self._agents.is_the_nodes(node, image):
+            await self._nodes.quarantine(node, why)
+            return EngineUnavailable(why)
+        where = f"the container image {image}" if image else "the engine's settings"
+        return StartFailed(
+            f"{why}. Nothing says that it is the node's fault: look at {where}, and at what "
+            "`trainshed doctor` finds"
         )
 
     async def hold(self, gang: Gang, part: int) -> Hold:

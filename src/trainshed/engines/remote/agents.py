@@ -33,6 +33,7 @@ from trainshed.engines.remote.cluster import (
 )
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.content.progress import Sending
+from trainshed.engines.remote.failed_starts import is_the_nodes, with_another
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.known_nodes import KnownNodes
@@ -112,6 +113,8 @@ class Agents:
         self._now = now
         #: By the name in its certificate: every agent that may connect.
         self._by_name: dict[str, AgentHandle] = {}
+        #: By a job's container image, "" = none: when agents in it came last, by node (monotonic).
+        self._came: dict[str, dict[str, float]] = {}
         #: How the holds ended that this round of `_look_round` has found gone; None = it is not known.
         self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
@@ -198,6 +201,16 @@ class Agents:
                     await agent.call(lambda number: messages.Leave(number=number))
         self.give_up(agent)
 
+    def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
+        """It ended before it was there."""
+        where = place(agent.part, agent.node)
+        gang.failed_starts[where] = with_another(gang.failed_starts.get(where), why)
+        self.give_up(agent)
+
+    def is_the_nodes(self, node: str, image: str) -> bool:
+        """Whether it is the node's fault that agents in that image, "" = in none of a job's, do not come."""
+        return is_the_nodes(node, self._came.get(image, {}))
+
     def give_up(self, agent: AgentHandle) -> None:
         """Its credential is worth nothing from now on."""
         agent.give_up()
@@ -264,6 +277,9 @@ class Agents:
             return
         await self._nodes.tell_unfit(agent.node, "")
         agent.capabilities = self.capabilities = hello.capabilities
+        self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
+            time.monotonic()
+        )
         if hello.facts is not None:
             self._known.learn(agent.node, hello.facts)
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
@@ -373,7 +389,7 @@ class Agents:
                     # If nothing is heard from any of several nodes, the fault is on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
-                    await self.lose(agent, end)
+                    await self.lose(agent, end, has_started=True)
             if self._promises.longest > self._lease and all(
                 agent.lease <= self._lease for agent in self._by_name.values()
             ):
@@ -489,8 +505,8 @@ class Agents:
             "look at the network between it and this service"
         )
 
-    async def lose(self, agent: AgentHandle, end: HoldEnd) -> None:
-        """It is gone, and all that it had with it."""
+    async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
+        """It is gone, and all that it had with it. `has_started`: the cluster had started it."""
         self._known.forget(agent.node)
         gang = self._gang(agent)
         if gang is None:
@@ -511,7 +527,11 @@ class Agents:
             for seat in lost:
                 record = record.with_seat(seat)
             await self._attempts.write(gang, record)
-            self.give_up(agent)
+            has_slots = any(seat.slot and not seat.is_chosen for seat in gang.seats_of(agent))
+            if has_slots or not has_started or end.loss is Loss.NODE_FAILED:
+                self.give_up(agent)
+            else:
+                self.give_up_start(gang, agent, end.why)
         for seat in lost:
             self._attempts.report_lost(gang, seat)
 

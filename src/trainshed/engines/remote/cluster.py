@@ -25,6 +25,11 @@ class ClusterUnavailable(Exception):
     why, as the cluster tells it."""
 
 
+class AgentEnded(ClusterUnavailable):
+    """What was to be an agent has ended before it was one, and nothing of it runs. The message says what is
+    known of its end, its last words above all."""
+
+
 class MayLive(ClusterUnavailable):
     """The cluster knows nothing of a hold any more, and nobody saw its end: programs there may live until
     their agent's lease is over."""
@@ -191,15 +196,16 @@ class Cluster(Protocol):
         """Hold that much on those nodes, all or nothing; with `avoid` on as many nodes as the cluster likes
         to choose, but not on these, which is looked at when it is asked for first; what is held by that name
         already is returned as it is. Waits for as long as the cluster makes it wait; giving up waiting
-        (cancellation) leaves nothing held. Raises ClusterRefused, ClusterUnavailable."""
+        (cancellation) leaves nothing held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         ...
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
         """Run `argv` on a node of a hold, found on the PATH there. `given`: called once a process for it is
         there; what it returns, which may take a while, goes to the process's standard input, and what is
         secret is in nothing but that. Returns when the process has taken it, which it says itself
-        (`opening.TAKEN`); from then on it does not depend on this process. Raises ClusterUnavailable; what
-        `given` raises; as long as it has not returned, nothing was begun, and nothing will be."""
+        (`opening.TAKEN`); from then on it does not depend on this process. Raises ClusterUnavailable,
+        AgentEnded; what `given` raises; as long as it has not returned, nothing was begun, and nothing
+        will be."""
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:

@@ -13,6 +13,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node, Slot, SlotRequest
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
+from trainshed.engines.remote.failed_starts import FailedStarts
 from trainshed.engines.remote.first_start import FirstStart
 from trainshed.engines.remote.records import GangRecord, Seat, place
 
@@ -40,6 +41,8 @@ class Gang(Struct):
     sending_since: float | None = None
     #: Its programs are to be started before its agents have loaded; None = they are not, or it is over.
     first: FirstStart | None = None
+    #: By `place`: agents that ended there before they gave out any slot, since one did.
+    failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
     #: It is known whether they are.
     chosen: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -57,6 +60,11 @@ class Gang(Struct):
             for seat in self.record.seats:
                 if (seat.part, seat.request.node) == (agent.part, agent.node):
                     yield seat
+
+    def image_of(self, part: int, node: str) -> str:
+        """The container image that an agent there runs in; "" = in none of the job's."""
+        needs = self.record.parts.get(part, ())
+        return next((need.image for need in needs if need.node == node), "")
 
     def is_live(self, seat: Seat) -> bool:
         """A program of the replica runs, or may run."""

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from trainshed.engines.port import RegistryAccess, SecretSource
 from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.library import Library
+from trainshed.engines.remote.failed_starts import PAUSES
 from trainshed.engines.remote.messages import AgentDocument
 from trainshed.engines.remote.module_bundle import BEGIN, ModuleBundle
 
@@ -55,6 +56,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Seconds for which what an attempt held is kept for another one that needs the same; 0 = it is not, but
     #: for a retry.
     keep: float = 0.0
+    #: As `failed_starts.PAUSES`.
+    start_pauses: Sequence[float] = PAUSES
     #: Seconds since the epoch.
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.

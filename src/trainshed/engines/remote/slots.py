@@ -94,7 +94,9 @@ class SlotMaker:
         self._options = options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
-        self._starter = AgentStarter(attempts, agents, cluster, self._kept, options)
+        self._starter = AgentStarter(
+            attempts, agents, cluster, nodes, kept=self._kept, options=options
+        )
         self._first = FirstStarter(attempts, agents, self._starter, options, known=known)
         self._tasks = Crew()
 
@@ -378,6 +380,9 @@ class SlotMaker:
                 if self._options.preflight:
                     await self._require_links(agents)
                 await self._get_slots(gang, agents)
+                if gang.failed_starts:
+                    gang.failed_starts.clear()
+                    self._attempts.report_delay(gang, None)
                 break
             except ClusterRefused as failure:
                 raise LaunchRejected(str(failure)) from failure
@@ -434,6 +439,7 @@ class SlotMaker:
                 agents.append(agent)
         if not missing:
             return agents
+        await self._starter.require_startable(gang, missing)
         fresh = await self._starter.new_agents(gang, missing, written=gang.first is None)
         if gang.first is not None:
             await self._first.start(gang, gang.first, fresh)

@@ -1,0 +1,156 @@
+"""Agents that end as they begin are started again a few times, ever later, and then no more."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.process_cluster import NODES, ProcessCluster
+from tests.engines.remote_lab import new_engine
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    NodeChanged,
+    NodeState,
+    Slot,
+    SlotRequest,
+    StartFailed,
+    StartWaits,
+)
+from trainshed.engines.remote.engine import RemoteEngine
+from trainshed.engines.remote.failed_starts import (
+    PAUSES,
+    FailedStarts,
+    delay_of,
+    is_the_nodes,
+    with_another,
+)
+from trainshed.eventloop.background import begin
+
+HERE, THERE = NODES
+UID = JobUid(1)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+
+
+class Site:
+    """An engine whose nodes end agents; what it has said."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.engine: RemoteEngine = new_engine(directory, port, start_pauses=(0.0, 0.05))
+        self.cluster = ProcessCluster(directory / "cluster")
+        self.events: list[EngineEvent] = []
+        self.heard = asyncio.Event()
+
+    async def hear(self) -> None:
+        async for event in self.engine.watch():
+            self.events.append(event)
+            self.heard.set()
+
+    def delays(self) -> list[Delay | None]:
+        return [event.delay for event in self.events if isinstance(event, StartWaits)]
+
+    async def allocate(self, node: str, uid: JobUid = UID) -> tuple[Slot, ...]:
+        """As the service does: asked for again as long as it cannot be had. Raises StartFailed."""
+        request = SlotRequest(ReplicaId(0, 0), f"r{uid}", node)
+        while True:
+            try:
+                return await self.engine.allocate(uid, 1, [request])
+            except EngineUnavailable as failure:
+                if "no agent stays" in str(failure):
+                    raise
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    site = Site(tmp_path, port)
+    await site.engine.start()
+    hearing = begin(site.hear(), "hearing an engine")
+    yield site
+    for uid, attempt in await site.engine.allocations():
+        await site.engine.stop(uid, attempt, 0)
+        await site.engine.release(uid, attempt)
+    await site.engine.close()
+    await hearing
+
+
+@needs_root
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
+)
+async def test_a_start_that_never_stays_is_given_up_and_says_why(
+    site: Site, how: str, words: str
+) -> None:
+    site.cluster.end_agents_of(HERE, how, ended=True)
+    async with asyncio.timeout(30):
+        with pytest.raises(
+            StartFailed, match=f"no agent stays on node {HERE}: 3 were started"
+        ) as raised:
+            await site.allocate(HERE)
+    assert words in str(raised.value) and "trainshed doctor" in str(raised.value)
+    first, second = [delay for delay in site.delays() if delay]
+    assert first.cause is second.cause is DelayCause.ENGINE
+    assert words in first.message and first.message.endswith("another one is started at once")
+    assert "2 times so far" in second.message and second.message.endswith("in 0.05 s")
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_a_node_on_which_what_stays_elsewhere_does_not_is_left_alone(site: Site) -> None:
+    site.cluster.end_agents_of(HERE, "stillborn", ended=True)
+    async with asyncio.timeout(30):
+        await site.allocate(THERE, JobUid(2))
+        with pytest.raises(EngineUnavailable, match=f"no agent stays on node {HERE}"):
+            await site.allocate(HERE)
+    [told] = [event for event in site.events if isinstance(event, NodeChanged)]
+    assert (told.node, told.state) == (HERE, NodeState.QUARANTINED)
+    assert "and said: no such file" in told.cause
+
+
+@needs_root
+@pytest.mark.anyio
+async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
+    site.cluster.end_agents_of(HERE, "stillborn", ended=True)
+    async with asyncio.timeout(30):
+        asking = begin(site.allocate(HERE), "asking for a slot")
+        await site.heard.wait()
+        site.cluster.end_agents_of(HERE, "stillborn", ended=False)
+        [slot] = await asking
+    assert slot.node == HERE
+    assert site.delays()[-1] is None, "nothing is waited for any more"
+
+
+def test_each_further_start_comes_later_and_the_last_one_never() -> None:
+    failed: FailedStarts | None = None
+    pauses: list[float | None] = []
+    for _ in range(len(PAUSES) + 1):
+        failed = with_another(failed, "why")
+        pauses.append(failed.pause(PAUSES))
+    assert pauses == [*PAUSES, None] and sorted(PAUSES) == list(PAUSES)
+    assert "so far" not in delay_of("a", FailedStarts(1, "why"), 0.0).message
+
+
+@pytest.mark.parametrize(
+    ("came", "is_its_fault"),
+    [
+        ({}, False),
+        ({"a": 5.0}, False),
+        ({"b": 1.0}, True),
+        ({"a": 5.0, "b": 9.0}, True),
+        ({"a": 9.0, "b": 5.0}, False),
+    ],
+)
+def test_a_node_is_blamed_for_what_came_elsewhere_since(
+    came: dict[str, float], is_its_fault: bool
+) -> None:
+    assert is_the_nodes("a", came) is is_its_fault
