@@ -47,6 +47,13 @@ def why_not() -> str:
     return ""
 
 
+def other_slurm() -> Path | None:
+    """Directory with the programs and libraries of another release's Slurm, as `release.sh` makes it; None:
+    this machine's own."""
+    found = os.environ.get("TRAINSHED_TEST_SLURM", "")
+    return Path(found) if found else None
+
+
 def enforces() -> bool:
     """Slurm's control groups can be had here: limits of memory and devices are held."""
     return _CONTROL_GROUPS.exists()
@@ -243,6 +250,7 @@ class SlurmLab(Machines):
             (str(own / "etc"), "/etc/slurm"),
             (str(own / "passwd"), "/etc/passwd"),
             (str(own / "group"), "/etc/group"),
+            *_other_programs(),
         ]
 
     def on_login_node(self) -> list[str]:
@@ -295,7 +303,8 @@ class SlurmLab(Machines):
             "MpiDefault=none",
             "SlurmctldTimeout=30",
             "MessageTimeout=3",
-            "SlurmdTimeout=5",
+            # With less, newer releases give up nodes that answered beside one that did not.
+            f"SlurmdTimeout={10 if other_slurm() else 5}",
             "InactiveLimit=0",
             "KillWait=2",
             "SwitchType=switch/none",
@@ -322,6 +331,8 @@ class SlurmLab(Machines):
             f"PartitionName=spot Nodes={every} MaxTime=INFINITE State=UP PriorityTier=0",
             self._extra,
         ]
+        if other := other_slurm():
+            lines.append(f"PluginDir={other}/system/usr/lib/x86_64-linux-gnu/slurm-wlm")
         (own / "etc" / "slurm.conf").write_text("\n".join(lines) + "\n")
         (own / "etc" / "gres.conf").write_text(
             "".join(
@@ -337,6 +348,14 @@ class SlurmLab(Machines):
         )
         # What slurmd and slurmstepd look for beside the others.
         (own / "etc" / "plugstack.conf").write_text("")
+
+
+def _other_programs() -> list[tuple[str, str]]:
+    """(what, where) that every machine sees in place of this machine's Slurm."""
+    if not (other := other_slurm()):
+        return []
+    daemons = ("slurmctld", "slurmd", "slurmstepd")
+    return [(str(other / "programs" / name), _path(name)) for name in (*_COMMANDS, *daemons)]
 
 
 def _search_path() -> str:

@@ -95,7 +95,7 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     assert told["verdict"] == "bad"
     assert "run as lab-eve" in told["told"]
     assert "jobs of user lab-ada in hi: " in told["told"] and "not permitted" in told["told"]
-    assert "lab-bob" not in told["told"]
+    assert "user lab-bob" not in told["told"]
 
 
 _SPY = """

@@ -11,9 +11,12 @@ from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import ClusterReport, HoldName
-from trainshed.engines.slurm import commands
-from trainshed.engines.slurm.commands import Ask, Gres, NodeLine
+from trainshed.engines.slurm import commands, records
+from trainshed.engines.slurm.commands import Ask
+from trainshed.engines.slurm.field_queries import SEPARATOR
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
+from trainshed.engines.slurm.queries import FIELDS
+from trainshed.engines.slurm.records import Gres, NodeLine
 from trainshed.engines.slurm.routes import Routes, has_features
 from trainshed.engines.slurm.settings import MachineRoute, SlurmSettings
 
@@ -41,16 +44,17 @@ def look(
     earlier: str | None = None,
     before: ClusterReport | None = None,
 ) -> Look:
-    jobs = own_jobs(squeue or recorded("squeue"), service, of_root)
+    jobs = own_jobs(FIELDS, squeue or recorded("squeue"), service, of_root)
     return compile_look(
+        FIELDS,
         0.0,
         now=1_795_304_650,
         pending=None,
         jobs=jobs,
-        earlier=jobs if earlier is None else own_jobs(earlier, service, of_root),
+        earlier=jobs if earlier is None else own_jobs(FIELDS, earlier, service, of_root),
         before=before,
         steps=steps or recorded("squeue_steps"),
-        nodes=sinfo or recorded("sinfo"),
+        nodes=[sinfo or recorded("sinfo")],
         routes=Routes(settings),
         known={},
     )
@@ -98,10 +102,11 @@ def test_what_others_have_is_not_told_of_a_node_that_has_just_changed_hands() ->
 def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
-    jobs = own_jobs(twice, "lab", of_root)
+    jobs = own_jobs(FIELDS, twice, "lab", of_root)
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
         found = compile_look(
+            FIELDS,
             0.0,
             now=0.0,
             pending=None,
@@ -109,7 +114,7 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
             earlier=jobs,
             before=None,
             steps="",
-            nodes="",
+            nodes=[""],
             routes=routes,
             known=known,
         )
@@ -120,11 +125,11 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
 def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
     """Of the users as whom jobs run each has holds of his own."""
     line = recorded("squeue").splitlines()[1]
-    parts = line.split(commands.SEPARATOR)
+    parts = line.split(SEPARATOR)
     parts[0], parts[-3] = "31", "1001"
-    both = f"{line}\n{commands.SEPARATOR.join(parts)}\n"
-    assert [job.id for _, job in own_jobs(both, "lab", of_root)] == [25]
-    found = own_jobs(both, "lab", {0: "", 1001: "vision"}.get)
+    both = f"{line}\n{SEPARATOR.join(parts)}\n"
+    assert [job.id for _, job in own_jobs(FIELDS, both, "lab", of_root)] == [25]
+    found = own_jobs(FIELDS, both, "lab", {0: "", 1001: "vision"}.get)
     assert found[0][0] == HELD
     assert found[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
     assert str(found[1][0]) == str(HELD)
@@ -159,8 +164,8 @@ def test_a_look_at_a_thousand_nodes_takes_little() -> None:
     ],
 )
 def test_states_of_nodes(text: str, state: NodeState, cause: str) -> None:
-    line = NodeLine("n", commands.parse_states(text), 1, 0, 1, 0, (), (), "", "")
-    assert commands.node_state(line) == (state, cause)
+    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    assert records.node_state(line) == (state, cause)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +179,13 @@ def test_states_of_nodes(text: str, state: NodeState, cause: str) -> None:
     ],
 )
 def test_a_node_without_an_answer_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
-    line = NodeLine("n", commands.parse_states(text), 1, 0, 1, 0, (), (), "", "")
-    assert commands.is_awaited(line) is awaited
+    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    assert records.is_awaited(line) is awaited
 
 
 def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
-    line = NodeLine("n", commands.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
-    assert commands.node_state(line, reservation=True) == (NodeState.UP, "")
+    line = NodeLine("n", records.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
+    assert records.node_state(line, reservation=True) == (NodeState.UP, "")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
     ],
 )  # fmt: skip
 def test_generic_resources(text: str, found: list[Gres]) -> None:
-    assert list(commands.parse_gres(text)) == found
+    assert list(records.parse_gres(text)) == found
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,7 @@ def test_generic_resources(text: str, found: list[Gres]) -> None:
     ],
 )
 def test_memory(text: str, found: int) -> None:
-    assert commands.parse_memory(text) == found
+    assert records.parse_memory(text) == found
 
 
 @pytest.mark.parametrize(
@@ -228,18 +233,18 @@ def test_memory(text: str, found: int) -> None:
     ],
 )
 def test_lists_of_nodes(text: str, found: list[str]) -> None:
-    assert list(commands.expand_hosts(text)) == found
+    assert list(records.expand_hosts(text)) == found
 
 
 @pytest.mark.parametrize("text", ["a[1-", "a]1[", "a[x-y]", "a[1-9999999]", "a[0-999]b[0-999]"])
 def test_what_is_no_list_of_nodes(text: str) -> None:
     with pytest.raises(ValueError, match=r"list of nodes|too many nodes"):
-        commands.expand_hosts(text)
+        records.expand_hosts(text)
 
 
 def test_an_answer_of_another_kind_is_not_read() -> None:
     with pytest.raises(ValueError, match="has 1 fields, not 12"):
-        own_jobs("slurm_load_jobs error", "lab", of_root)
+        own_jobs(FIELDS, "slurm_load_jobs error", "lab", of_root)
 
 
 def test_what_is_asked_for() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.slurm.commands import parse_config, parse_limits
+from trainshed.engines.slurm.field_queries import parse_config, parse_limits
 from trainshed.serve.slurm_doctor import lost_nodes, on_nodes, time_limit
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm" / "scontrol_config.txt"

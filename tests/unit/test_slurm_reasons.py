@@ -4,8 +4,9 @@ import pytest
 
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed.engines.slurm.commands import Job, Pending, list_pending, parse_pending
+from trainshed.engines.slurm.field_queries import list_pending, parse_pending
 from trainshed.engines.slurm.reasons import count_before, delay, end, in_words
+from trainshed.engines.slurm.records import Job, Pending
 
 
 @pytest.mark.parametrize(

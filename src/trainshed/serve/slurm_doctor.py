@@ -2,6 +2,7 @@
 can call this machine. Starts nothing there unless it is asked to (`slurm_node_doctor`)."""
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import math
@@ -22,6 +23,16 @@ from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed.engines.remote.lease import longest_silence
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
+from trainshed.engines.slurm.field_queries import (
+    list_groups,
+    list_limits,
+    parse_config,
+    parse_groups,
+    parse_limits,
+    show_config,
+)
+from trainshed.engines.slurm.queries import ASK_RELEASE, JSON, fitting
+from trainshed.engines.slurm.records import NodeLine, node_state
 from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SHORTEST_LEASE, SlurmSettings, parse
 from trainshed.engines.slurm.users import Users
@@ -101,7 +112,10 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
     client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
-        found = [good("Slurm controller", "answers.")]
+        release = (await client.answer(ASK_RELEASE)).strip()
+        kind = fitting(settings.answers, release)
+        asked = "JSON" if kind is JSON else "fields"
+        found = [good("Slurm controller", f"answers ({release}, asked for {asked}).")]
         wanted = [name for name in routes.named_partitions if name]
         unknown = [name for name in wanted if name not in partitions]
         if unknown:
@@ -111,8 +125,7 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
             )
             cause = "sinfo lists no such one to this user."
             return [*found, bad("Slurm partition", text, cause=cause, remedy=advice)]
-        answer = await client.answer(commands.list_nodes(routes.partitions))
-        lines = tuple(commands.parse_nodes(answer))
+        lines = await client.nodes(kind, routes.partitions)
     except ClusterUnavailable as failure:
         return [
             bad("Slurm controller", "cannot be asked.", cause=f"{failure}.", remedy=_CONTROLLER)
@@ -130,8 +143,8 @@ async def _what_holds(
 ) -> list[Finding]:
     """What jobs may rely on on nodes, as far as the cluster's configuration says it."""
     try:
-        config = commands.parse_config(await client.answer(commands.show_config()))
-        limits = commands.parse_limits(await client.answer(commands.list_limits()))
+        config = parse_config(await client.answer(show_config()))
+        limits = parse_limits(await client.answer(list_limits()))
     except FileNotFoundError as failure:
         return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_COMMANDS)]
     except ClusterUnavailable as failure:
@@ -156,8 +169,11 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
     """The users as whom projects' jobs run: whether they exist, whether Slurm takes their jobs, and whether
     they can read what those run in."""
     users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
+    open_to = dict[str, frozenset[str]]()
     seen: set[Owner] = set()
     partitions = Routes(settings).named_partitions
+    with contextlib.suppress(ClusterUnavailable, ValueError):
+        open_to = parse_groups(await client.answer(list_groups()))
     for project in settings.users:
         try:
             owner = await users.owner(project)
@@ -177,10 +193,18 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
                 wrong.append(f"user {owner.user} cannot {place.what} {place.path}")
         for partition in partitions:
             account = owner.account or settings.account
+            where = f" in {partition}" if partition else ""
+            groups = open_to.get(partition, frozenset())
+            if groups and user.uid and groups.isdisjoint(await asyncio.to_thread(user.groups)):
+                # Since 24.11 Slurm takes such a job, and never starts it.
+                wrong.append(
+                    f"jobs of user {owner.user}{where}: not permitted, the partition is for members of "
+                    f"{', '.join(sorted(groups))} alone (AllowGroups)"
+                )
+                continue
             try:
                 await client.answer(commands.try_job(partition, account, settings.qos), user)
             except ClusterUnavailable as failure:
-                where = f" in {partition}" if partition else ""
                 charged = f" on account {account}" if account else ""
                 wrong.append(f"jobs of user {owner.user}{where}{charged}: {failure}")
     if not wrong:
@@ -208,14 +232,14 @@ def _places(cache: Path | None) -> Iterator[_Place]:
         yield _Place(cache.parent, "test -x", "enter")
 
 
-def _have_gpus(lines: Sequence[commands.NodeLine]) -> bool:
+def _have_gpus(lines: Sequence[NodeLine]) -> bool:
     return any(gres.name == "gpu" for line in lines for gres in line.gres)
 
 
 def on_nodes(
     config: Mapping[str, str], *, has_gpus: bool, has_users: bool = False
 ) -> Iterator[Finding]:
-    """`config`: as `commands.parse_config` has it. Pure."""
+    """`config`: as `field_queries.parse_config` has it. Pure."""
     as_root = os.geteuid() == 0 and not has_users
     yield good(
         "isolation on nodes",
@@ -266,8 +290,8 @@ def on_nodes(
 
 
 def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = False) -> Finding:
-    """What a node that falls silent costs. `config`: as `commands.parse_config` has it. `lease`, in seconds,
-    `down_is_lost`: of the settings. Pure."""
+    """What a node that falls silent costs. `config`: as `field_queries.parse_config` has it. `lease`, in
+    seconds, `down_is_lost`: of the settings. Pure."""
     patience = _seconds(config.get("slurmdtimeout", ""))
     least = patience // _PINGS
     lost = longest_silence(lease)
@@ -299,7 +323,7 @@ def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = 
 
 
 def time_limit(limits: Mapping[str, str]) -> Finding:
-    """`limits`: as `commands.parse_limits` has them. Pure."""
+    """`limits`: as `field_queries.parse_limits` has them. Pure."""
     bounded = [
         f"{name or 'the default partition'} after {limit}"
         for name, limit in sorted(limits.items())
@@ -323,12 +347,12 @@ def _seconds(text: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _nodes(told: Sequence[commands.NodeLine], routes: Routes) -> Finding:
+def _nodes(told: Sequence[NodeLine], routes: Routes) -> Finding:
     has_default = any(line.in_default for line in told)
     ways = {line: routes.acceptance(line, has_default=has_default) for line in told}
     lines = sorted((line for line in told if ways[line].open), key=lambda line: line.name)
     states = [
-        (line, *commands.node_state(line, reservation=routes.enters_reservation(ways[line])))
+        (line, *node_state(line, reservation=routes.enters_reservation(ways[line])))
         for line in lines
     ]
     up = [line for line, state, _ in states if state is NodeState.UP]

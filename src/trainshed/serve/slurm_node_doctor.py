@@ -19,6 +19,8 @@ from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed.engines.remote.node_directory import make_ours
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.client import SlurmClient
+from trainshed.engines.slurm.queries import FIELDS
+from trainshed.engines.slurm.records import node_state
 from trainshed.engines.slurm.routes import Routes
 from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.engines.slurm.users import UnixUser, Users, node_directory
@@ -106,9 +108,7 @@ def _listening(settings: SlurmSettings) -> Generator[int]:
 async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Finding:
     client, routes = SlurmClient(settings), Routes(settings)
     try:
-        lines = tuple(
-            commands.parse_nodes(await client.answer(commands.list_nodes(routes.partitions)))
-        )
+        lines = await client.nodes(FIELDS, routes.partitions)
         wishes = await _wishes(settings)
     except (ClusterUnavailable, ValueError) as failure:
         return bad(_ABOUT, "cannot be looked at.", cause=f"{failure}.", remedy=_LATER)
@@ -117,7 +117,7 @@ async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Fi
         line.name
         for line in sorted(lines, key=lambda line: line.name)
         if routes.acceptance(line, has_default=has_default).open
-        and commands.node_state(line)[0] is NodeState.UP
+        and node_state(line)[0] is NodeState.UP
     ]
     room = asyncio.Semaphore(_AT_ONCE)
 

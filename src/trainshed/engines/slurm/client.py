@@ -12,6 +12,8 @@ from msgspec import Struct
 from trainshed.engines.remote.cluster import ClusterUnavailable, Given
 from trainshed.engines.remote.opening import TAKEN
 from trainshed.engines.slurm import commands
+from trainshed.engines.slurm.queries import Queries
+from trainshed.engines.slurm.records import NodeLine
 from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.engines.slurm.users import UnixUser, setpriv
 from trainshed.eventloop.background import begin, joined
@@ -75,6 +77,11 @@ class SlurmClient:
             told = commands.complaint(output.err) or f"exit code {output.code}"
             raise ClusterUnavailable(f"{command[0]}: {told}")
         return output.out
+
+    async def nodes(self, queries: Queries, partitions: str) -> tuple[NodeLine, ...]:
+        """Raises ClusterUnavailable; ValueError: the answer is not understood."""
+        answers = [await self.answer(command) for command in queries.nodes(partitions)]
+        return tuple(queries.read_nodes(answers, partitions))
 
     async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
         """Begin a command that waits. `user`: as whom it runs; None = the service's user. Raises

@@ -22,10 +22,12 @@ from trainshed.engines.remote.cluster import (
     NodeNeed,
     Owner,
 )
-from trainshed.engines.slurm import commands, reasons
+from trainshed.engines.slurm import commands, queries, reasons
 from trainshed.engines.slurm.client import Output, SlurmClient
-from trainshed.engines.slurm.commands import Ask, Gres, Job
+from trainshed.engines.slurm.commands import Ask
+from trainshed.engines.slurm.field_queries import list_pending
 from trainshed.engines.slurm.look import Look, compile_look, own_jobs
+from trainshed.engines.slurm.records import Gres, Job
 from trainshed.engines.slurm.routes import Routes, SlurmRoute
 from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.engines.slurm.users import Users, node_directory
@@ -68,6 +70,7 @@ class SlurmCluster:
         self._service = service
         self._client = SlurmClient(settings, self._step_left)
         self._users = Users(settings)
+        self._queries = queries.FIELDS
         self._tasks = Crew()
         self._started = 0.0
         self._is_detached = False
@@ -94,7 +97,7 @@ class SlurmCluster:
         self._started = time.monotonic()
         for name in await self._users.load():
             log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
-        await self._look_now()
+        await self._look_first()
         self._tasks.keep(self._look_on, "slurm: looks")
 
     async def close(self) -> None:
@@ -168,9 +171,9 @@ class SlurmCluster:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        ask = commands.list_jobs([await self._user(name)], str(name), ended=True)
+        ask = self._queries.jobs([await self._user(name)], str(name), ended=True)
         try:
-            found = list(commands.parse_jobs(await self._client.answer(ask)))
+            found = list(self._queries.read_jobs(await self._client.answer(ask)))
         except ValueError as e:
             raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
         over = [job for job in found if not job.held and not job.pending]
@@ -301,8 +304,8 @@ class SlurmCluster:
         wanted = self._wanted[name]
         if job.waits_in_vain:
             raise ClusterRefused(
-                f"Slurm would never start this ({job.reason}): it is more than the partition, account or QOS "
-                "lets one job have; others are chosen in [engines.slurm]"
+                f"Slurm would never start this ({job.description or job.reason}): the partition, account or "
+                "QOS does not let it, or not one job so large; others are chosen in [engines.slurm]"
             )
         away = [
             f"{report.node.name}: {report.cause}"
@@ -337,17 +340,18 @@ class SlurmCluster:
         """The job of that name that has its nodes, if Slurm knows one. `number`: of that one; "" = of any.
         Asks about this name alone, which costs less than a look at all."""
         user = await self._user(name)
-        answer = await self._client.answer(commands.list_jobs([user], str(name)))
+        kind = self._queries
+        answer = await self._client.answer(kind.jobs([user], str(name)))
         try:
-            found = self._own(answer)
+            found = self._own(kind, answer)
         except ValueError as e:
             raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
         held = (job for told, job in found if told == name and job.held)
         return next((job for job in held if number in ("", str(job.id))), None)
 
-    def _own(self, answer: str) -> tuple[tuple[HoldName, Job], ...]:
+    def _own(self, kind: queries.Queries, answer: str) -> tuple[tuple[HoldName, Job], ...]:
         """This service's jobs in an answer of squeue. Raises ValueError."""
-        return own_jobs(answer, self._service, self._users.name_of)
+        return own_jobs(kind, answer, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: HoldName) -> None:
         """If it cannot be told to now, a look that finds it does it later."""
@@ -402,22 +406,38 @@ class SlurmCluster:
                     self._failed = (begun, str(e))
                     self._looked.notify_all()
 
+    async def _look_first(self) -> None:
+        """The first look, which tells how the next ones are to ask."""
+        wanted = self._settings.answers
+        self._queries = queries.fitting(wanted, await self._client.answer(queries.ASK_RELEASE))
+        try:
+            await self._look_now()
+        except ClusterUnavailable as e:
+            if wanted != "auto" or self._queries is queries.FIELDS:
+                raise
+            self._queries = queries.FIELDS
+            await self._look_now()
+            log.warning("slurm: cannot be asked for JSON, and is asked for fields: %s", e)
+        if wanted == "auto" and len(self.report().nodes) > queries.MOST_NODES_AS_JSON:
+            self._queries = queries.FIELDS
+
     async def _look_now(self) -> None:
         begun = time.monotonic()
-        ask = self._client.answer
+        ask, kind = self._client.answer, self._queries
         try:
             users = self._users.uids
-            earlier = mine = self._own(await ask(commands.list_jobs(users)))
-            nodes = await ask(commands.list_nodes(self._routes.partitions))
+            earlier = mine = self._own(kind, await ask(kind.jobs(users)))
+            nodes = [await ask(command) for command in kind.nodes(self._routes.partitions)]
             if mine or self._wanted or self._seen:
                 # Asked for again: what was the same before and after the nodes, was so with them.
-                mine = self._own(await ask(commands.list_jobs(users)))
-            steps = await ask(commands.list_steps(users)) if mine else ""
+                mine = self._own(kind, await ask(kind.jobs(users)))
+            steps = await ask(kind.steps(users)) if mine else ""
             waits = any(job.pending for _, job in mine)
-            pending = await ask(commands.list_pending()) if waits else None
+            pending = await ask(list_pending()) if waits else None
             known = {name: seen.job for name, seen in self._seen.items()}
             look = await asyncio.to_thread(
                 compile_look,
+                kind,
                 begun,
                 now=time.time(),
                 jobs=mine,

@@ -10,8 +10,10 @@ from trainshed.core.capacity import Delay, OthersUse
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node
 from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
-from trainshed.engines.slurm import commands, reasons
-from trainshed.engines.slurm.commands import Gres, Job, NodeLine
+from trainshed.engines.slurm import reasons
+from trainshed.engines.slurm.field_queries import parse_pending
+from trainshed.engines.slurm.queries import Queries
+from trainshed.engines.slurm.records import Gres, Job, NodeLine, is_awaited, node_state
 from trainshed.engines.slurm.routes import Routes
 
 
@@ -31,12 +33,12 @@ class Look(Struct, frozen=True):
 
 
 def own_jobs(
-    answer: str, service: str, name_of: Callable[[int], str | None]
+    queries: Queries, answer: str, service: str, name_of: Callable[[int], str | None]
 ) -> tuple[tuple[HoldName, Job], ...]:
     """This service's jobs that wait or are held. `name_of`: from a user's number to the name that holds have;
     None = nobody who may have jobs of this service. Raises ValueError: that is no answer of squeue."""
     found: list[tuple[HoldName, Job]] = []
-    for job in commands.parse_jobs(answer):
+    for job in queries.read_jobs(answer):
         # Anybody may call a job like one of the service's: its user tells.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.held or job.pending):
@@ -45,6 +47,7 @@ def own_jobs(
 
 
 def compile_look(
+    queries: Queries,
     looked: float,
     *,
     now: float,
@@ -53,15 +56,15 @@ def compile_look(
     before: ClusterReport | None,
     pending: str | None,
     steps: str,
-    nodes: str,
+    nodes: Sequence[str],
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """`now`: seconds since the epoch. `earlier` and `jobs`: this service's jobs as they were before and after
-    the nodes were asked for. Where those differ on a node, it cannot be told what others have there: the
-    report `before` counts. `pending`: all that wait; None = they were not asked for. `known`: numbers of jobs
-    that are held as far as the service knows; of two with one name they are the right ones. Raises
-    ValueError: those are no answers of squeue and sinfo."""
+    """`queries`: by which all was asked for. `now`: seconds since the epoch. `earlier` and `jobs`: this
+    service's jobs as they were before and after the nodes were asked for. Where those differ on a node, it
+    cannot be told what others have there: the report `before` counts. `pending`: all that wait; None = they
+    were not asked for. `known`: numbers of jobs that are held as far as the service knows; of two with one
+    name they are the right ones. Raises ValueError: those are no answers of squeue and sinfo."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -75,11 +78,11 @@ def compile_look(
     agents: dict[HoldName, set[str]] = {name: set() for name in held}
     if held:
         by_id = {job.id: name for name, job in held.items()}
-        for step in commands.parse_steps(steps):
+        for step in queries.read_steps(steps):
             name = by_id.get(step.job)
             if name and step.name == str(name):
                 agents[name].update(step.nodes)
-    lines = tuple(commands.parse_nodes(nodes))
+    lines = tuple(queries.read_nodes(nodes, routes.partitions))
     mine, once = _shares(jobs), _shares(earlier)
     moved = {node for node in mine.keys() | once.keys() if _ids(mine, node) != _ids(once, node)}
     reports = _nodes(lines, mine, routes)
@@ -98,7 +101,7 @@ def compile_look(
 
 
 def _delays(jobs: Mapping[HoldName, Job], pending: str | None, now: float) -> dict[HoldName, Delay]:
-    queue = tuple(commands.parse_pending(pending)) if pending is not None else ()
+    queue = tuple(parse_pending(pending)) if pending is not None else ()
     found = {
         name: reasons.delay(job, reasons.count_before(job, queue), now)
         for name, job in jobs.items()
@@ -164,7 +167,7 @@ def _node(
     routes: Routes,
     accepts: Acceptance,
 ) -> NodeReport:
-    state, cause = commands.node_state(line, reservation=routes.enters_reservation(accepts))
+    state, cause = node_state(line, reservation=routes.enters_reservation(accepts))
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
     total, others = _accelerators(line, mine, routes.public)
@@ -179,7 +182,7 @@ def _node(
         state,
         cause,
         line.address,
-        is_awaited=commands.is_awaited(line),
+        is_awaited=is_awaited(line),
     )
 
 

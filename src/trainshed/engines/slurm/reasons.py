@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.remote.cluster import HoldEnd
-from trainshed.engines.slurm.commands import Job, Pending
+from trainshed.engines.slurm.records import Job, Pending
 
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
 """What is told of a job that the scheduler has not come to."""
@@ -82,20 +82,21 @@ _PER = {
 }
 
 
-def in_words(reason: str) -> str:
-    """A reason of squeue's; "" = Slurm has none yet."""
+def in_words(reason: str, description: str = "") -> str:
+    """A reason of squeue's, and the sentence that Slurm has for it; "" = Slurm has none yet."""
     if reason in _NOT_LOOKED_AT:
         return ""
-    if reason in _WORDS:
-        return _WORDS[reason]
-    # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
-    first, _, rest = (part.strip() for part in reason.partition(","))
-    if first in _WORDS:
-        nodes = rest.removeprefix("UnavailableNodes:")
-        return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
-    if found := _LIMIT.fullmatch(reason):
-        return _limit(found)
-    return "for a reason of its own"
+    for told in (description, reason):
+        if told in _WORDS:
+            return _WORDS[told]
+        # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
+        first, _, rest = (part.strip() for part in told.partition(","))
+        if first in _WORDS:
+            nodes = rest.removeprefix("UnavailableNodes:")
+            return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
+        if found := _LIMIT.fullmatch(told):
+            return _limit(found)
+    return description or "for a reason of its own"
 
 
 def end(job: Job) -> HoldEnd | None:
@@ -107,7 +108,7 @@ def end(job: Job) -> HoldEnd | None:
 def delay(job: Job, before: int | None, now: float) -> Delay | None:
     """What is told of an allocation that waits; None = Slurm has not said why yet. `before`: how many jobs
     wait before it; None = not known. `now`: seconds since the epoch."""
-    words = in_words(job.reason)
+    words = in_words(job.reason, job.description)
     if not words:
         return None
     nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"

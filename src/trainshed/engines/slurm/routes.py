@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from trainshed.core.routes import Acceptance, MachineWanted, Route
-from trainshed.engines.slurm.commands import Gres, NodeLine
+from trainshed.engines.slurm.records import Gres, NodeLine
 from trainshed.engines.slurm.settings import MachineRoute, SlurmSettings
 
 _FEATURE = r"[A-Za-z0-9_.,@+-]+"

@@ -13,6 +13,7 @@ import msgspec
 from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
+from trainshed.engines.slurm.queries import Answers
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 
 
@@ -117,6 +118,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: _Directory | None = None
     conf: _Directory | None = None
     commands: _Directory | None = None
+    answers: Answers | None = None
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +165,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: What runs on a node that Slurm gives up is lost at once, though on one that is cut off it may live
     #: until the lease is over.
     down_is_lost: bool = False
+    #: What Slurm's commands are to answer with: "json", "fields", or "auto": JSON since 23.11, if there are
+    #: at most 5,000 nodes.
+    answers: Answers = "auto"
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
     #: Seconds for which an attempt's nodes are kept, once it is over, for one that needs the same; 0 = they

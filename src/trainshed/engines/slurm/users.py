@@ -6,7 +6,9 @@ lack it.
 """
 
 import asyncio
+import contextlib
 import functools
+import grp
 import os
 import pwd
 import shutil
@@ -39,6 +41,14 @@ class UnixUser(Struct, frozen=True):
         """The environment of such a command; `ambient`: the service's own."""
         kept = {name: ambient[name] for name in _KEPT if name in ambient}
         return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def groups(self) -> frozenset[str]:
+        """Names of all its groups. Blocks: it may ask a directory service."""
+        found = set[str]()
+        for number in os.getgrouplist(self.name, self.gid):
+            with contextlib.suppress(KeyError):
+                found.add(grp.getgrgid(number).gr_name)
+        return frozenset(found)
 
 
 @functools.cache

@@ -1,0 +1,231 @@
+"""What Slurm's commands tell of jobs, steps and nodes, however they were asked. Pure."""
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from trainshed.engines.port import NodeState
+
+_MAX_HOSTS = 65_536
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+
+_HELD = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
+_NEVER = frozenset(
+    {
+        "AccountNotAllowed",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "PartitionConfig",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSNotAllowed",
+    }
+)
+"""Reasons to wait that waiting does not end. Besides them, all limits on what a single job may have."""
+_NEVER_LET = ("not in group permitted", "can't use this partition", "not permitted to use")
+"""In descriptions, behind which those reasons are hidden where fields are asked for."""
+_DEAD = frozenset({"down", "error", "future", "unknown"})
+_UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
+_LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})
+_ENDED = {"reboot_requested": "is to boot again", "maintenance": "is in a maintenance reservation"}
+_SHORT = {"maint": "maintenance", "resv": "reserved", "no_respond": "not_responding"}
+
+
+class Gres(Struct, frozen=True):
+    """A number of generic resources, such as GPUs."""
+
+    name: str
+    #: "" = it has none.
+    type: str
+    count: int
+
+
+class Job(Struct, frozen=True):
+    """A job of the queue, as squeue tells it."""
+
+    id: int
+    name: str
+    state: str
+    #: Seconds since the epoch.
+    submitted: int
+    node_count: int
+    cpus: int
+    #: On each node.
+    memory_bytes: int
+    #: On each node.
+    gres: tuple[Gres, ...]
+    #: None before it starts.
+    nodes: tuple[str, ...]
+    #: Seconds since the epoch; 0 = not known.
+    starts: int
+    #: Number of the user whose it is.
+    user: int
+    #: Why it waits: a word of Slurm's; asked by fields, the description for some.
+    reason: str
+    #: The same in a sentence of Slurm's; "" = there is none, or it is not known.
+    description: str = ""
+
+    @property
+    def held(self) -> bool:
+        """It has its nodes."""
+        return self.state in _HELD
+
+    @property
+    def pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def waits_in_vain(self) -> bool:
+        return (
+            self.reason in _NEVER
+            or any(words in f"{self.reason} {self.description}" for words in _NEVER_LET)
+            or (
+                self.reason.startswith(("QOS", "Assoc"))
+                and ("PerJob" in self.reason or "PerNode" in self.reason)
+            )
+        )
+
+
+class Pending(Struct, frozen=True):
+    """A job of anybody's that waits, as far as its place in the queue goes."""
+
+    id: int
+    #: More is sooner.
+    priority: int
+    partitions: tuple[str, ...]
+
+
+class Step(Struct, frozen=True):
+    """A step that runs."""
+
+    job: int
+    name: str
+    nodes: tuple[str, ...]
+
+
+class NodeLine(Struct, frozen=True):
+    """A node, as sinfo tells it."""
+
+    name: str
+    #: The first is the state, the others are flags: "idle", "drain".
+    states: tuple[str, ...]
+    cpus: int
+    cpus_allocated: int
+    memory_bytes: int
+    memory_allocated: int
+    gres: tuple[Gres, ...]
+    gres_used: tuple[Gres, ...]
+    address: str
+    #: What somebody, or Slurm, gave as the reason of its state; "" = none.
+    reason: str
+    partitions: frozenset[str] = frozenset()
+    #: It is in the default partition.
+    in_default: bool = False
+    features: frozenset[str] = frozenset()
+
+    @property
+    def reserved(self) -> bool:
+        return "reserved" in self.states
+
+
+def parse_states(text: str) -> tuple[str, ...]:
+    """Of a node, as sinfo and scontrol write them: "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
+    parts = text.strip().lower().split("+")
+    silent = any(part.endswith("*") for part in parts)
+    names = [part.rstrip("*~#!%$@^-").strip() for part in parts]
+    return node_flags([*names, *(["not_responding"] if silent else [])])
+
+
+def node_flags(names: Iterable[str]) -> tuple[str, ...]:
+    """A node's state and its flags, by the names that `node_state` knows."""
+    lowered = (name.lower() for name in names)
+    return tuple(dict.fromkeys(_SHORT.get(name, name) for name in lowered if name))
+
+
+def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str]:
+    """How a node stands, and why if it is not UP. `reservation`: jobs are asked for inside of one.
+
+    Nodes that Slurm has switched off to save power are UP: it switches them on for who asks."""
+    base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
+    why = line.reason or " and ".join(line.states)
+    if base in _DEAD:
+        return NodeState.GONE, why
+    if found := flags & _UNREACHABLE:
+        return NodeState.GONE, line.reason or " and ".join(sorted(found)).replace("_", " ")
+    if flags & _LEAVING:
+        return NodeState.DRAINING, why
+    for flag, words in _ENDED.items():
+        if flag in flags:
+            return NodeState.DRAINING, line.reason or words
+    if line.reserved and not reservation:
+        return NodeState.DRAINING, line.reason or "is reserved"
+    return NodeState.UP, ""
+
+
+def is_awaited(line: NodeLine) -> bool:
+    """Slurm has no answer from the node, and has not given it up: a slurmd that is busy, or is started again,
+    looks like that, and so does what is about to be down (`SlurmdTimeout`)."""
+    return bool(line.states) and line.states[0] not in _DEAD and "not_responding" in line.states
+
+
+def parse_memory(text: str) -> int:
+    """In bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
+    if not found:
+        return 0
+    return int(float(found[1]) * _UNITS[found[2] or "M"])
+
+
+def parse_gres(text: str) -> tuple[Gres, ...]:
+    """ "gpu:a100:4(S:0-1),gpu:2", or as jobs have it: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)", "N/A"."""
+    found: list[Gres] = []
+    for part in re.sub(r"\([^()]*\)", "", text).split(","):
+        words = re.split("[:=]", part.strip().removeprefix("gres:").removeprefix("gres/"))
+        if not words[0] or words[0] == "N/A":
+            continue
+        number = re.fullmatch(r"(\d{1,12})([KMG]?)", words[-1]) if len(words) > 1 else None
+        count = int(number[1]) * _UNITS.get(number[2], 1) if number else 1
+        kinds = words[1:-1] if number else words[1:]
+        found.append(Gres(words[0], ":".join(kinds), count))
+    return tuple(found)
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """ "node[1-2,07],login" as names. Raises ValueError: brackets that do not match, or more than 65,536."""
+    if text in ("", "(null)", "None assigned"):
+        return ()
+    names: list[str] = []
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(parts) != text:
+        raise ValueError(f"{text[:100]!r} is no list of nodes")
+    for part in parts:
+        names += _expand(part, _MAX_HOSTS - len(names))
+    return tuple(names)
+
+
+def _expand(text: str, limit: int) -> list[str]:
+    opening = text.find("[")
+    if opening < 0:
+        return [text]
+    closing = text.find("]", opening)
+    if closing < 0:
+        raise ValueError(f"{text[:100]!r} is no list of nodes")
+    rest = _expand(text[closing + 1 :], limit)
+    names: list[str] = []
+    for part in text[opening + 1 : closing].split(","):
+        first, _, last = part.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()):
+            raise ValueError(f"{text[:100]!r} is no list of nodes")
+        if (int(last) - int(first) + 1) * len(rest) + len(names) > limit:
+            raise ValueError(f"{text[:100]!r} is of too many nodes")
+        for number in range(int(first), int(last) + 1):
+            begun = f"{text[:opening]}{number:0{len(first)}d}"
+            names += [begun + end for end in rest]
+    return names
+
+
+def joined(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
