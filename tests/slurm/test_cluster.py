@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces
+from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces, other_slurm
 from tests.slurm.nodes import until
 from trainshed.core.capacity import OthersUse
 from trainshed.core.lifecycle.replica_events import Loss
@@ -511,6 +511,22 @@ async def test_drains_and_what_is_lost_are_told_with_slurms_reasons(
     assert state(report, "node1") == (NodeState.UP, "")
     slurm_lab.revive("node3")
     await looked(cluster, lambda r: state(r, "node3")[0] is NodeState.UP, 40)
+
+
+async def test_an_account_that_may_not_use_a_partition_is_refused(slurm_lab: SlurmLab) -> None:
+    """Slurm would let its job wait for ever, and hides the reason behind a sentence."""
+    if other_slurm():
+        pytest.skip("since 23.11 only a cluster with accounting looks at accounts")
+    cluster = SlurmCluster(settings_of(slurm_lab, partition="spot"), "test")
+    await cluster.start()
+    slurm_lab.slurm("scontrol", "update", "partition=spot", "allowaccounts=physics")
+    try:
+        with pytest.raises(ClusterRefused, match=r"never start this .*spot allows physics"):
+            async with asyncio.timeout(15):
+                await cluster.acquire(a_name(), [need("node1")])
+    finally:
+        slurm_lab.slurm("scontrol", "update", "partition=spot", "allowaccounts=ALL")
+        await cluster.close()
 
 
 async def test_machines_go_where_their_table_says(slurm_lab: SlurmLab) -> None:

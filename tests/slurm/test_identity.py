@@ -74,6 +74,20 @@ def test_a_project_that_nobody_can_run_is_told_so(service: Service) -> None:
         assert reason in "\n".join(entry["message"] for entry in timeline(service, job_id))
 
 
+def test_a_user_who_may_not_use_the_partition_is_told_so(
+    slurm_lab: SlurmLab, service: Service
+) -> None:
+    """Slurm itself says so at once up to 23.02, and lets the job wait for ever since 24.11."""
+    slurm_lab.slurm("scontrol", "update", "partition=main", "allowgroups=lab-bob")
+    try:
+        job_id = submitted(service, "vision", "pass")
+        assert service.finish(job_id)["state"] == "FAILED"
+        told = "\n".join(entry["message"] for entry in timeline(service, job_id))
+        assert "permitted to use this partition" in told
+    finally:
+        slurm_lab.slurm("scontrol", "update", "partition=main", "allowgroups=ALL")
+
+
 def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
