@@ -137,7 +137,8 @@ def together(connection: Connection, count: int, hold: float = 1.0) -> float:
     job = connection.submit(container_job(program, pools=(1, count - 1)))
     stamps = [int(message) for message in connection.messages(job) if message.isdigit()]
     if len(stamps) != count:
-        raise RuntimeError(f"{len(stamps)} of {count} replicas wrote their line")
+        why = connection.call("GET", f"/trainshed/v1/jobs/{job}/timeline")
+        raise RuntimeError(f"{len(stamps)} of {count} replicas wrote their line: {why}")
     return (max(stamps) - begun) / 1e6
 
 
