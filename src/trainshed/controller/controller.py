@@ -346,7 +346,10 @@ class Controller:
                 self.report(about_whom, event)
         if admitted is None:
             tracked.live = LiveJob(job, generation=1)
-            self._mailboxes.look(uid)
+            if self._is_crowd:
+                self._go_on(tracked)  # There is nothing to tell on its timeline.
+            else:
+                self._mailboxes.look(uid)
         else:
             assert isinstance(admitted.job, Job)
             tracked.live = LiveJob(admitted.job, generation=1)
@@ -579,13 +582,18 @@ class Controller:
     def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
         """The first entry of a job that has to wait. Not in a crowd: there it would cost every job a commit,
         and to be one of many is all that it would say; whoever asks about the job is told in any case."""
-        if self._capacity.queue_length > _CROWD:
+        if self._is_crowd:
             return
         waiting = self._capacity.why(job.uid, self._now())
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
             details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
             entries.append(TimelineEntry(self._now(), "waiting", message, details))
+
+    @property
+    def _is_crowd(self) -> bool:
+        """So many wait that no job is told on its timeline why."""
+        return self._capacity.queue_length > _CROWD
 
     # --- the scheduler's decisions ---
 

@@ -2,7 +2,6 @@
 record and its first timeline entries are written in one step, with the drills of the plan that the label
 `trainshed-drill` names (spec/operations#drills); the controller is told."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, assert_never
 
@@ -35,6 +34,7 @@ from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.port import NewWork, Reader
+from trainshed.wire.json import compact_text
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def new_tuning_job(
 def kept_json(public: Mapping[str, Any]) -> str:
     """What a record keeps of a resource's public JSON."""
     kept = {key: value for key, value in public.items() if key not in _NOT_KEPT}
-    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+    return compact_text(kept)
 
 
 async def store_works(services: Services, principal: str, *works: Work) -> None:
@@ -149,6 +149,8 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
 
 def check_labels(services: Services, work: Work) -> None:
     """Labels that order something of the service must say it right. Raises InvalidRequest."""
+    if not work.labels:
+        return
     _check_stall_label(work)
     _check_tls_label(work)
     _check_switch(work, PROGRESS_LABEL, "progress_reports")

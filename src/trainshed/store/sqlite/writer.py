@@ -1,9 +1,9 @@
 """The group-commit writer: one thread, one connection, one durable COMMIT for all that waits.
 
-A command is a function of the connection. In company it runs under a SAVEPOINT of its own, so that a guard
-that fails undoes its own command and no other; its caller is answered after the COMMIT, never before. A
-command that comes alone is committed alone, at once; company forms by itself while the disk is busy with the
-last COMMIT.
+A command is a function of the connection, which may be called again after what it did was undone. Its caller
+is answered after the COMMIT, never before. Where one of several fails all are undone, and executed once more
+under a SAVEPOINT each, so that a guard that fails undoes its own command and no other. A command that comes
+alone is committed alone, at once; company forms by itself while the disk is busy with the last COMMIT.
 """
 
 import asyncio
@@ -112,18 +112,30 @@ class Writer:
             # One that comes alone needs no savepoint: its transaction is undone as a whole.
             self._execute_alone(batch[0])
             return
+        try:
+            for command in batch:
+                command.outcome = (command.work(self._connection), None)
+        except Exception:
+            # A full or failing disk makes SQLite undo the whole transaction: then nobody's work is left.
+            if not self._connection.in_transaction:
+                raise
+            execute("ROLLBACK")
+            execute("BEGIN IMMEDIATE")
+            self._execute_apart(batch)
+        execute("COMMIT")
+
+    def _execute_apart(self, batch: list[_Command]) -> None:
+        execute = self._connection.execute
         for command in batch:
             execute("SAVEPOINT command")
             try:
                 command.outcome = (command.work(self._connection), None)
             except Exception as error:
-                # A full or failing disk makes SQLite undo the whole transaction: then nobody's work is left.
                 if not self._connection.in_transaction:
                     raise
                 execute("ROLLBACK TO command")
                 command.outcome = (None, public(command.what, error))
             execute("RELEASE command")
-        execute("COMMIT")
 
     def _execute_alone(self, command: _Command) -> None:
         try:

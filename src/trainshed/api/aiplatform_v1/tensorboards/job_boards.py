@@ -17,10 +17,13 @@ async def unknown_board(
 
     `spec`: in public JSON, from `path` of the request. That it is no name at all is for the spec to say.
     """
+    text = str(spec.get("tensorboard", ""))
+    if not text:
+        return ()
     place = known_location(parent)
     at = f"{path}.tensorboard"
     try:
-        given = BoardName.parse(str(spec.get("tensorboard", "")), Level.TENSORBOARD, of=at)
+        given = BoardName.parse(text, Level.TENSORBOARD, of=at)
     except InvalidRequest:
         return ()
     here = place.project_id, str(project_number(place.project_id))
