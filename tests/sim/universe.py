@@ -245,6 +245,8 @@ class Universe:
         await asyncio.gather(asking, *self._ambushes)
         await self._tidied()
         await made.close()
+        if counted := made.load().jobs:
+            self.books.wrong.append(f"all is over, and jobs are counted: {counted}")
         accepted = self._clients.accepted
         self.books.wrong += await promises.broken(self.store.reader, self.books, accepted)
         self.books.wrong += await self._left_intents()

@@ -217,6 +217,13 @@ class CapacityTracker:
             case NodeState.GONE:
                 return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
 
+    def on_unfit_nodes(self) -> tuple[JobUid, ...]:
+        """The jobs that have, or were just given, places on nodes that take no work."""
+        there = (node for node in self._snapshot.nodes.values() if node.holders)
+        return tuple(
+            dict.fromkeys(uid for node in there if self.unfit(node.name) for uid in node.holders)
+        )
+
     @property
     def queue_length(self) -> int:
         """How many jobs wait."""

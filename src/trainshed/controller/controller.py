@@ -47,9 +47,9 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.machine import Deadline, deadlines, give_up, step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import Api, JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
@@ -143,6 +143,8 @@ class Controller:
             set_alarm=self._alarms.set,
         )
         self._tracked: dict[JobUid, _Tracked] = {}
+        #: How many of these are in which state.
+        self._counts: Counter[tuple[Api, JobState]] = Counter()
         self._curves = curves
         self._meters = meters or Meters()
         self._traces = JobTraces(self._meters.spans) if self._meters.spans else None
@@ -239,6 +241,11 @@ class Controller:
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.phase in _LIVE)
 
+    def runs(self, uid: JobUid, attempt: int) -> bool:
+        """Whether that attempt of a job has, or may have, processes now."""
+        job = self._stored(uid)
+        return job is not None and job.attempt == attempt and job.phase in _LIVE
+
     def wake(self, uid: JobUid) -> None:
         """Look at a job: it is new, or a request appended an intent."""
         self._mailboxes.wake(uid)
@@ -284,8 +291,11 @@ class Controller:
         return self._capacity.quota_statuses(project_id, region)
 
     def load(self) -> Load:
-        live = (tracked.live.job for tracked in self._tracked.values())
-        counts = Counter((job.name.api, job.state.value) for job in live if not job.state.is_final)
+        counts = {
+            (api, state.value): count
+            for (api, state), count in self._counts.items()
+            if count and not state.is_final
+        }
         return Load(counts, self._capacity.queue_length, self._capacity.all_quota_statuses())
 
     async def readmit(self, node: str) -> None:
@@ -345,14 +355,14 @@ class Controller:
             if admitted is None or about_whom != uid:
                 self.report(about_whom, event)
         if admitted is None:
-            tracked.live = LiveJob(job, generation=1)
+            self._keep(tracked, LiveJob(job, generation=1))
             if self._is_crowd:
                 self._go_on(tracked)  # There is nothing to tell on its timeline.
             else:
                 self._mailboxes.look(uid)
         else:
             assert isinstance(admitted.job, Job)
-            tracked.live = LiveJob(admitted.job, generation=1)
+            self._keep(tracked, LiveJob(admitted.job, generation=1))
             self._notices.publish_soon(uid)
             self._count(job, admitted.job)
             self._go_on(tracked)
@@ -384,8 +394,21 @@ class Controller:
         carrier = JobCarrier(
             self._ports, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
         )
+        if uid in self._tracked:
+            self._forget_count(self._tracked[uid])
         tracked = self._tracked[uid] = _Tracked(live, carrier)
+        self._counts[live.job.name.api, live.job.state] += 1
         return tracked
+
+    def _forget_count(self, tracked: _Tracked) -> None:
+        job = tracked.live.job
+        self._counts[job.name.api, job.state] -= 1
+
+    def _keep(self, tracked: _Tracked, live: LiveJob[Job]) -> None:
+        """What is stored of a job in hand is this now."""
+        self._forget_count(tracked)
+        tracked.live = live
+        self._counts[live.job.name.api, live.job.state] += 1
 
     def _stored(self, uid: JobUid) -> Job | None:
         tracked = self._tracked.get(uid)
@@ -439,7 +462,7 @@ class Controller:
             loaded = LiveJob(live.job, live.generation, live.intents)
             if tracked is None:
                 tracked = self._track(loaded)
-            tracked.live = loaded
+            self._keep(tracked, loaded)
         await self._advance(tracked, mailbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
@@ -452,7 +475,7 @@ class Controller:
             consumed = live.intents[-1].seq if live.intents else 0
             commit = Commit(job, live.generation, entries, consumed)
             generation = await self._commit(commit)
-            tracked.live = LiveJob(job, generation)
+            self._keep(tracked, LiveJob(job, generation))
             self._count(live.job, job)
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
@@ -504,7 +527,7 @@ class Controller:
             self._forget(uid)
 
     def _forget(self, uid: JobUid) -> None:
-        del self._tracked[uid]
+        self._forget_count(self._tracked.pop(uid))
         self._alarms.set(uid, ())
         self._watchers.forget(uid)
         self._notices.forget(uid)
@@ -642,8 +665,8 @@ class Controller:
 
     def _leave_unfit_nodes(self) -> None:
         """Wake every job that has a replica on a node which takes no work."""
-        for uid, tracked in self._tracked.items():
-            if any(r.node and self._capacity.unfit(r.node) for r in tracked.live.job.replicas):
+        for uid in self._capacity.on_unfit_nodes():
+            if uid in self._tracked:
                 self.wake(uid)
 
     async def _watch(self) -> None:

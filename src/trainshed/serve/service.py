@@ -238,10 +238,7 @@ class Service:
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot be there any more."""
-        running = self._app.controller.running()
-        return not any(
-            (job.uid, job.attempt) == (claims.job_uid, claims.attempt) for job in running
-        )
+        return not self._app.controller.runs(JobUid(claims.job_uid), claims.attempt)
 
     async def _take_over(self) -> None:
         """Note the jobs that ran on while no service was there, and tell them so."""
