@@ -123,10 +123,10 @@ DECIDING: Final = (
     Mutant(
         "act before commit",
         _CONTROLLER + "controller.py",
-        "            generation = await self._commit(commit)\n            tracked.live",
+        "            generation = await self._commit(commit)\n            self._keep(",
         "            tracked.live = LiveJob(job, live.generation)\n"
         "            tracked.carrier.look()\n"
-        "            generation = await self._commit(commit)\n            tracked.live",
+        "            generation = await self._commit(commit)\n            self._keep(",
         "A crash between the two leaves programs that no stored state knows of.",
         SIMULATION,
     ),
