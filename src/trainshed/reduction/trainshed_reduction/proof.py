@@ -15,9 +15,9 @@ import socket
 import ssl
 import tempfile
 import time
-from typing import Generator, Optional, Tuple
+from typing import Generator, Mapping, Optional, Tuple
 
-from trainshed_reduction import wire
+from trainshed_reduction import variables, wire
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
@@ -118,6 +118,17 @@ def reducer_tls(
     return context
 
 
+def tls_of(environ: Mapping[str, str]) -> Optional[ssl.SSLContext]:
+    """What a reducer of this environment shows; None: plain TCP. Raises OSError."""
+    cert_file, key_file, cert, key = (
+        environ.get(name, "")
+        for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
+    )
+    if not cert_file and not cert:
+        return None
+    return reducer_tls(cert_file, key_file, cert=cert, key=key)
+
+
 def distrust(worker: ssl.SSLContext, reducer: ssl.SSLContext) -> str:
     """Why that worker would not believe that reducer, "" = it would. They meet in memory."""
     sent, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -175,21 +186,6 @@ def connect(
     except BaseException:
         connection.close()
         raise
-
-
-def keep_alive(connection: socket.socket, seconds: float) -> None:
-    """Have the system notice a host that has vanished without a word, or that takes nothing for so long.
-    Raises OSError."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 10),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", int(1000 * seconds)),
-    ):
-        option = getattr(socket, name, None)
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:

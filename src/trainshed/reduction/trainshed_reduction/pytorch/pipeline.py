@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import Generator, NamedTuple, Optional, Protocol
+from typing import Generator, NamedTuple, Optional
 
 import torch
 
@@ -33,47 +33,20 @@ class Slice(NamedTuple):
     origin: torch.Tensor
 
 
-class Copies(Protocol):
-    """How tensors of a device come to the host's memory and back. `sending` and `down` belong to one thread,
-    `receiving` and `up` to another."""
+class Copies:
+    """How tensors of a device come to the host's memory and back: here, of those that are there already.
+    `sending` and `down` belong to one thread, `receiving` and `up` to another."""
 
     def submitted(self, tensor: torch.Tensor) -> object:
         """In the caller's thread, where its current stream tells when the tensor is ready; what `sending`
         waits for."""
-        ...
-
-    def sending(self, ready: object) -> "contextlib.AbstractContextManager[object]": ...
-
-    def share(self, tensor: torch.Tensor) -> None:
-        """It was made while `sending`, and is used while `receiving`, too."""
-        ...
-
-    def down(self, part: torch.Tensor) -> Generator[Slice, None, None]: ...
-
-    def receiving(self) -> "contextlib.AbstractContextManager[object]": ...
-
-    def up(self, piece: Slice) -> None: ...
-
-    def release(self, piece: Slice) -> None:
-        """It is not needed any more, once its copy is done."""
-        ...
-
-    def arrival(self) -> Optional[Arrival]:
-        """Of what `up` was called for so far."""
-        ...
-
-
-class HostMemory:
-    """Tensors that are there already."""
-
-    def submitted(self, tensor: torch.Tensor) -> object:
         return None
 
     def sending(self, ready: object) -> "contextlib.AbstractContextManager[object]":
         return contextlib.nullcontext()
 
     def share(self, tensor: torch.Tensor) -> None:
-        pass
+        """It was made while `sending`, and is used while `receiving`, too."""
 
     def down(self, part: torch.Tensor) -> Generator[Slice, None, None]:
         yield Slice(part, part)
@@ -82,12 +55,13 @@ class HostMemory:
         return contextlib.nullcontext()
 
     def up(self, piece: Slice) -> None:
-        pass
+        """Its sum goes back where it came from."""
 
     def release(self, piece: Slice) -> None:
-        pass
+        """It is not needed any more, once its copy is done."""
 
     def arrival(self) -> Optional[Arrival]:
+        """Of what `up` was called for so far."""
         return None
 
 
@@ -196,7 +170,7 @@ class Pipeline:
 
                 made = Staging(device)
             else:
-                made = HostMemory()
+                made = Copies()
             self._copies[device] = made
         return made
 

@@ -9,7 +9,7 @@ from typing import Deque, Dict, Generator, Iterator, NamedTuple, Optional
 
 import torch
 
-from trainshed_reduction.pytorch.pipeline import Slice
+from trainshed_reduction.pytorch.pipeline import Copies, Slice
 
 SLICE = 4 << 20
 """Bytes: long enough for the bus, short enough that the reducers begin soon."""
@@ -41,8 +41,8 @@ class CopyEvent:
         return torch.cuda.stream(self._upwards)
 
 
-class Staging:
-    """The `pipeline.Copies` of one GPU. Holds 64 MiB of pinned memory from its first use on."""
+class Staging(Copies):
+    """Of one GPU. Holds 64 MiB of pinned memory from its first use on."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

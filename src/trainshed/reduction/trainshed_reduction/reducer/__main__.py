@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import ssl
 import sys
 import time
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -19,11 +18,6 @@ class Options(NamedTuple):
     address: Tuple[str, int]
     processes: int
     token: bytes
-    cert_file: str
-    key_file: str
-    cert: str
-    key: str
-    report_file: str
 
 
 def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
@@ -64,30 +58,10 @@ def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
     token = settings.token_of(environ)
     if not token:
         faults.append("neither {} nor {} is set".format(variables.TOKEN, variables.TOKEN_FILE))
-    cert_file, key_file, cert, key = (
-        environ.get(name, "")
-        for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
-    )
     faults += [fault for _, fault in variables.alone(environ)]
     if faults or place is None:
         raise Unusable("; ".join(faults))
-    return Options(
-        place,
-        int(given.processes),
-        token,
-        cert_file,
-        key_file,
-        cert,
-        key,
-        environ.get(variables.REPORT_FILE, ""),
-    )
-
-
-def _tls(told: Options) -> Optional[ssl.SSLContext]:
-    """None: plain TCP. Raises OSError."""
-    if not told.cert_file and not told.cert:
-        return None
-    return proof.reducer_tls(told.cert_file, told.key_file, cert=told.cert, key=told.key)
+    return Options(place, int(given.processes), token)
 
 
 def _write(line: str) -> None:
@@ -105,7 +79,7 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
     begin."""
     try:
         told = options(sys.argv[1:] if arguments is None else arguments, os.environ)
-        tls = _tls(told)
+        tls = proof.tls_of(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
     # Sums need no linear algebra; a pool of threads for each process would only be in the way.
@@ -117,7 +91,8 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
         listeners = listen(told.address, told.processes)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*told.address, error))
-    overview = Overview(told.processes, Reports(told.report_file), _write, time.monotonic())
+    reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
+    overview = Overview(told.processes, reports, _write, time.monotonic())
     return Supervisor(listeners, told.token, tls, overview, _write).run()
 
 

@@ -6,7 +6,7 @@ Pure but for where an overview writes.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Protocol, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 from trainshed_reduction.reports import Reports
 
@@ -62,20 +62,10 @@ def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Numbe
     return numbers
 
 
-class Outlet(Protocol):
-    """Where a reducer's lines and numbers go. None of these blocks for long or raises."""
-
-    def log(self, text: str) -> None:
-        """A line."""
-        ...
-
-    def serving(self, world: int) -> None:
-        """A group of so many workers is complete."""
-        ...
-
-    def metrics(self, numbers: Numbers) -> None:
-        """As of now; at most once a second, and only when something has changed."""
-        ...
+Outlet = Callable[[str, object], None]
+"""Where what a process has to tell goes, by what it is: `log`, a line; `serving`, of how many workers a group
+is complete; `metrics`, the numbers as of now, at most once a second and only when something has changed. It
+neither blocks for long nor raises."""
 
 
 IDLE_SECONDS = 60.0
@@ -109,6 +99,15 @@ class Overview:
     def moment(self) -> Optional[float]:
         """When `keep_time` has something to do."""
         return min((each for each in (self._idle_at, self._report_at) if each), default=None)
+
+    def hear(self, process: int, what: str, value: Any, now: float) -> None:
+        """What a process tells (`Outlet`)."""
+        if what == "log":
+            self.log(value, now)
+        elif what == "serving":
+            self.serving(value)
+        else:
+            self.metrics(process, value, now)
 
     def log(self, text: str, now: float) -> None:
         if now - self._said.get(text, now - _SAME) < _SAME:

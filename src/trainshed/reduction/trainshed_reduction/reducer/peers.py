@@ -167,7 +167,7 @@ class Peers:
         try:
             following = step()
         except Malformed as error:
-            self._outlet.log("{}: {}".format(peer.address, error))
+            self._outlet("log", "{}: {}".format(peer.address, error))
             following = self.dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
         except OSError:
             following = self.drop(peer)
@@ -194,9 +194,9 @@ class Peers:
         while pending:
             effect = pending.popleft()
             if isinstance(effect, groups.Log):
-                self._outlet.log(effect.text)
+                self._outlet("log", effect.text)
             elif isinstance(effect, groups.Completed):
-                self._outlet.serving(effect.world)
+                self._outlet("serving", effect.world)
             elif isinstance(effect, groups.Started):
                 self._go_native(effect.group)
             elif isinstance(effect, (groups.Deliver, groups.Resume)):

@@ -18,10 +18,10 @@ import ssl
 import sys
 import time
 import traceback
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction.arithmetic import kernels
-from trainshed_reduction.reducer.counters import Numbers, Overview
+from trainshed_reduction.reducer.counters import Outlet, Overview
 from trainshed_reduction.reducer.server import Server
 
 _BACKLOG = 4096
@@ -75,27 +75,18 @@ class Signals:
         return self._woken_by.fileno()
 
 
-class _ParentOutlet:
-    """An outlet (`counters.Outlet`) to the process that watches, a line of JSON for everything."""
+def _outlet(handle: int) -> Outlet:
+    """To the process that watches, a line of JSON for everything."""
+    file = os.fdopen(handle, "w", encoding="utf-8")
 
-    def __init__(self, handle: int) -> None:
-        self._file = os.fdopen(handle, "w", encoding="utf-8")
-
-    def log(self, text: str) -> None:
-        self._tell("log", text)
-
-    def serving(self, world: int) -> None:
-        self._tell("serving", world)
-
-    def metrics(self, numbers: Numbers) -> None:
-        self._tell("metrics", numbers)
-
-    def _tell(self, what: str, value: object) -> None:
+    def tell(what: str, value: object) -> None:
         try:
-            self._file.write(json.dumps([what, value]) + "\n")
-            self._file.flush()
+            file.write(json.dumps([what, value]) + "\n")
+            file.flush()
         except OSError:
             pass  # Nobody watches any more; the other pipe says so too.
+
+    return tell
 
 
 class Supervisor:
@@ -117,7 +108,7 @@ class Supervisor:
         #: Takes a line for a person.
         self._write = write
         self._selector = selectors.DefaultSelector()
-        self._rest: Dict[int, bytes] = {}
+        self._rest = [b""] * len(listeners)
         self._alive_read, self._alive_write = os.pipe()
         self._processes: List[_Process] = []
 
@@ -134,7 +125,6 @@ class Supervisor:
         for listener in self._listeners:
             listener.close()
         for process in self._processes:
-            self._rest[process.number] = b""
             self._selector.register(process.reports, selectors.EVENT_READ, process)
         self._selector.register(signals.fileno(), selectors.EVENT_READ)
         ended = self._watch(signals)
@@ -173,7 +163,7 @@ class Supervisor:
             self._ports,
             self._token,
             kernels=kernels(),
-            outlet=_ParentOutlet(write),
+            outlet=_outlet(write),
             tls=self._tls,
         )
         signals = Signals()
@@ -207,17 +197,10 @@ class Supervisor:
             self._selector.unregister(process.reports)
             self._processes.remove(process)
             return False
-        *lines, rest = (self._rest[process.number] + data).split(b"\n")
-        self._rest[process.number] = rest
+        *lines, self._rest[process.number] = (self._rest[process.number] + data).split(b"\n")
         now = time.monotonic()
         for line in lines:
-            what, value = json.loads(line)
-            if what == "log":
-                self._overview.log(value, now)
-            elif what == "serving":
-                self._overview.serving(value)
-            else:
-                self._overview.metrics(process.number, value, now)
+            self._overview.hear(process.number, *json.loads(line), now=now)
         return True
 
     def _end_all(self) -> None:

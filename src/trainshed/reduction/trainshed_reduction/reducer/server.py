@@ -13,7 +13,7 @@ import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
 
-from trainshed_reduction import proof, wire
+from trainshed_reduction import framing, proof, wire
 from trainshed_reduction.arithmetic import Kernels
 from trainshed_reduction.reducer.buffers import Buffers
 from trainshed_reduction.reducer.connections import Connection
@@ -170,7 +170,7 @@ class Server:
         self._counters.connections = self._peers.connected
         self._counters.chunks_in_flight = self._sessions.chunks_in_flight
         self._counters.pending_bytes = self._buffers.used_bytes + self._numbers[-1]
-        self._outlet.metrics(self._counters.snapshot())
+        self._outlet("metrics", self._counters.snapshot())
         self._reported = self._peers.now
         self._report_at = 0.0
         self._peers.has_news = False
@@ -190,7 +190,7 @@ class Server:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError as error:
-            self._outlet.log("cannot take another connection: {}".format(error))
+            self._outlet("log", "cannot take another connection: {}".format(error))
             self._listen(False)
             self._listen_at = self._peers.now + _PAUSE
             return
@@ -206,8 +206,7 @@ class Server:
     def _prepare(self, connection: socket.socket) -> socket.socket:
         """Raises OSError."""
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        proof.keep_alive(connection, _VANISHED)
+        framing.set_options(connection, _VANISHED)
         if self._tls is None:
             return connection
         return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
@@ -229,7 +228,7 @@ class Server:
 
     def _refuse(self, peer: Peer, text: str, who: str) -> "List[Effect]":
         self._counters.refused += 1
-        self._outlet.log("refused {} at {}: {}".format(who, peer.address, text))
+        self._outlet("log", "refused {} at {}: {}".format(who, peer.address, text))
         return self._peers.dismiss(peer, proof.text_frame(Kind.REFUSE, text))
 
 
