@@ -22,6 +22,9 @@ LIMIT = 120.0
 APART = 1000
 """Between the numbers of a round's operations and the next one's."""
 
+TURN = 4
+"""Operations of a side before the other sides' turn: after a pause links take a while to fill."""
+
 Round = Mapping[str, Mapping[str, Sample]]
 """By side and task."""
 
@@ -111,8 +114,8 @@ class Bench:
         return Results(case.name, about, found)
 
     def _in_turn(self, case: Case, network: Network, sides: Sequence[Side], number: int) -> Round:
-        """All sides are there, and do an operation each in turn: what this machine's load does to one it does
-        to the next as well. Not for what is to be told of traffic."""
+        """All sides are there, and do a few operations each in turn: what this machine's load does to one it
+        does to the next as well. Not for what is to be told of traffic."""
         (task,) = case.tasks
         with ExitStack() as stack:
             series: dict[str, Series] = {}
@@ -124,9 +127,10 @@ class Bench:
                 one.warm_up(case.warm_up if side.reduces else 1)
                 self.said[side.name] = processes.said()
                 series[side.name] = one
-            for _ in range(task.count):
+            for _ in range(task.count // TURN):
                 for one in series.values():
-                    one.operation()
+                    for _ in range(TURN):
+                        one.operation()
             return {name: {task.key: one.sample()} for name, one in series.items()}
 
     def _side(self, case: Case, network: Network, side: Side, number: int) -> dict[str, Sample]:

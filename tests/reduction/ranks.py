@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tests.reduction.reducers import TOKEN, Address
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.port import Board, Native, NativeOperations, Operation, Piece
+from trainshed_reduction.client.operations import Operation
+from trainshed_reduction.client.port import Board, Native, NativeOperations, Piece
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Reduction
 

@@ -19,7 +19,7 @@ from bench.reduction.running import Bench
 from bench.reduction.sides import ARRAYS
 
 from trainshed_reduction.client.ledger import Ledger
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.wire import DType, Reduction
 
 CASE = Case("tiny", 2, 1, 1000, (Task("4 MiB fp32", 4 * MIB, count=8),), 5, reducer_rate=2000)
@@ -79,7 +79,7 @@ def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
     try:
         ledger = Ledger([1.0, 1.0], rank=0, world=2, largest=64 << 10)
         result = memoryview(bytearray(256 << 10))
-        pushes = ledger.issue(result, DType.FLOAT32, Reduction.SUM, Pending(1))
+        pushes = ledger.issue(result, DType.FLOAT32, Reduction.SUM, Operation(1))
         done = [ledger.arrived(push.lane, ledger.received(push.lane)) for push in pushes]
         assert done[-1] is not None
         ledger.release(done[-1])

@@ -12,7 +12,8 @@ from tests.reduction.certificates import authority
 from tests.reduction.ranks import Ranks, Remembered, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.port import Operation, ReductionFailed
+from trainshed_reduction.client.operations import Operation
+from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
 KINDS = [(dtype, Reduction.SUM) for dtype in DType] + [

@@ -99,6 +99,8 @@ class Desk:
                         # Copied now: whoever gets it must not see what later becomes of the memory.
                         received = (header, bytes(effect.payload.data))
                         self.results.setdefault(member, []).append(received)
+                case groups.Tell(is_reminder=True):
+                    self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
                 case groups.Tell():
                     header, payload = (
                         effect.frame[: wire.HEADER.size],
@@ -106,8 +108,6 @@ class Desk:
                     )
                     assert wire.unpack(header).kind is Kind.START
                     self.starts[effect.member] = wire.unpack_start(payload).position
-                case groups.Remind():
-                    self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
                 case groups.Resume():
                     self.resumed += effect.members
                 case groups.Dismiss():

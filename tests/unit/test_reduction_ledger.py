@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from trainshed_reduction.client.ledger import ChunkDealer, Ledger
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import Frame
 from trainshed_reduction.wire import DType, Kind, Reduction
 
@@ -33,7 +33,7 @@ class Rank:
     def issue(self, size: int) -> None:
         memory = bytearray([1 + self.rank]) * size
         self.memory.append(memory)
-        pending = Pending(len(self.memory))
+        pending = Operation(len(self.memory))
         pushes = self.ledger.issue(memoryview(memory), DType.INT32, Reduction.SUM, pending)
         for lane, frame in pushes:
             self.sent[lane].append(frame)

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import ReductionFailed
 
 
@@ -15,7 +15,7 @@ def test_a_failure_is_told_where_the_program_waits_and_not_where_it_was_found() 
     def found_in_another_thread() -> None:
         raise ReductionFailed("a rank is gone")
 
-    pending = Pending(1)
+    pending = Operation(1)
     try:
         found_in_another_thread()
     except ReductionFailed as failure:

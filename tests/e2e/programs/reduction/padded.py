@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.wire import Reduction
 
@@ -21,7 +21,7 @@ class Doubling:
     def issue(self, data, dtype, reduction, number):
         numbers = memoryview(data).cast("B").cast("f")
         torch.frombuffer(numbers, dtype=torch.float32).mul_(2)
-        operation = Pending(number)
+        operation = Operation(number)
         operation.finish()
         return operation
 

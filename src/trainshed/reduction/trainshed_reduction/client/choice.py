@@ -29,7 +29,7 @@ NOISE = 0.03
 """How much better, as a part of its time, another credit must be to be taken."""
 GAIN = 0.05
 """How much better than the native way, as a part of its time, reducers must be to be taken."""
-CLEAR = 1.5
+CLEAR = 2.0
 """How many times as fast as reducers the native way must be, or the other way round, to settle it after one
 turn."""
 SLOWER = 0.25

@@ -12,14 +12,8 @@ from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Agreement, Membership
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.formation import Formation, GroupFormation
-from trainshed_reduction.client.operations import OperationQueue
-from trainshed_reduction.client.port import (
-    Board,
-    Native,
-    NativeOperations,
-    Operation,
-    ReductionFailed,
-)
+from trainshed_reduction.client.operations import Operation, OperationQueue
+from trainshed_reduction.client.port import Board, Native, NativeOperations, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup
 from trainshed_reduction.reports import Metric, Reports
 from trainshed_reduction.settings import Settings

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Deque, List, NamedTuple, Optional, Sequence
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.operations import Pending
+from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import Frame, Piece
 from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
@@ -74,7 +74,7 @@ class Work:
         dtype: DType,
         reduction: Reduction,
         step: int,
-        operation: Pending,
+        operation: Operation,
     ) -> None:
         self.rank = rank
         self.number = number
@@ -192,7 +192,7 @@ class Ledger:
         view: memoryview,
         dtype: DType,
         reduction: Reduction,
-        operation: Pending,
+        operation: Operation,
         largest: int = 0,
     ) -> List[Push]:
         """What to send for an operation in `view`, a memoryview of bytes. `largest`: bytes of a chunk, the

@@ -29,6 +29,7 @@ class Patience:
         self._absence = absence
         self._log = log
         self._waits: Dict[int, Tuple[Entry, float]] = {}
+        """By lane: for which chunk's result, and since when."""
         self._complain_after = _FIRST_COMPLAINT
         self.waited = 0.0
         """Seconds that the longest wait has lasted so far."""
@@ -36,23 +37,42 @@ class Patience:
     def look(self, ledger: Ledger, lanes: "Sequence[Lane]", now: float) -> List[Lane]:
         """The lanes whose reducers owe something and have fallen silent. Raises ReductionFailed when it is
         too long."""
-        silent: List[Lane] = []
-        longest: Optional[Tuple[float, Lane, Entry]] = None
+        before, self._waits = self._waits, {}
         for lane in lanes:
             entry = ledger.waits(lane.index)
-            if entry is None or lane.dropped:
-                self._waits.pop(lane.index, None)
-                continue
-            known = self._waits.get(lane.index)
-            if known is None or known[0] is not entry:
-                known = self._waits[lane.index] = (entry, now)
-            waited = now - known[1]
-            if longest is None or waited > longest[0]:
-                longest = (waited, lane, entry)
-            if lane.running and min(waited, now - lane.seen) > _SILENCE:
-                silent.append(lane)
-        self._judge(longest)
-        return silent
+            if entry is not None and not lane.dropped:
+                known = before.get(lane.index)
+                goes_on = known is not None and known[0] is entry
+                self._waits[lane.index] = known if known and goes_on else (entry, now)
+        waiting = [lane for lane in lanes if lane.index in self._waits]
+        self._judge(min(waiting, key=self._since, default=None), now)
+        return [
+            lane
+            for lane in waiting
+            if lane.running and now - max(self._since(lane), lane.seen) > _SILENCE
+        ]
+
+    def _since(self, lane: Lane) -> float:
+        return self._waits[lane.index][1]
+
+    def _judge(self, longest: Optional[Lane], now: float) -> None:
+        self.waited = 0.0 if longest is None else now - self._since(longest)
+        if longest is None or self.waited < _FIRST_COMPLAINT:
+            self._complain_after = _FIRST_COMPLAINT
+        if longest is None:
+            return
+        entry, _ = self._waits[longest.index]
+        reason = longest.status or longest.cause or "it does not answer"
+        if longest.running and not longest.status:
+            reason = "nothing is heard from it"
+        text = "operation {}, chunk {} waits {:.0f} s at {}: {}".format(
+            entry.work.operation.number, entry.chunk, self.waited, longest, reason
+        )
+        if self.waited > self._limit:
+            raise ReductionFailed(text)
+        if self.waited > self._complain_after:
+            self._complain_after *= 3
+            self._log(text)
 
     def look_for_absent(self, ledger: Ledger, lanes: "Sequence[Lane]", now: float) -> None:
         """A worker that is gone is missed by all reducers alike, unlike one that is slow, or that cannot
@@ -65,39 +85,12 @@ class Patience:
             return
         since = max((lane.greeted for lane in asked), default=now)
         if now - since > self._absence:
+            telling = next((lane for lane in asked if lane.status), asked[0])
             raise ReductionFailed(
                 "a rank is gone: no reducer has heard of it for {:.0f} s ({}). Its program has ended or "
-                "its host is lost; "
-                "the other ranks have to begin anew with it (restartJobOnWorkerRestart in a job's "
-                "scheduling sees to that)".format(now - since, _best(asked).complaint())
+                "its host is lost; the other ranks have to begin anew with it (restartJobOnWorkerRestart "
+                "in a job's scheduling sees to that)".format(now - since, telling.complaint())
             )
-
-    def _judge(self, longest: "Optional[Tuple[float, Lane, Entry]]") -> None:
-        self.waited = longest[0] if longest else 0.0
-        if longest is None or self.waited < _FIRST_COMPLAINT:
-            self._complain_after = _FIRST_COMPLAINT
-        if longest is None:
-            return
-        waited, lane, entry = longest
-        text = "operation {}, chunk {} waits {:.0f} s at {}: {}".format(
-            entry.work.operation.number, entry.chunk, waited, lane, _reason(lane)
-        )
-        if waited > self._limit:
-            raise ReductionFailed(text)
-        if waited > self._complain_after:
-            self._complain_after *= 3
-            self._log(text)
-
-
-def _best(lanes: "Sequence[Lane]") -> Lane:
-    """One that can say who is missing, if there is one."""
-    return next((lane for lane in lanes if lane.status), lanes[0])
-
-
-def _reason(lane: Lane) -> str:
-    if lane.status:
-        return lane.status
-    return "nothing is heard from it" if lane.running else lane.cause or "it does not answer"
 
 
 class Losses:
@@ -123,18 +116,15 @@ class Losses:
         given_up = lost_reducers(self._settings.lost_file)
         lost: List[Lane] = []
         for lane in self._lanes:
+            is_given_up = lane.target.first in given_up
             if lane.dropped or lane.is_greeted:
                 continue
-            if lane.target.first in given_up:
+            if is_given_up:
                 lane.cause = "the service has given it up"
+            if is_given_up or now - lane.seen > self._settings.lost_after:
                 lost.append(lane)
-            elif now - lane.seen > self._settings.lost_after:
-                lost.append(lane)
-        if all(lane.owner is not None for lane in lost) and not any(
-            lane.running for lane in self._lanes
-        ):
-            return []
-        return lost
+        runs = any(lane.running for lane in self._lanes)
+        return lost if runs or any(lane.owner is None for lane in lost) else []
 
     def tell_silence(self, lane: Lane) -> None:
         """In the report alone, where nothing else says why the program stands still. Not of workers' own:
@@ -145,8 +135,7 @@ class Losses:
         # Nothing that differs between ranks: the service tells what they say alike once for all.
         text = (
             "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer "
-            "for "
-            "{:g} s more".format(*lane.target.first, self._settings.lost_after)
+            "for {:g} s more".format(*lane.target.first, self._settings.lost_after)
         )
         reports.note("silent {}:{}".format(*lane.target.first), text, "WARNING")
 
@@ -181,20 +170,16 @@ class Losses:
         for lane in self._lanes:
             if lane.index in dropped and not lane.dropped:
                 lane.dropped = True
-                self._tell(lane)
+                text = "{} is lost for good ({}): the group goes on without it"
+                cause = lane.cause or "other ranks cannot reach it"
+                # One note for all processes of a reducer.
+                self._say("lost {}:{}".format(*lane.target.first), text.format(lane, cause))
         shares = [post.share for post in posts]
         alive = [not lane.dropped for lane in self._lanes]
         if self._ledger.has_weight(alive):
             self._ledger.deal_anew(alive, shares)
             return []
         return self._go_native(shares, issue)
-
-    def _tell(self, lane: Lane) -> None:
-        text = "{} is lost for good ({}): the group goes on without it".format(
-            lane, lane.cause or "other ranks cannot reach it"
-        )
-        # One note for all processes of a reducer.
-        self._say("lost {}:{}".format(*lane.target.first), text)
 
     def _say(self, note: str, text: str) -> None:
         """In the report; in the log where nobody reads that."""
@@ -213,8 +198,9 @@ class Losses:
         if not self._operations.await_issued(number, self._settings.wait_limit):
             raise ReductionFailed(
                 "all reducers are lost, and this rank did not come to the operation after {} within {:.0f} "
-                "s, which "
-                "other ranks have begun".format(self._ledger.ordinal, time.monotonic() - began)
+                "s, which other ranks have begun".format(
+                    self._ledger.ordinal, time.monotonic() - began
+                )
             )
         for handed in self._operations.take():
             issue(handed)

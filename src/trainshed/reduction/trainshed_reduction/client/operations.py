@@ -12,17 +12,18 @@ from collections import deque
 from typing import Callable, Deque, List, NamedTuple, Optional
 
 from trainshed_reduction.client.choice import Pace
-from trainshed_reduction.client.port import Operation, ReductionFailed
+from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
 _LOG = logging.getLogger(__name__)
 
 
-class Pending(Operation):
-    """See `port.Operation`. `finish` is called once, by the communicator's thread."""
+class Operation:
+    """An all-reduce under way; made by `Communicator.issue`, finished by its thread. Thread-safe."""
 
     def __init__(self, number: int) -> None:
         self.number = number
+        """As messages have it, and as all ranks must: `wire.Header.ordinal`."""
         self._lock = threading.Lock()
         self._event = threading.Event()
         self._failure: Optional[ReductionFailed] = None
@@ -32,6 +33,7 @@ class Pending(Operation):
         return self._event.is_set()
 
     def wait(self, timeout: Optional[float] = None) -> bool:
+        """Whether it is done; raises ReductionFailed if it failed."""
         if not self._event.wait(timeout):
             return False
         if self._failure is not None:
@@ -40,6 +42,7 @@ class Pending(Operation):
         return True
 
     def on_done(self, callback: "Callable[[Operation], None]") -> None:
+        """Call it once when done or failed, in the communicator's thread; at once if it is already."""
         with self._lock:
             if not self._event.is_set():
                 self._callbacks.append(callback)
@@ -71,7 +74,7 @@ class QueuedOperation(NamedTuple):
     view: memoryview
     dtype: DType
     reduction: Reduction
-    operation: Pending
+    operation: Operation
     pace: Optional[Pace] = None
 
 
@@ -92,7 +95,7 @@ class OperationQueue:
         self._native_from: Optional[int] = None
         self._native = False
         self._failure: Optional[ReductionFailed] = None
-        self._pending: Deque[Pending] = deque()
+        self._pending: Deque[Operation] = deque()
 
     # ---- callers
 
@@ -111,7 +114,7 @@ class OperationQueue:
         reduction: Reduction,
         ordinal: Optional[int],
         pace: Optional[Pace] = None,
-    ) -> Optional[Pending]:
+    ) -> Optional[Operation]:
         """None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
             while True:
@@ -123,7 +126,7 @@ class OperationQueue:
                     break
                 self._changed.wait()
             self._issued += 1
-            operation = Pending(self._issued if ordinal is None else ordinal)
+            operation = Operation(self._issued if ordinal is None else ordinal)
             self._handed.append(QueuedOperation(view, dtype, reduction, operation, pace))
             self._pending.append(operation)
             self._changed.notify_all()

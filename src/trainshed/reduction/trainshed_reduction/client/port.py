@@ -1,7 +1,7 @@
 """The ports between the parts of a worker's side."""
 
 import socket
-from typing import Callable, List, NamedTuple, Optional, Protocol, Sequence
+from typing import List, NamedTuple, Optional, Protocol, Sequence
 
 from trainshed_reduction.wire import DType, Header, Reduction
 
@@ -9,25 +9,6 @@ from trainshed_reduction.wire import DType, Header, Reduction
 class ReductionFailed(RuntimeError):
     """An all-reduce that cannot be finished: the message says which rank or reducer is to blame, and what to
     do."""
-
-
-class Operation(Protocol):
-    """An all-reduce under way; made by `Communicator.issue`, finished by its thread."""
-
-    number: int
-    """As messages have it, and as all ranks must: `wire.Header.ordinal`."""
-
-    def done(self) -> bool: ...
-
-    def wait(self, timeout: Optional[float] = None) -> bool:
-        """Whether it is done; raises ReductionFailed if it failed."""
-        ...
-
-    def on_done(self, callback: "Callable[[Operation], None]") -> None:
-        """Call it once when done or failed, in the communicator's thread; at once if it is already."""
-        ...
-
-    def failure(self) -> Optional[ReductionFailed]: ...
 
 
 class Board(Protocol):

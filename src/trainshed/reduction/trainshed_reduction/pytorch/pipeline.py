@@ -15,8 +15,8 @@ from typing import Generator, NamedTuple, Optional
 import torch
 
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.client.operations import Pending
-from trainshed_reduction.client.port import Operation, ReductionFailed
+from trainshed_reduction.client.operations import Operation
+from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
@@ -65,7 +65,7 @@ class Copies:
         return None
 
 
-class PipelinedOperation(Pending):
+class PipelinedOperation(Operation):
     """An all-reduce in the pipeline and, of a GPU, the `Arrival` of its result."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Callable, List, Optional, Protocol
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.port import Operation
+from trainshed_reduction.client.operations import Operation
 
 
 class ReductionWork(dist.Work):

@@ -78,17 +78,12 @@ class Deliver(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Send one frame."""
+    """Send one frame; a `reminder` not where something else is still unsent: that worker does not wait for
+    us."""
 
     member: "Member"
     frame: bytes
-
-
-class Remind(NamedTuple):
-    """Send one frame, unless something else is still unsent: then the worker does not wait for us."""
-
-    member: "Member"
-    frame: bytes
+    is_reminder: bool = False
 
 
 class Resume(NamedTuple):
@@ -111,7 +106,7 @@ class Log(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """All ranks of a group are here for the first time."""
+    """All ranks of a group are here for the first time, which people want to know."""
 
     world: int
 
@@ -123,7 +118,7 @@ class Started(NamedTuple):
     group: "Group"
 
 
-Effect = Union[Deliver, Tell, Remind, Resume, Dismiss, Log, Completed, Started]
+Effect = Union[Deliver, Tell, Resume, Dismiss, Log, Completed, Started]
 
 
 _PATIENCE = 0.6
@@ -245,7 +240,6 @@ class Group:
         if not self._completed and self.world > 1:  # One alone only asks for the ports.
             self._completed = True
             effects.append(Completed(self.world))
-            effects.append(Log("group of {} workers is complete".format(self.world)))
         if len(self.members) == self.world > 1:
             effects.append(Started(self))
         return effects
@@ -425,7 +419,7 @@ class Group:
                 rank, now - self._lost[rank]
             )
         frame = proof.text_frame(Kind.STATUS, text)
-        effects: List[Effect] = [Remind(each, frame) for each in waiting]
+        effects: List[Effect] = [Tell(each, frame, True) for each in waiting]
         if row is not None and row.shape.ordinal:
             effects += self._ask(row, missing)
         return effects
@@ -437,4 +431,4 @@ class Group:
             ranks(row.arrived), "have" if len(row.arrived) > 1 else "has", row.shape.text
         )
         frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
-        return [Remind(self.members[rank], frame) for rank in missing if rank in self.members]
+        return [Tell(self.members[rank], frame, True) for rank in missing if rank in self.members]

@@ -197,6 +197,7 @@ class Peers:
                 self._outlet("log", effect.text)
             elif isinstance(effect, groups.Completed):
                 self._outlet("serving", effect.world)
+                self._outlet("log", "group of {} workers is complete".format(effect.world))
             elif isinstance(effect, groups.Started):
                 self._go_native(effect.group)
             elif isinstance(effect, (groups.Deliver, groups.Resume)):
@@ -239,14 +240,14 @@ class Peers:
         connection = peer.connection
         if isinstance(effect, groups.Dismiss):
             following = self.dismiss(peer, effect.farewell) if effect.farewell else self.drop(peer)
-        elif isinstance(effect, groups.Remind) and connection.unsent_bytes:
+        elif isinstance(effect, groups.Tell) and effect.is_reminder and connection.unsent_bytes:
             return []
         else:
             if isinstance(effect, groups.Resume):
                 self._ready.add(peer)
             elif isinstance(effect, groups.Deliver):
                 connection.send(effect.header, effect.payload)
-            elif isinstance(effect, (groups.Tell, groups.Remind)):
+            elif isinstance(effect, groups.Tell):
                 connection.send(effect.frame)
             following = []
             try:
@@ -259,6 +260,8 @@ class Peers:
 
     def dismiss(self, peer: Peer, farewell: bytes) -> "List[Effect]":
         """Close the connection when this has been read, or after a while."""
+        if peer.is_closed:
+            return []
         following = self._part(peer)
         peer.connection.come_back()
         peer.until = self.now + _LINGER
@@ -311,6 +314,8 @@ class Peers:
                 else:
                     return
                 self.carry_out(following)
+                if peer.is_closed or peer.until:
+                    return  # Whatever came behind that is nobody's.
             left -= connection.got
             self._counters.received_bytes += connection.got
             if connection.is_drained or peer.is_closed:
