@@ -4,7 +4,10 @@ they load. What a real one is made of says deploy/kubernetes/base/Containerfile.
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+from trainshed.engines.remote.content import baked
 
 PYTHON = "/usr/bin/python3.11"
 _COMMANDS = ("sh", "sleep", "cat", "ls", "env", "true", "ps", "head", "tail", "dd", "rm", "mkdir")
@@ -58,6 +61,14 @@ def make(directory: Path) -> None:
     shutil.copytree(
         "/usr/share/zoneinfo/Etc", directory / "usr/share/zoneinfo/Etc", dirs_exist_ok=True
     )
+
+
+def bake(directory: Path) -> None:
+    """Put this service's code for agents into an image that was made."""
+    agent = "opt/trainshed/agent"
+    subprocess.run([sys.executable, "-m", baked.__name__, str(directory / agent)], check=True)
+    own = f"/{agent}/code/{baked.__name__.replace('.', '/')}.py"
+    subprocess.run(["chroot", str(directory), PYTHON, "-I", "-S", own], check=True)
 
 
 def _copy(source: Path, target: Path) -> None:

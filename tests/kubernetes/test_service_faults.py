@@ -180,30 +180,30 @@ def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
         site.lab.start_kubelet(node)
 
 
-def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(site: Site) -> None:
+LOSSES: dict[
+    str, tuple[Callable[[KubernetesLab, str], None], Callable[[KubernetesLab, str], None]]
+] = {
+    "power": (KubernetesLab.kill_node, KubernetesLab.revive),
+    "partition": (KubernetesLab.unplug, KubernetesLab.replug),
+}
+"""How a node is lost, and had again."""
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: Site, loss: str) -> None:
+    """Without power its program is dead; cut off, its agent ends it when its lease is over. Only then it
+    starts elsewhere."""
+    lose, have_again = LOSSES[loss]
     job_id = site.training()
     node = site.node_of(job_id)
-    site.lab.kill_node(node)
+    lose(site.lab, node)
     try:
         told = site.moved_on(job_id, 120)
     finally:
-        site.lab.revive(node)
+        have_again(site.lab, node)
     first, second = nodes(told)
     assert first == node != second
     assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
-
-
-def test_what_is_cut_off_ends_before_anything_follows_it(site: Site) -> None:
-    """A partition: the agent ends its program when its lease is over, and only then it starts elsewhere."""
-    job_id = site.training()
-    node = site.node_of(job_id)
-    site.lab.unplug(node)
-    try:
-        told = site.moved_on(job_id, 120)
-    finally:
-        site.lab.replug(node)
-    first, second = nodes(told)
-    assert first == node != second
 
 
 def test_a_namespace_that_is_full_is_waited_for(site: Site) -> None:

@@ -54,8 +54,10 @@ _PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not count
 _IN_NAMESPACES = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
     *(Right(verb, "pods/attach") for verb in ("get", "create")),
-    Right("create", "services", "hostnames of replicas do not resolve"),
+    Right("create", "services", "replicas cannot be found by name from outside of their job"),
+    *(Right(verb, "events", "Pods start up to a second later") for verb in ("list", "watch")),
 )
+_DONE_WITHOUT = ("services", "events")
 
 
 def examine_kubernetes(table: Mapping[str, Any]) -> Iterator[Finding]:
@@ -152,7 +154,7 @@ class Examination:
         for namespace in self._namespaces:
             for right in _IN_NAMESPACES:
                 if not await self._may(right, namespace):
-                    final = right.resource != "services"
+                    final = right.resource not in _DONE_WITHOUT
                     yield _lacks(right, f"of namespace {namespace}", final=final)
 
     async def _may(self, right: Right, namespace: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed.engines.remote.content.loader import UNFIT
 
-_PYTHON = str(Path(sys.executable).resolve())
+PYTHON = str(Path(sys.executable).resolve())
 """Not of a virtual environment: it has none of what we import."""
 
 
@@ -30,7 +30,7 @@ def _start(
     cut: int = 0,
 ) -> "subprocess.Popen[bytes]":
     """`module`: of the standard library, with a `main` that reads standard input."""
-    bootstrap = Bootstrap(code, _PYTHON, str(node), module)
+    bootstrap = Bootstrap(code, PYTHON, str(node), module)
     argv, given = bootstrap.argv, bootstrap.parcel(document)
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
@@ -107,7 +107,7 @@ def test_old_code_goes_unless_it_runs(code: AgentCode, tmp_path: Path) -> None:
         if name != "new":
             os.utime(kept / name / ".built", (1, 1))
     holder = subprocess.Popen(
-        [_PYTHON, "-c", "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_SH); "
+        [PYTHON, "-c", "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_SH); "
          "print(flush=True); sys.stdin.read()", str(kept / "used" / ".built")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def test_old_code_goes_unless_it_runs(code: AgentCode, tmp_path: Path) -> None:
 
 
 def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Path) -> None:
-    bootstrap = Bootstrap(code, _PYTHON, str(tmp_path / "node"))
+    bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"))
     argv, given = bootstrap.argv, bootstrap.parcel(b"")
     ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()
     theirs = ours.replace(b"cpython-3", b"cpython-9")
@@ -128,14 +128,14 @@ def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Pat
     )
     assert done.returncode == UNFIT
     told = done.stderr.decode()
-    assert told.startswith(f"trainshed agent on {os.uname().nodename}: {_PYTHON} is Python ")
+    assert told.startswith(f"trainshed agent on {os.uname().nodename}: {PYTHON} is Python ")
     assert f"({ours.decode()}), and the service runs Python" in told
     assert "set `python` of its engine" in told
     assert not (tmp_path / "node").exists()
 
 
 def test_other_code_than_was_sent_is_not_run(code: AgentCode, tmp_path: Path) -> None:
-    bootstrap = Bootstrap(code, _PYTHON, str(tmp_path / "node"), "quopri")
+    bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"), "quopri")
     argv, given = bootstrap.argv, bootstrap.parcel(b"")
     changed = given[:-200_000] + bytes(200_000)
     done = subprocess.run(argv, input=changed, capture_output=True, check=False)

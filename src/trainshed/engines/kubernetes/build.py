@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trainshed.engines.kubernetes.manifests import DIRECTORY, HOSTS_FILE
+from trainshed.engines.kubernetes.manifests import AGENT, DIRECTORY, HOSTS_FILE
 from trainshed.engines.kubernetes.settings import KubernetesSettings, parse, registry_access
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
-from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
+from trainshed.engines.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import EVERYBODYS, Library
 from trainshed.engines.remote.credentials import Credential, Issuer
 from trainshed.engines.remote.engine import RemoteEngine
@@ -28,11 +28,19 @@ _AGENTS: Final = f"{DIRECTORY}/agents"
 _WAIT = 60
 """Seconds for which a Pod's process waits for its document: one that nobody comes for, since the service was
 killed just then, shall not be taken for an agent."""
-_FIRST = (
-    "import os,signal;signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'nobody said what to do\\n'),"
-    f"os._exit(78)));signal.alarm({_WAIT});"
-)
-"""As process 1 it would not even get a signal that it has no handler for."""
+_SCRIPT: Final = f"""\
+import os,signal,sys
+signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'nobody said what to do\\n'),os._exit(78)))
+signal.alarm({_WAIT})
+try:
+ s=open(sys.argv[-1]+'/resident.py').read()
+except OSError:
+ sys.stdin.buffer.readline();os.write(1,b'code\\n')
+ s={READ!r}
+exec(s)
+"""
+"""What they run: what their image has for that, or else what they are sent. As process 1 it would not even
+get a signal that it has no handler for."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -106,7 +114,11 @@ def _homes_of_pythons(context: EngineContext) -> list[str]:
 
 def entry(python: str) -> tuple[str, ...]:
     """What every Pod runs."""
-    return tuple(Bootstrap(AgentCode(b"", ""), python, _AGENTS, first=_FIRST).argv)
+    return tuple(_bootstrap(AgentCode(b"", "", ""), python).argv)
+
+
+def _bootstrap(code: AgentCode, python: str) -> Bootstrap:
+    return Bootstrap(code, python, _AGENTS, script=_SCRIPT, arguments=(AGENT,))
 
 
 class _Code:
@@ -119,7 +131,7 @@ class _Code:
     def command(self, node: str) -> AgentCommand:
         """Blocks, the first time for half a second."""
         if self._made is None:
-            self._made = Bootstrap(AgentCode.collect(), self._python, _AGENTS, first=_FIRST)
+            self._made = _bootstrap(AgentCode.collect(), self._python)
         return AgentCommand(self._made.argv, self._made.parcel)
 
 

@@ -23,6 +23,7 @@ from lightkube.core.exceptions import ConfigError
 from trainshed.engines.kubernetes.objects import Page, Status, WatchEvent
 from trainshed.engines.kubernetes.settings import KubernetesSettings
 from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Given
+from trainshed.engines.remote.content import resident
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -103,6 +104,12 @@ class ApiClient:
                 return found, page.metadata.resource_version
             asked["continue"] = page.metadata.continue_
 
+    async def version(self, path: str) -> str:
+        """Of a collection: from it a watch begins with what happens from now on. Raises ApiFailure,
+        ClusterUnavailable."""
+        page = _decoded(await self._call("GET", path, params={"limit": "1"}), Page[msgspec.Raw])
+        return page.metadata.resource_version
+
     async def get(self, path: str, kind: type[T]) -> T:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("GET", path), kind)
@@ -163,19 +170,23 @@ class ApiClient:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, given: Given, word: bytes) -> bool:
-        """Give a container all of its standard input, once it is attached to it, and wait until it says that
-        it has taken it. False: it ended before. Raises ApiFailure, ClusterUnavailable, what `given`
-        raises."""
+        """Ask a container which of the agents' code it has, give it all of its standard input, and wait until
+        it says that it has taken it. False: it ended before. Raises ApiFailure, ClusterUnavailable, what
+        `given` raises."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
         url = httpx2.URL(self._http.base_url).join(f"{path}/attach")
         try:
             async with self._http.websocket(
                 url, params=params, subprotocols=["v4.channel.k8s.io"]
             ) as line:
-                content = await given()
+                said = _Said(line)
+                await line.send_bytes(_STDIN + b"\n")
+                if (has := await said.line(resident.CODE)) is None:
+                    return False
+                content = await given(has.decode("ascii", "replace").strip())
                 for start in range(0, len(content), _PIECE):
                     await line.send_bytes(_STDIN + content[start : start + _PIECE])
-                return await _said(line, word)
+                return await said.line(word.strip()) is not None
         except Exception as failure:
             one = _alone(failure)
             if isinstance(one, (WebSocketDisconnect, WebSocketNetworkError)):
@@ -213,16 +224,26 @@ def _alone(failure: Exception) -> Exception:
     return failure
 
 
-async def _said(line: AsyncWebSocketSession, word: bytes) -> bool:
-    """Whether a container says the word before it ends."""
-    said = b""
-    while word not in said:
-        message = await line.receive_bytes(timeout=_TAKING_SECONDS)
-        if message[:1] == _STDOUT:
-            said += message[1:]
-        elif message[:1] == _ERROR:
-            return False
-    return True
+class _Said:
+    """What a container says on its standard output."""
+
+    def __init__(self, line: AsyncWebSocketSession) -> None:
+        self._line = line
+        self._said = b""
+
+    async def line(self, word: bytes) -> bytes | None:
+        """The rest of the next line that begins with the word; None = it has ended before."""
+        while True:
+            begun, found, rest = self._said.partition(b"\n")
+            if not found:
+                message = await self._line.receive_bytes(timeout=_TAKING_SECONDS)
+                if message[:1] == _ERROR:
+                    return None
+                self._said += message[1:] if message[:1] == _STDOUT else b""
+                continue
+            self._said = rest
+            if begun.startswith(word):
+                return begun[len(word) :]
 
 
 async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:

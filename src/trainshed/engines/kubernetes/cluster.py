@@ -23,7 +23,7 @@ from trainshed.engines.kubernetes.look import compile_report, node_state
 from trainshed.engines.kubernetes.objects import ClusterNode, Pod
 from trainshed.engines.kubernetes.routes import Routes
 from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted
-from trainshed.engines.kubernetes.watching import Followed
+from trainshed.engines.kubernetes.watching import Followed, Starts
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
     AgentEnded,
@@ -92,6 +92,8 @@ class KubernetesCluster:
         self._mine: dict[HoldName, Pod] = {}
         #: By uid: Pods whose process waits for its document.
         self._fresh: set[str] = set()
+        #: By uid: those whose container has started, though their status may not say so yet.
+        self._begun: set[str] = set()
         #: How those ended that are no more.
         self._ends: dict[HoldName, HoldEnd] = {}
         #: Holds whose Pod vanished though nobody saw it end, with its node: what ran there may live.
@@ -131,6 +133,14 @@ class KubernetesCluster:
             ) from failure
         for one in (self._nodes, *self._pods):
             self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
+        for where in self._namespaces():
+            starts = Starts(
+                client,
+                f"/api/v1/namespaces/{where}/events",
+                manifests.CONTAINER,
+                self._container_started,
+            )
+            self._tasks.begin(starts.follow(), f"kubernetes: watching {starts.path}")
         self._tasks.keep(self._tell_changes, "kubernetes: telling changes")
         self._tasks.begin(self._delete_strays(), "kubernetes: deleting what nobody wants")
         self.report()
@@ -233,6 +243,10 @@ class KubernetesCluster:
             )
         if pod.is_over:
             return reasons.end(pod, deleted=pod.is_leaving)
+        if pod.metadata.uid in self._begun and not pod.is_running:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} has begun, and no more is told of it yet"
+            )
         return HoldEnd(Loss.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
 
     async def give_back(self, name: HoldName) -> None:
@@ -297,7 +311,7 @@ class KubernetesCluster:
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
                 raise _ended_early(reasons.end(now, deleted=now.is_leaving))
-            if now.is_running:
+            if now.is_running or uid in self._begun:
                 return now
             self._require_node_up(need.node)
             is_failing = now.waiting is not None and now.waiting.reason in reasons.TRIED_AGAIN
@@ -469,11 +483,20 @@ class KubernetesCluster:
         else:
             self._pods = [everywhere]
             return
-        own = self._settings
-        for where in sorted({own.namespace or "default", *own.namespaces.values()}):
+        for where in self._namespaces():
             here = Followed(client, f"/api/v1/namespaces/{where}/pods", Pod, self._pod_changed)
             await here.list()
             self._pods.append(here)
+
+    def _namespaces(self) -> list[str]:
+        """Those of jobs."""
+        own = self._settings
+        return sorted({own.namespace or "default", *own.namespaces.values()})
+
+    def _container_started(self, uid: str) -> None:
+        if uid in self._fresh:
+            self._begun.add(uid)
+            self._touch()
 
     def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
         self._touch()
@@ -489,10 +512,11 @@ class KubernetesCluster:
                 del self._mine[name]
                 self._learn_end(name, pod if pod.is_over else known)
             self._fresh.discard(pod.metadata.uid)
+            self._begun.discard(pod.metadata.uid)
             return
         if known is not None and manifests.again_of(known) > manifests.again_of(pod):
             return  # It has ended, or will, and another one has its place.
-        if not pod.is_over and not pod.is_running:
+        if not pod.is_over and not pod.is_running and pod.metadata.uid not in self._begun:
             self._fresh.add(pod.metadata.uid)
         self._mine[name] = pod
         if name in self._given_back and name not in self._deleting and not pod.is_leaving:

@@ -38,6 +38,8 @@ HOSTS_FILE: Final = "/etc/hosts"
 """Where programs find each other by name: the agent keeps it up to date."""
 _PREPARES: Final = "write-hosts"
 """The init container that makes one which the agent may write, if that is not root."""
+AGENT: Final = f"{CARRIED}/agent"
+"""Where an image has the agent's code, if it has (`content.baked`); the Python that is carried, too."""
 CARRIES: Final = "carry-python"
 """The init container that brings it there."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
@@ -290,7 +292,8 @@ _CARRIED_COMMAND: Final = (
 
 def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
     """Copies the Python of the operator's image to where the job's image can run it."""
-    return _preparing(settings, CARRIES, _carrier(), _CARRIED, CARRIED)
+    # Where it is to be, the image itself may have the agent's code.
+    return _preparing(settings, CARRIES, _carrier(), _CARRIED, f"/{_CARRIED}")
 
 
 def _making_hosts(settings: KubernetesSettings) -> dict[str, Any]:

@@ -155,6 +155,19 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.container_statuses or ()
 
 
+class Involved(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str = ""
+    #: Which part of it, `spec.containers{NAME}`.
+    field_path: str = ""
+
+
+class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """What one of Kubernetes' own processes tells of an object."""
+
+    metadata: Metadata
+    involved_object: Involved = Involved()
+
+
 class Taint(msgspec.Struct, frozen=True):
     key: str
     effect: str

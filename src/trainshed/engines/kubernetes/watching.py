@@ -10,15 +10,54 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure, Expired
-from trainshed.engines.kubernetes.objects import ClusterNode, Pod
+from trainshed.engines.kubernetes.objects import ClusterEvent, ClusterNode, Pod
 from trainshed.engines.remote.cluster import ClusterUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", Pod, ClusterNode)
 T_contra = TypeVar("T_contra", Pod, ClusterNode, contravariant=True)
 
+_STARTED = {"fieldSelector": "involvedObject.kind=Pod,reason=Started"}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 """Seconds between two tries to watch."""
+
+
+class Starts:
+    """Containers that kubelets say they have started: they tell it at once, and put it into the status of the
+    Pod up to a second later. Nothing depends on it: what is not told so is seen there. `path`: of a
+    collection of events. `told`: called with the Pod's uid."""
+
+    def __init__(
+        self, client: ApiClient, path: str, container: str, told: Callable[[str], None]
+    ) -> None:
+        self.path = path
+        self._client = client
+        self._part = f"spec.containers{{{container}}}"
+        self._told = told
+
+    async def follow(self) -> None:
+        """From now on. Returns if they may not be seen."""
+        while True:
+            try:
+                version = await self._client.version(self.path)
+                while True:
+                    watching = self._client.watch(self.path, version, _STARTED)
+                    async with contextlib.aclosing(watching) as events:
+                        async for event in events:
+                            one = msgspec.json.decode(event.object, type=ClusterEvent)
+                            version = one.metadata.resource_version
+                            if (
+                                event.type != "BOOKMARK"
+                                and one.involved_object.field_path == self._part
+                            ):
+                                self._told(one.involved_object.uid)
+            except ApiFailure as failure:
+                if failure.status == 403:
+                    log.warning("kubernetes: Pods start up to a second later: %s", failure)
+                    return
+            except (Expired, ClusterUnavailable):
+                pass  # Whoever watches Pods has told it.
+            await asyncio.sleep(_LONGEST_PAUSE)
 
 
 class Told(Protocol[T_contra]):

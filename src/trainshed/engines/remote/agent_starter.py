@@ -173,8 +173,8 @@ class AgentStarter:
         ClusterUnavailable, and what `given` raises."""
         agent, command = prepared.agent, prepared.command
 
-        async def parcel() -> bytes:
-            return command.parcel(await given())
+        async def parcel(has: str = "") -> bytes:
+            return command.parcel(await given(), has)
 
         try:
             await self._cluster.start_agent(hold, agent.node, command.argv, parcel)

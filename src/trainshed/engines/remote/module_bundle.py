@@ -109,7 +109,8 @@ class ModuleBundle:
             path = self._cache / f"agents-{self._code()}.modules"
             if not path.exists():
                 self._remove_old()
-                self._collect(path)
+                self._cache.mkdir(parents=True, exist_ok=True)
+                collect(path, self._paths)
             os.utime(path)
             self._path = str(path)
         except (OSError, subprocess.SubprocessError) as failure:
@@ -124,17 +125,19 @@ class ModuleBundle:
             said.update(b"%d %d %d\n" % (found.st_ino, found.st_mtime_ns, found.st_size))
         return said.hexdigest()[:16]
 
-    def _collect(self, path: Path) -> None:
-        draft = path.with_suffix(f".{os.getpid()}.new")
-        command = [sys.executable, "-I", "-S", "-c", _COLLECT, str(draft), *self._paths]
-        self._cache.mkdir(parents=True, exist_ok=True)
-        subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST)
-        draft.chmod(0o644)
-        draft.replace(path)
-
     def _remove_old(self) -> None:
         for one in self._cache.glob("agents-*.*"):
             # Another service may do the same.
             with contextlib.suppress(FileNotFoundError):
                 if one.stat().st_mtime < time.time() - _OLD:
                     one.unlink()
+
+
+def collect(path: Path, paths: Sequence[str]) -> None:
+    """Make the file. `paths`: where modules are looked for. Blocks for seconds. Raises OSError,
+    SubprocessError."""
+    draft = path.with_suffix(f".{os.getpid()}.new")
+    command = [sys.executable, "-I", "-S", "-c", _COLLECT, str(draft), *paths]
+    subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST)
+    draft.chmod(0o644)
+    draft.replace(path)

@@ -19,8 +19,8 @@ class AgentCommand(Struct, frozen=True):
     """How an agent's process is started."""
 
     argv: Sequence[str]
-    #: From the agent's document to all of the process's standard input.
-    parcel: Callable[[bytes], bytes] = bytes
+    #: From the agent's document, and what code is there, to all of the process's standard input.
+    parcel: Callable[[bytes, str], bytes] = lambda document, has: document
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):

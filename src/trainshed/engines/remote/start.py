@@ -15,15 +15,23 @@ import sys
 from trainshed.engines.remote import opening
 from trainshed.replica.system import lean_socket as socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _OOM_SCORE = b"300"
 """`oom_score_adj` of programs: thousandths of all memory by which one counts as larger (proc(5))."""
 
 
-def main() -> None:
-    """Be an agent, with a zygote of its own."""
+def main(receive: "Callable[[], None] | None" = None) -> None:
+    """Be an agent, with a zygote of its own. `receive`: returns when the document comes next on standard
+    input, which may take a while: all is loaded by then."""
     # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
     gc.disable()
     pid, connection = _fork_zygote()
+    if receive is not None:
+        __import__("trainshed.engines.remote.agent_process")
+        receive()
     first, document = opening.read(sys.stdin.buffer)
     opening.say_taken()
     opened = opening.begin(first, connection)

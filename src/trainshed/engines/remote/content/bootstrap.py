@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 import trainshed
-from trainshed.engines.remote.content import loader
+from trainshed.engines.remote.content import loader, resident
 
 AGENT = "trainshed.engines.remote.start"
 PACKAGES = (
@@ -37,7 +37,8 @@ _LEFT_OUT = ("__pycache__", "conformance")
 _KINDS = (".pyi",)
 _OPTIONAL = ("_yaml",)
 """Compiled, large, and done without."""
-_FIRST = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
+READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
+"""What a Python is told to run that is given a parcel."""
 _TIME = 315532800
 """Of all files, so that the same code is the same archive."""
 
@@ -47,24 +48,30 @@ class AgentCode:
     """The code of an agent, as it is sent. Made once, off the loop."""
 
     archive: bytes
+    #: Of the archive.
     digest: str
+    #: Of what is in it, however it was packed.
+    content: str
 
     @staticmethod
     def collect() -> "AgentCode":
         """What this process runs. Blocks, for half a second. Raises OSError."""
         out = io.BytesIO()
-        with (
-            gzip.GzipFile(fileobj=out, mode="wb", compresslevel=9, mtime=_TIME) as packed,
-            tarfile.open(fileobj=packed, mode="w") as tar,
-        ):
+        with tarfile.open(fileobj=out, mode="w") as tar:
             for name, path in _files():
                 content = path.read_bytes()
                 member = tarfile.TarInfo(name)
                 member.size, member.mtime = len(content), _TIME
                 member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
                 tar.addfile(member, io.BytesIO(content))
-        archive = out.getvalue()
-        return AgentCode(archive, hashlib.sha256(archive).hexdigest())
+        content = hashlib.sha256(out.getbuffer()).hexdigest()
+        archive = gzip.compress(out.getbuffer(), 9, mtime=_TIME)
+        return AgentCode(archive, hashlib.sha256(archive).hexdigest(), content)
+
+    def unpack(self, directory: Path) -> None:
+        """Into a directory that is empty. Raises OSError."""
+        with tarfile.open(fileobj=io.BytesIO(self.archive), mode="r:gz") as tar:
+            tar.extractall(directory, filter="tar")
 
 
 @dataclass(frozen=True)
@@ -76,17 +83,21 @@ class Bootstrap:
     python: str
     directory: str
     module: str = AGENT
-    #: Run before anything is read, by a Python that has imported `sys` alone.
-    first: str = ""
+    #: What the Python is told to run.
+    script: str = READ
+    #: Further arguments, of which the script may make use.
+    arguments: Sequence[str] = ()
 
     @property
     def argv(self) -> Sequence[str]:
         """The command that starts an agent."""
         # The last word is for those who look at the node's processes.
-        return self.python, "-I", "-S", "-c", f"{self.first}{_FIRST}", "trainshed-agent"
+        return self.python, "-I", "-S", "-c", self.script, "trainshed-agent", *self.arguments
 
-    def parcel(self, document: bytes) -> bytes:
-        """All of its standard input."""
+    def parcel(self, document: bytes, has: str = "") -> bytes:
+        """All of its standard input. `has`: which code is there (`AgentCode.content`); "" = none."""
+        if has == self.code.content:
+            return resident.KNOWN + document
         header = json.dumps(
             {
                 "digest": self.code.digest,

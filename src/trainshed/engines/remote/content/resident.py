@@ -1,0 +1,78 @@
+"""Process 1 of a Pod whose image has the agent's code (`baked`): loads the agent while nobody has said yet
+what it is to do, says which code it has, and becomes the agent; or runs other code, if it is sent that.
+
+Read as a file by the command of Pods, the last argument of which is its directory. Standard library only.
+"""
+
+import gc
+import marshal
+import os
+import signal
+import sys
+
+KNOWN = b"document"
+"""What comes before an agent's document where the code is there; otherwise a loader's size is there, of as
+many digits."""
+CODE = b"code"
+"""How the line begins that says which code there is; nothing after it = none."""
+MODULES, DIGEST = "agent.modules", "digest"
+"""Files of the directory, beside its `code`: `module_bundle`'s, and what the code is called."""
+
+
+def main(directory: str) -> None:
+    """Become the agent."""
+    # Modules are no garbage.
+    gc.disable()
+    sys.path.insert(0, os.path.join(directory, "code"))
+    try:
+        with open(os.path.join(directory, MODULES), "rb") as code:
+            if code.readline() == ascii(sys.version).encode() + b"\n":
+                finder = marshal.loads(code.read(int(code.readline())))
+                exec(finder, {"code": code, "__name__": "bundle_finder"})
+    except (OSError, ValueError, EOFError, TypeError):
+        pass  # They are looked for one by one.
+    from trainshed.engines.remote import start
+
+    start.main(lambda: _receive(directory))
+
+
+def _receive(directory: str) -> None:
+    """Return when an agent's document comes next on standard input; be another process if its code does."""
+    while os.read(0, 1) not in (b"\n", b""):
+        pass
+    with open(os.path.join(directory, DIGEST), "rb") as file:
+        os.write(1, b"%s %s\n" % (CODE, file.read().strip()))
+    kind = _exactly(len(KNOWN))
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if kind != KNOWN:
+        _run_other(_exactly(int(kind, 16)))
+
+
+def _run_other(loader: bytes) -> None:
+    """A loader in a new interpreter, which has loaded nothing of this code: the rest of the input is its."""
+    handle = os.memfd_create("loader", 0)
+    with open(handle, "wb", closefd=False) as file:
+        file.write(loader)
+    with open("/proc/self/cmdline", "rb") as file:
+        own = file.read().split(b"\0")
+    # The very interpreter with its own options, also where another program loads it.
+    command = own[: own.index(b"-c") + 1]
+    command += [b"exec(open(%d, 'rb').read())" % handle, b"trainshed-agent"]
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.execv("/proc/self/exe", command)
+
+
+def _exactly(count: int) -> bytes:
+    """Not more: what follows is for others. Raises EOFError."""
+    found = b""
+    while len(found) < count:
+        part = os.read(0, count - len(found))
+        if not part:
+            raise EOFError("what the process is to do broke off")
+        found += part
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[-1])
