@@ -80,7 +80,7 @@ def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
         ledger = Ledger([1.0, 1.0], rank=0, world=2, largest=64 << 10)
         result = memoryview(bytearray(256 << 10))
         pushes = ledger.issue(result, DType.FLOAT32, Reduction.SUM, Operation(1))
-        done = [ledger.arrived(push.lane, ledger.received(push.lane)) for push in pushes]
+        done = [ledger.arrived(lane, ledger.received(lane)) for lane, _ in pushes]
         assert done[-1] is not None
         ledger.release(done[-1])
         assert ledger.retained == (len(result) if on else 0)

@@ -47,10 +47,14 @@ class Rank:
         work = self.ledger.arrived(lane, position)
         if work is not None:
             self.ledger.release(work)
-            assert self.memory[work.number] == b"\xff" * len(self.memory[work.number])
+            assert self.memory[work.header.operation] == b"\xff" * len(
+                self.memory[work.header.operation]
+            )
             # What a user may do with it from now on.
-            self.memory[work.number][:] = b"\x55" * len(self.memory[work.number])
-            self.done.append(work.number)
+            self.memory[work.header.operation][:] = b"\x55" * len(
+                self.memory[work.header.operation]
+            )
+            self.done.append(work.header.operation)
 
 
 def _chunks(frames: list[Frame]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ Where lanes are lost for good, an *epoch* ends: all chunks that some rank has no
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, List, NamedTuple, Optional, Sequence
+from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction import layout
 from trainshed_reduction.client.operations import Operation
@@ -50,41 +50,18 @@ class ChunkDealer:
 
 
 class Work:
-    """An operation: the user's memory as long as it is not done, and what every chunk's header says of it."""
+    """An operation: what every chunk's header says of it, and the user's memory as long as it is not done."""
 
-    __slots__ = (
-        "dtype",
-        "entries",
-        "left",
-        "number",
-        "operation",
-        "rank",
-        "reduction",
-        "step",
-        "total",
-        "view",
-    )
+    __slots__ = ("dtype", "entries", "header", "left", "operation", "view")
 
-    def __init__(
-        self,
-        *,
-        rank: int,
-        number: int,
-        view: memoryview,
-        dtype: DType,
-        reduction: Reduction,
-        step: int,
-        operation: Operation,
-    ) -> None:
-        self.rank = rank
-        self.number = number
+    def __init__(self, header: Header, view: memoryview, operation: Operation) -> None:
+        self.header = header
+        self.dtype = DType(header.dtype)
         self.view: Optional[memoryview] = view
-        self.dtype = dtype
-        self.reduction = reduction
-        self.total = len(view) // dtype.itemsize
-        self.step = step
         self.operation = operation
-        self.entries: List[Entry] = [Entry(self, chunk) for chunk in range(-(-self.total // step))]
+        self.entries: List[Entry] = [
+            Entry(self, chunk) for chunk in range(-(-header.total // header.step))
+        ]
         self.left = len(self.entries)
 
 
@@ -108,7 +85,7 @@ class Entry:
             return self.kept
         work = self.work
         assert work.view is not None
-        size = work.step * work.dtype.itemsize
+        size = work.header.step * work.dtype.itemsize
         return work.view[self.chunk * size : (self.chunk + 1) * size]
 
     def keep(self) -> None:
@@ -118,22 +95,11 @@ class Entry:
     def frame(self) -> Frame:
         """Sends the input, or the result where it is here: a copy of it, for the operation may be done before
         it is sent."""
-        work = self.work
         if self.here:
             self.keep()
         data = self.data()
-        header = Header(
-            Kind.FINAL if self.here else Kind.DATA,
-            work.dtype,
-            work.reduction,
-            work.rank,
-            self.chunk,
-            work.number,
-            work.total,
-            work.step,
-            len(data),
-            ordinal=work.operation.number,
-        )
+        kind = Kind.FINAL if self.here else Kind.DATA
+        header = self.work.header._replace(kind=kind, chunk=self.chunk, nbytes=len(data))
         return Frame(header, data, None if self.here else data, self.row)
 
 
@@ -144,11 +110,6 @@ class _Lane:
         self.base = 0
         self.entries: Deque[Entry] = deque()  # from position `base` on
         self.received = 0  # all results below this position are here
-
-
-class Push(NamedTuple):
-    lane: int
-    frame: Frame
 
 
 class Share(NamedTuple):
@@ -194,21 +155,23 @@ class Ledger:
         reduction: Reduction,
         operation: Operation,
         largest: int = 0,
-    ) -> List[Push]:
-        """What to send for an operation in `view`, a memoryview of bytes. `largest`: bytes of a chunk, the
-        same on all ranks; 0: as before."""
+    ) -> List[Tuple[int, Frame]]:
+        """What to send for an operation in `view`, a memoryview of bytes, and on which lane. `largest`: bytes
+        of a chunk, the same on all ranks; 0: as before."""
         self._largest = largest or self._largest
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, self._breadth, self._largest)
-        work = Work(
-            rank=self._rank,
-            number=self.issued,
-            view=view,
-            dtype=dtype,
-            reduction=reduction,
+        header = Header(
+            Kind.DATA,
+            dtype,
+            reduction,
+            self._rank,
+            operation=self.issued,
+            total=total,
             step=step,
-            operation=operation,
+            ordinal=operation.number,
         )
+        work = Work(header, view, operation)
         self.issued += 1
         self.ordinal = operation.number
         self.open.append(work)
@@ -286,7 +249,7 @@ class Ledger:
                 entry.data(),
                 len(entry.data()) // entry.work.dtype.itemsize,
                 entry.work.dtype,
-                entry.work.reduction,
+                Reduction(entry.work.header.reduction),
                 entry.owner,
             )
             for entry in self._unfinished(shares)
@@ -306,13 +269,12 @@ class Ledger:
                 if has and entry.owner < 0:
                     entry.owner = has[0]
                 rest.append(entry)
-        return sorted(rest, key=lambda entry: (entry.work.number, entry.chunk))
+        return sorted(rest, key=lambda entry: (entry.work.header.operation, entry.chunk))
 
-    def _deal(self, entry: Entry) -> Push:
-        place = self._dealer.next()
-        entry.row = place.row
-        self._lanes[place.lane].entries.append(entry)
-        return Push(place.lane, entry.frame())
+    def _deal(self, entry: Entry) -> Tuple[int, Frame]:
+        lane, entry.row = self._dealer.next()
+        self._lanes[lane].entries.append(entry)
+        return lane, entry.frame()
 
     def _forget(self, entry: Entry) -> None:
         entry.everywhere = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Dict, Sequence, Union
+from typing import Dict, Sequence, Tuple, Union
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Membership
@@ -13,10 +13,17 @@ from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.flow import Flow, flow_for, round_trip
 from trainshed_reduction.client.formation import Formation, GroupFormation
 from trainshed_reduction.client.lanes import Dial, Lane, connect_due
-from trainshed_reduction.client.ledger import Ledger, Push, Work
+from trainshed_reduction.client.ledger import Ledger, Work
 from trainshed_reduction.client.losses import Losses, Patience
 from trainshed_reduction.client.operations import QueuedOperation
-from trainshed_reduction.client.port import Lost, Message, ReductionFailed, Result, Transfer
+from trainshed_reduction.client.port import (
+    Frame,
+    Lost,
+    Message,
+    ReductionFailed,
+    Result,
+    Transfer,
+)
 from trainshed_reduction.client.transfer import PythonTransfer
 from trainshed_reduction.reports import Metric
 from trainshed_reduction.wire import Hello, Kind
@@ -133,7 +140,7 @@ class RunningGroup:
 
     # ---- operations
 
-    def _issue(self, handed: QueuedOperation) -> "Sequence[Push]":
+    def _issue(self, handed: QueuedOperation) -> "Sequence[Tuple[int, Frame]]":
         self._counts["sent_bytes"] += len(handed.view)
         view, dtype, reduction, operation, pace = handed
         largest = 0
@@ -178,7 +185,7 @@ class RunningGroup:
                 self._ledger.acknowledge(lane.index, self._transfer.acknowledged[lane.index])
         self._ledger.release(work)
         self._counts["operations"] += 1
-        self._counts["received_bytes"] += work.total * work.dtype.itemsize
+        self._counts["received_bytes"] += work.header.total * work.dtype.itemsize
         work.operation.finish()
 
     def _hear(self, lane: Lane, message: Message, now: float) -> None:

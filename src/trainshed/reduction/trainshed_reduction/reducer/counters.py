@@ -6,7 +6,8 @@ Pure but for where an overview writes.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
+from itertools import zip_longest
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from trainshed_reduction.reports import Reports
 
@@ -32,15 +33,24 @@ class Counters:
         self.pending_bytes = 0
         self._wait: List[float] = []
 
+    def add(self, received: int, sent: int, chunks: int, operations: int) -> None:
+        """What the part in C has counted lately."""
+        self.received_bytes += received
+        self.sent_bytes += sent
+        self.chunks += chunks
+        self.operations += operations
+
     def waited(self, rank: int, seconds: float) -> None:
         """Of a group's time, when that rank alone was missing."""
         if rank >= len(self._wait):
             self._wait.extend([0.0] * (rank + 1 - len(self._wait)))
         self._wait[rank] += seconds
 
-    def snapshot(self) -> Numbers:
+    def snapshot(self, waited_natively: Sequence[float] = ()) -> Numbers:
+        """`waited_natively`: by rank, as the part in C has counted it since the start."""
         numbers: Numbers = {name: value for name, value in vars(self).items() if name[0] != "_"}
-        numbers[_WAIT] = [round(each, 3) for each in self._wait]
+        both = zip_longest(self._wait, waited_natively, fillvalue=0.0)
+        numbers[_WAIT] = [round(sum(each), 3) for each in both]
         return numbers
 
 

@@ -10,7 +10,6 @@ import selectors
 import socket
 import ssl
 import time
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
 
 from trainshed_reduction import framing, proof, wire
@@ -64,7 +63,6 @@ class Server:
         self._native = None if tls is not None else _native(self._selector)
         #: Of the part in C, when they were looked at last.
         self._numbers = (0,) * 5
-        self._waited: Sequence[float] = ()
         now = time.monotonic()
         self._peers = Peers(
             selector=self._selector,
@@ -117,22 +115,11 @@ class Server:
     def _catch_up(self) -> None:
         """With what the part in C has counted."""
         assert self._native is not None
-        before, now = self._numbers, self._native.numbers()
-        if now == before:
-            return
-        self._numbers = now
-        received, sent, chunks, operations, _ = (
-            later - earlier for later, earlier in zip(now, before)
-        )
-        self._counters.received_bytes += received
-        self._counters.sent_bytes += sent
-        self._counters.chunks += chunks
-        self._counters.operations += operations
-        waited = self._native.waited()
-        for rank, (later, earlier) in enumerate(zip_longest(waited, self._waited, fillvalue=0.0)):
-            self._counters.waited(rank, later - earlier)
-        self._waited = waited
-        self._peers.has_news = True
+        before, self._numbers = self._numbers, self._native.numbers()
+        counted = [now - then for now, then in zip(self._numbers, before)]
+        if any(counted):
+            self._counters.add(*counted[:4])
+            self._peers.has_news = True
 
     def _patience(self) -> Optional[float]:
         """Seconds until there is something to do of which the selector does not tell; None: never."""
@@ -167,10 +154,11 @@ class Server:
             self._listen(len(self._peers.strangers) < STRANGERS)
 
     def _report(self) -> None:
+        waited = () if self._native is None else self._native.waited()
         self._counters.connections = self._peers.connected
         self._counters.chunks_in_flight = self._sessions.chunks_in_flight
         self._counters.pending_bytes = self._buffers.used_bytes + self._numbers[-1]
-        self._outlet("metrics", self._counters.snapshot())
+        self._outlet("metrics", self._counters.snapshot(waited))
         self._reported = self._peers.now
         self._report_at = 0.0
         self._peers.has_news = False
