@@ -208,7 +208,7 @@ class LocalEngine:
         self._closed = True
         self._leases.close()
         if self._calling is not None:
-            await self._calling
+            await asyncio.wait((self._calling,))
         for slot_handle in self._gangs.slot_handles():
             slot_handle.close()
         await self._reconciler.close()
