@@ -101,6 +101,16 @@ def test_no_right_goes_beyond_nodes_and_pods() -> None:
                 assert kind == "Role" or not writes, "nothing is changed in the whole cluster"
 
 
+def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
+    [role] = of_kind("Role", "kueue/rbac.yaml")
+    [rule] = role["rules"]
+    assert rule["resources"] == ["workloads"]
+    assert set(rule["verbs"]) == {"list", "watch", "delete"}
+    [binding] = of_kind("RoleBinding", "kueue/rbac.yaml")
+    [account] = of_kind("ServiceAccount", "rbac.yaml")
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+
+
 def test_images_have_one_python_and_this_version() -> None:
     texts = [(DEPLOY / place / "Containerfile").read_text() for place in ("base", "service")]
     [versions] = {tuple(re.findall(r"^ARG PYTHON=(.*)$", text, re.MULTILINE)) for text in texts}

@@ -42,6 +42,8 @@ class Cluster:
     #: What it says to a Pod; None = it takes it.
     refuses_pods: dict[str, Any] | None = None
     made: list[Any] = field(default_factory=list[Any])
+    #: It takes Pods in.
+    has_kueue: bool = False
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -52,12 +54,15 @@ class Cluster:
             part = f"/{asked['subresource']}" if "subresource" in asked else ""
             where = asked.get("namespace", "*")
             what = f"{asked['verb']} {asked['resource']}{part} {where}"
+            assert asked.get("group", "") == ("kueue.x-k8s.io" if "workloads" in what else "")
             return httpx2.Response(201, json={"status": {"allowed": what not in self.forbidden}})
         if path.endswith("/pods"):
             assert request.url.params["dryRun"] == "All", "nothing is made"
             self.made.append(json.loads(request.content))
             if self.refuses_pods:
                 return httpx2.Response(self.refuses_pods["code"], json=self.refuses_pods)
+            if self.has_kueue:
+                self.made[-1]["metadata"]["labels"]["kueue.x-k8s.io/managed"] = "true"
             return httpx2.Response(201, json=self.made[-1])
         assert path == "/api/v1/nodes", path
         return httpx2.Response(200, json={"metadata": {}, "items": self.nodes})
@@ -131,3 +136,14 @@ def test_settings_and_an_address_that_nobody_reaches(tmp_path: Path) -> None:
     assert (api.verdict, address.verdict) == (Verdict.BAD, Verdict.BAD)
     assert absent in api.told
     assert "Pods run as root" in security.told
+
+
+async def test_pods_that_kueue_would_not_take_in_and_its_rights(tmp_path: Path) -> None:
+    own = {"queue": "kueue", "local_queue": "users"}
+    found = await examined(Cluster(), tmp_path, **own)
+    assert found["Pods in default"].verdict is Verdict.BAD
+    assert "it would start as it likes" in found["Pods in default"].told
+    lacking = Cluster(has_kueue=True, forbidden={"watch workloads default"})
+    found = await examined(lacking, tmp_path, **own)
+    assert found["Pods in default"].verdict is Verdict.GOOD
+    assert "may not watch workloads of namespace default" in found["Kubernetes rights"].told

@@ -226,12 +226,15 @@ def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
     handed_down = {"slurm": {"queue": "slurm"}}
     assert not Settings(engine="slurm", engines=handed_down).strict
     assert Settings(engine="slurm", engines={"slurm": {"queue": "trainshed"}}).strict
-    for wrong in (
-        {"capacity": "strict", "engines": handed_down},
-        {"engines": {"slurm": {"queue": "slurm", "machines": [{"types": ["a2-*"]}]}}},
+    by_kueue = {"kubernetes": {"queue": "kueue", "local_queue": "users"}}
+    assert not Settings(engine="kubernetes", engines=by_kueue).strict
+    for engine, wrong in (
+        ("slurm", {"capacity": "strict", "engines": handed_down}),
+        ("slurm", {"engines": {"slurm": {"queue": "slurm", "machines": [{"types": ["a2-*"]}]}}}),
+        ("kubernetes", {"capacity": "strict", "engines": by_kueue}),
     ):
         with pytest.raises(SettingsError, match="take one of them away"):
-            load(None, {"engine": "slurm", **wrong})
+            load(None, {"engine": engine, **wrong})
     assert Settings(capacity="strict").strict
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed.engines.kubernetes import manifests
+from trainshed.engines.kubernetes import kueue, manifests
 from trainshed.engines.kubernetes.build import entry
 from trainshed.engines.kubernetes.routes import Routes
 from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted, parse
@@ -21,7 +21,10 @@ TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""
 _IN_FILE = "The table [engines.kubernetes] of the configuration says so."
 _SETTINGS = "Correct it there; docs/kubernetes.md lists all settings."
-_RIGHTS = "Give them: kubectl apply -k deploy/kubernetes, or rbac.yaml there for a service outside."
+_RIGHTS = (
+    "Give them: kubectl apply -k deploy/kubernetes (and deploy/kubernetes/kueue, for Kueue's), or rbac.yaml "
+    "there for a service outside."
+)
 _MACHINE = "n1-standard-4"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -33,6 +36,8 @@ class Right:
     verb: str
     resource: str
     why: str = "no job can run"
+    #: API group; "" = that of Pods.
+    group: str = ""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
@@ -40,7 +45,7 @@ class Right:
     def asked(self, namespace: str) -> dict[str, Any]:
         """ "" = in the whole cluster."""
         resource, _, part = self.resource.partition("/")
-        wanted = {"verb": self.verb, "resource": resource, "subresource": part}
+        wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
         given = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
         return {
             "apiVersion": "authorization.k8s.io/v1",
@@ -58,6 +63,14 @@ _IN_NAMESPACES = (
     *(Right(verb, "events", "Pods start up to a second later") for verb in ("list", "watch")),
 )
 _DONE_WITHOUT = ("services", "events")
+_OF_KUEUE = tuple(
+    Right(verb, "workloads", why, "kueue.x-k8s.io")
+    for verb, why in (
+        ("list", "no job can run"),
+        ("watch", "no job can run"),
+        ("delete", "Kueue keeps the quota of jobs that are over"),
+    )
+)
 
 
 def examine_kubernetes(table: Mapping[str, Any]) -> Iterator[Finding]:
@@ -152,10 +165,14 @@ class Examination:
         if not await self._may(_PODS_EVERYWHERE, ""):
             yield _lacks(_PODS_EVERYWHERE, "of the whole cluster", final=False)
         for namespace in self._namespaces:
-            for right in _IN_NAMESPACES:
+            for right in self._in_namespaces:
                 if not await self._may(right, namespace):
                     final = right.resource not in _DONE_WITHOUT
                     yield _lacks(right, f"of namespace {namespace}", final=final)
+
+    @property
+    def _in_namespaces(self) -> tuple[Right, ...]:
+        return _IN_NAMESPACES + (_OF_KUEUE if self._settings.queue == "kueue" else ())
 
     async def _may(self, right: Right, namespace: str) -> bool:
         from trainshed.engines.kubernetes.objects import Review
@@ -171,7 +188,7 @@ class Examination:
         path = f"/api/v1/namespaces/{namespace}/pods"
         try:
             manifest = _example(self._settings, namespace)
-            await self._client.create(path, manifest, Pod, {"dryRun": "All"})
+            taken = await self._client.create(path, manifest, Pod, {"dryRun": "All"})
         except ApiFailure as failure:
             if failure.status not in (403, 404, 422) and not failure.is_final:
                 raise
@@ -180,6 +197,14 @@ class Examination:
                 f"Kubernetes would not take the Pod of a job: {failure}.",
                 cause="A namespace or account that is not there, a quota, or a policy for Pods.",
                 remedy="Make what is missing, or name another namespace in [engines.kubernetes].",
+            )
+        if self._settings.queue == "kueue" and not kueue.is_managed(taken):
+            return bad(
+                about,
+                "Kueue would not take the Pod of a job in: it would start as it likes.",
+                cause="Kueue is not there, or its integration pod is not enabled for this namespace.",
+                remedy="Enable it (integrations.frameworks and managedJobsNamespaceSelector of Kueue's "
+                'configuration), or set queue = "trainshed".',
             )
         return good(about, f"Kubernetes would take the Pod of a job ({_MACHINE}).")
 
@@ -225,7 +250,14 @@ def _lacks(right: Right, where: str, *, final: bool) -> Finding:
 def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
     routes = Routes(settings)
     need = NodeNeed(
-        "any", 1, 1.0, 1 << 30, machine=_MACHINE, replica="doctor-0", hostname="trainshed-doctor"
+        "any",
+        1,
+        1.0,
+        1 << 30,
+        machine=_MACHINE,
+        replica="doctor-0",
+        hostname="trainshed-doctor",
+        gang_size=1,
     )
     command: Sequence[str] = entry(settings.python)
     hold = HoldName("doctor", JobUid(1), 1, 0)

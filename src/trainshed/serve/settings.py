@@ -238,9 +238,11 @@ class Settings(Struct, frozen=True):
     @property
     def is_handed_down(self) -> bool:
         """Jobs wait for nodes in the queue of a cluster, and not in ours."""
-        return self.engine == "slurm" and engine_settings(self).get("queue") == "slurm"
+        return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN
 
 
+_HANDED_DOWN = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
+"""By engine and its setting `queue`: who gives jobs their nodes in the service's place."""
 LOCAL_ENGINE = (
     "nodes",
     "node_cpus",
@@ -423,11 +425,14 @@ def _no_mail(settings: Settings) -> str:
 
 def _unheeded(settings: Settings) -> str:
     """What is said of nodes and would not be looked at, "" if nothing is."""
-    table = engine_settings(settings) if settings.engine == "slurm" else {}
+    engine = settings.engine
+    table = engine_settings(settings) if engine == "slurm" else {}
     found = [name for name in ("machines", "clusters") if name in table]
     if settings.is_handed_down and settings.strict:
+        queue = engine_settings(settings)["queue"]
+        who = _HANDED_DOWN[engine, queue]
         return (
-            'Wrong settings:\n  [engines.slurm] queue = "slurm" has Slurm choose nodes, and capacity = '
+            f'Wrong settings:\n  [engines.{engine}] queue = "{queue}" has {who} choose nodes, and capacity = '
             '"strict" has the service do so; take one of them away'
         )
     if settings.is_handed_down and found:

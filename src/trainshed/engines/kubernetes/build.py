@@ -69,6 +69,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         registry_access=registry_access(settings),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
+        anywhere=settings.queue == "kueue",
         apart=True,
         autopsies=CollectorOptions(
             round(settings.autopsy_size * 2**30), nodes_directories=(_AGENTS,)

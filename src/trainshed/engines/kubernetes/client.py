@@ -124,10 +124,10 @@ class ApiClient:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
-    async def delete(self, path: str, *, uid: str, grace: int | None = None) -> None:
-        """That very one, if it is there. `grace`: seconds; None = its own. Raises ApiFailure,
-        ClusterUnavailable."""
-        body: dict[str, Any] = {"preconditions": {"uid": uid}}
+    async def delete(self, path: str, *, uid: str = "", grace: int | None = None) -> None:
+        """That very one, if it is there; "" = whichever is called so. `grace`: seconds; None = its own.
+        Raises ApiFailure, ClusterUnavailable."""
+        body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:

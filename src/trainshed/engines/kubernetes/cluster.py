@@ -2,7 +2,8 @@
 agent when it is given the agent's document.
 
 What is known of the cluster are its nodes and Pods, listed once and watched from then on (`watching`); what
-follows from them is decided in `look`, `reasons` and `manifests`.
+follows from them is decided in `look`, `reasons`, `manifests` and `kueue`. What is left here, more than 600
+lines of it, is one state: the Pods of holds, between calls that make and delete them and watches that tell.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed.engines.kubernetes import manifests, reasons
+from trainshed.engines.kubernetes import kueue, manifests, reasons
+from trainshed.engines.kubernetes.admission import Admission
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.look import compile_report, node_state
 from trainshed.engines.kubernetes.objects import ClusterNode, Pod
@@ -99,6 +101,9 @@ class KubernetesCluster:
         #: Holds whose Pod vanished though nobody saw it end, with its node: what ran there may live.
         self._ghosts: dict[HoldName, str] = {}
         self._needs: dict[HoldName, NodeNeed] = {}
+        #: Whose queue jobs wait in, if it is Kueue's.
+        self._admission: Admission | None = None
+        self._is_detached = False
         #: What somebody waits for.
         self._wanted: set[HoldName] = set()
         #: Why a Pod of it cannot even be made just now.
@@ -131,6 +136,9 @@ class KubernetesCluster:
                 f"the cluster does not let its nodes and Pods be seen: {failure}; docs/kubernetes.md has the "
                 "rights that the service's account needs"
             ) from failure
+        if self._settings.queue == "kueue":
+            self._admission = Admission(client, self._service, self._touch, self._has_any_of)
+            await self._admission.start(self._namespaces())
         for one in (self._nodes, *self._pods):
             self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
         for where in self._namespaces():
@@ -147,6 +155,8 @@ class KubernetesCluster:
 
     async def close(self) -> None:
         await self._tasks.close()
+        if self._admission is not None:
+            await self._admission.close()
         self._reader.put_nowait(None)
         if self._client is not None:
             await self._client.close()
@@ -165,7 +175,7 @@ class KubernetesCluster:
             yield report
 
     def detach(self) -> None:
-        pass  # Pods that were made stay.
+        self._is_detached = True
 
     def suspect(self, node: str) -> None:
         last = self._confirmed.get(node, 0.0)
@@ -195,8 +205,10 @@ class KubernetesCluster:
         self._ghosts.pop(name, None)
         self._wanted.add(name)
         try:
-            pod = await self._running(name, need)
+            pod = await self._running(name, need, avoid=avoid)
         except BaseException:
+            if self._is_detached:
+                raise  # It waits on, for the next service to find it again.
             # Of whatever became of it: what was sent to the API may arrive there yet.
             withdrawing = begin(self._try_to_give_back(name), f"kubernetes: withdrawing {name}")
             await asyncio.shield(withdrawing)
@@ -213,7 +225,8 @@ class KubernetesCluster:
         pod = self._mine.get(hold.name)
         if pod is None or pod.metadata.uid not in self._fresh or pod.is_leaving or pod.is_over:
             # It has, or had, an agent already, or somebody else's start of one broke off.
-            pod = await self._running(hold.name, self._needs[hold.name], anew=True)
+            need = replace(self._needs[hold.name], node=node)
+            pod = await self._running(hold.name, need, anew=True)
         self._fresh.discard(pod.metadata.uid)
         try:
             taken = await self._api.attach(_path(pod), manifests.CONTAINER, given, TAKEN)
@@ -253,8 +266,12 @@ class KubernetesCluster:
         self._given_back.add(name)
         self._ends.pop(name, None)
         self._ghosts.pop(name, None)
-        self._needs.pop(name, None)
+        need = self._needs.pop(name, None)
         pod = self._mine.get(name)
+        if self._admission is not None and (pod or need):
+            where = pod.metadata.namespace if pod else ""
+            where = where or (manifests.namespace(self._settings, need) if need else "")
+            self._admission.given_back(name, where)
         if pod is None:
             return
         self._deleting.add(name)
@@ -286,15 +303,22 @@ class KubernetesCluster:
         assert self._client is not None, "the cluster was started"
         return self._client
 
-    async def _running(self, name: HoldName, need: NodeNeed, *, anew: bool = False) -> Pod:
-        """Its Pod, made unless it is there, once it runs. `anew`: another one in any case. Raises
-        ClusterRefused, ClusterUnavailable, AgentEnded."""
+    async def _running(
+        self,
+        name: HoldName,
+        need: NodeNeed,
+        *,
+        anew: bool = False,
+        avoid: Collection[str] | None = None,
+    ) -> Pod:
+        """Its Pod, made unless it is there, once it runs. `anew`: another one in any case. `avoid`: it may be
+        on any other node. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         pod, again = self._mine.get(name), 0
         if pod is not None and (anew or pod.is_over or pod.is_leaving):
             await self._remove(pod)
             pod, again = None, manifests.again_of(pod) + 1
         if pod is None:
-            pod = await self._make(name, need, again)
+            pod = await self._make(name, need, again, avoid)
         uid, failing_since = pod.metadata.uid, 0.0
 
         def judged() -> Pod | None:
@@ -311,9 +335,10 @@ class KubernetesCluster:
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
                 raise _ended_early(reasons.end(now, deleted=now.is_leaving))
-            if now.is_running or uid in self._begun:
+            if now.is_running or (uid in self._begun and now.spec.node_name):
                 return now
-            self._require_node_up(need.node)
+            if avoid is None or now.spec.node_name:
+                self._require_node_up(now.spec.node_name or need.node)
             is_failing = now.waiting is not None and now.waiting.reason in reasons.TRIED_AGAIN
             if is_failing and not failing_since:
                 failing_since = time.monotonic()
@@ -341,7 +366,9 @@ class KubernetesCluster:
         if state is not NodeState.UP:
             raise ClusterUnavailable(f"no Pod starts on node {node}: {cause}")
 
-    async def _make(self, name: HoldName, need: NodeNeed, again: int) -> Pod:
+    async def _make(
+        self, name: HoldName, need: NodeNeed, again: int, avoid: Collection[str] | None
+    ) -> Pod:
         """`again`: how many there were of it before. Raises ClusterRefused, ClusterUnavailable."""
         accelerator = self._routes.accelerator(need.accelerator) if need.accelerators else None
         if need.accelerators and accelerator is None:
@@ -362,9 +389,12 @@ class KubernetesCluster:
             cache=self._cache,
             beside=self._beside,
             again=again,
+            avoid=avoid,
         )
         where: str = manifest["metadata"]["namespace"]
         await self._make_discoverable(where)
+        if self._admission is not None:
+            await self._await_vacancy(name, need)
         while True:
             try:
                 pod = await self._api.create(f"/api/v1/namespaces/{where}/pods", manifest, Pod)
@@ -382,6 +412,11 @@ class KubernetesCluster:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
             if self._uid(name) != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
+            if self._admission is not None and not kueue.is_managed(pod):
+                raise ClusterRefused(
+                    f"Kueue does not take in Pods of namespace {where} (it has not labelled them): enable "
+                    'its integration "pod" for that namespace, or set queue = "trainshed"'
+                )
             return pod
 
     async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
@@ -397,6 +432,14 @@ class KubernetesCluster:
                 "give the service a namespace of its own"
             )
         return pod
+
+    async def _await_vacancy(self, name: HoldName, need: NodeNeed) -> None:
+        """Until Kueue counts one Pod less than the attempt is to have."""
+        if delay := kueue.crowded(name, need, self._mine):
+            self._unmade[name] = delay
+            self._touch()
+            await self._until(lambda: None if kueue.crowded(name, need, self._mine) else True)
+            self._unmade.pop(name, None)
 
     async def _await_quota(self, name: HoldName, where: str, failure: ApiFailure) -> None:
         self._unmade[name] = Delay(
@@ -465,6 +508,15 @@ class KubernetesCluster:
             if name not in self._needs and not pod.is_running:
                 log.info("kubernetes: Pod %s is wanted by nobody: deleted", pod.metadata.name)
                 await self._try_to_give_back(name)
+
+    def _has_any_of(self, group: str) -> bool:
+        """Whether anything of an attempt is held or asked for, by what Kueue calls it."""
+        live = (
+            name
+            for name, pod in self._mine.items()
+            if name not in self._given_back and not pod.is_over
+        )
+        return any(kueue.group(name) == group for name in (*self._needs, *live))
 
     # --- what is seen ---
 
@@ -563,7 +615,15 @@ class KubernetesCluster:
             ghosts=self._ghosts,
             wanted=self._wanted,
         )
-        return replace(report, delays={**report.delays, **self._unmade})
+        return replace(report, delays={**report.delays, **self._not_admitted(), **self._unmade})
+
+    def _not_admitted(self) -> dict[HoldName, Delay]:
+        """Why Kueue lets things wait."""
+        if self._admission is None:
+            return {}
+        waiting = ((name, self._mine.get(name)) for name in self._wanted)
+        found = {name: self._admission.delay(name, pod) for name, pod in waiting if pod}
+        return {name: delay for name, delay in found.items() if delay}
 
     async def _tell_changes(self) -> None:
         told: ClusterReport | None = None

@@ -8,12 +8,12 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from trainshed.core.names import JobUid
-from trainshed.engines.kubernetes import carried_python, quantities
+from trainshed.engines.kubernetes import carried_python, kueue, quantities
 from trainshed.engines.kubernetes.objects import Pod
 from trainshed.engines.kubernetes.routes import NODES_OWN, KubernetesRoute
 from trainshed.engines.kubernetes.settings import Accelerator, KubernetesSettings
@@ -89,11 +89,12 @@ def pod(
     cache: str,
     beside: Sequence[str] = (),
     again: int = 0,
+    avoid: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """The Pod that holds what one replica needs on the named node. `accelerator`: how the cluster calls its
-    devices. `command`: starts the agent. `cache`: the service's cache directory, which Pods have at the same
-    path. `beside`: others of which they are sent something, likewise.
-    `again`: how many Pods of the hold there were before."""
+    """The Pod that holds what one replica needs on the named node, or with `avoid` on any but those.
+    `accelerator`: how the cluster calls its devices. `command`: starts the agent. `cache`: the service's
+    cache directory, which Pods have at the same path. `beside`: others of which they are sent something,
+    likewise. `again`: how many Pods of the hold there were before."""
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
@@ -108,12 +109,13 @@ def pod(
         # Programs are strangers: they get no token of the cluster's.
         "automountServiceAccountToken": False,
         "securityContext": _pod_security(settings),
-        "affinity": {"nodeAffinity": _only_on(need.node)},
         "tolerations": _tolerations(settings, route),
         "containers": [_container(settings, accelerator, need, command, (cache, *beside))],
         "volumes": _volumes(settings, need, beside),
     }
+    affinity = _only_on(need.node) if avoid is None else _not_on(avoid)
     optional: dict[str, Any] = {
+        "affinity": {"nodeAffinity": affinity} if affinity else {},
         "initContainers": [
             *([_carrying(settings)] if need.image else []),
             *([_making_hosts(settings)] if _has_own_hosts(settings, need) else []),
@@ -132,10 +134,11 @@ def pod(
         "metadata": {
             "name": pod_name(need, hold, again),
             "namespace": namespace(settings, need),
-            "labels": _labels(hold, need),
+            "labels": _labels(settings, hold, need),
             "annotations": {
                 HOLD: str(hold),
                 **({AGAIN: str(again)} if again else {}),
+                **(kueue.annotations(need) if settings.queue == "kueue" else {}),
                 # Autoscalers must not move what cannot be moved.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
@@ -176,7 +179,7 @@ def escaped(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def _labels(hold: HoldName, need: NodeNeed) -> dict[str, str]:
+def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dict[str, str]:
     pool, _, _ = need.replica.partition("-")
     labels = {
         "app.kubernetes.io/name": "training-job",
@@ -187,6 +190,7 @@ def _labels(hold: HoldName, need: NodeNeed) -> dict[str, str]:
         JOB: str(JobUid(hold.job_uid)),
         ATTEMPT: str(hold.attempt),
         REPLICA: need.replica,
+        **(kueue.labels(hold, settings.local_queue) if settings.queue == "kueue" else {}),
     }
     return {key: value for key, value in labels.items() if value}
 
@@ -205,6 +209,16 @@ def _only_on(node: str) -> dict[str, Any]:
     would not if the Pod named its node itself."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def _not_on(nodes: Collection[str]) -> dict[str, Any]:
+    if not nodes:
+        return {}
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in sorted(nodes)
+    ]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 

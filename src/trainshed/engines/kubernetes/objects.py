@@ -1,5 +1,5 @@
-"""What is looked at of the API's objects: nodes, Pods, and the answers that say no. Values only; all else
-that the API tells of them is not even decoded."""
+"""What is looked at of the API's objects: nodes, Pods, Kueue's workloads, and the answers that say no. Values
+only; all else that the API tells of them is not even decoded."""
 
 import datetime
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
+    creation_timestamp: datetime.datetime | None = None
     #: When it was asked to go; None = it was not.
     deletion_timestamp: datetime.datetime | None = None
     #: Of a list: where its next page begins; "" = that is all.
@@ -36,12 +37,18 @@ class Container(msgspec.Struct, frozen=True):
     resources: Requirements | None = None
 
 
+class SchedulingGate(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
     #: None in bookmarks alone.
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     overhead: _Quantities | None = None
+    #: What others have to take away before it is given a node.
+    scheduling_gates: tuple[SchedulingGate, ...] | None = None
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -101,6 +108,8 @@ class Pod(msgspec.Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         """None of its containers runs, or will."""
+        if self.is_leaving and self.spec.scheduling_gates:
+            return True  # Whoever closed the gates may keep it there.
         return self.status.phase in ("Succeeded", "Failed") or self.terminated is not None
 
     @property
@@ -206,6 +215,45 @@ class ClusterNode(msgspec.Struct, frozen=True):
     @property
     def taints(self) -> tuple[Taint, ...]:
         return self.spec.taints or ()
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, rename="camel"):
+    queue_name: str = ""
+    priority: int = 0
+
+
+class AdmissionCheck(msgspec.Struct, frozen=True):
+    name: str = ""
+    #: Pending, Ready, Retry or Rejected.
+    state: str = ""
+    message: str = ""
+
+
+class WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
+    conditions: tuple[Condition, ...] | None = None
+    admission_checks: tuple[AdmissionCheck, ...] | None = None
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Of Kueue: what it admits as a whole."""
+
+    metadata: Metadata
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class ServedVersion(msgspec.Struct, frozen=True):
+    version: str
+
+
+class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """Of objects that the API server has."""
+
+    preferred_version: ServedVersion
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):

@@ -5,6 +5,7 @@ from typing import Final
 
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.engines.kubernetes import kueue
 from trainshed.engines.kubernetes.objects import Pod, Terminated
 from trainshed.engines.remote.cluster import HoldEnd
 
@@ -53,6 +54,8 @@ def delay(pod: Pod) -> Delay | None:
     """What is told of a Pod that does not run yet; None = nothing keeps it for long."""
     if unscheduled := pod.unscheduled:
         word = unscheduled.reason or "Unschedulable"
+        if word == "SchedulingGated":
+            return None  # Whoever closed the gates says why.
         said = _shortened(unscheduled.message) or "the scheduler has not said why"
         return Delay(
             DelayCause.CLUSTER,
@@ -106,6 +109,9 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
         return HoldEnd(loss, f"{words}{said} (Pod {name}: {status.reason})")
     if disrupted := _disruption(pod):
         return disrupted
+    if evicted := kueue.eviction(pod):
+        said = _shortened(evicted.message) or evicted.reason
+        return HoldEnd(Loss.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {said} ({evicted.reason})")
     if deleted:
         return HoldEnd(
             Loss.POD_EVICTED,

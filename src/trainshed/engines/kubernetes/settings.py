@@ -115,6 +115,11 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     priority_class: _Name = ""
     #: Who finds Pods their nodes; "" = the cluster's own scheduler.
     scheduler: _Name = ""
+    #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "kueue" has Kueue admit each
+    #: job as a whole, by its quotas and priorities, and the cluster choose nodes.
+    queue: Literal["trainshed", "kueue"] = "trainshed"
+    #: Kueue's LocalQueue, which each namespace of jobs has by this name.
+    local_queue: _Name = ""
     #: How the cluster calls devices of each public accelerator type.
     accelerators: dict[str, Accelerator] = {}
     #: Where Pods of some machines go instead; the first that fits a machine counts.
@@ -166,7 +171,11 @@ def parse(table: Mapping[str, Any]) -> KubernetesSettings:
         )
     if not wrong:
         settings = msgspec.convert(dict(table), KubernetesSettings)
-        wrong = [*_wrong_accelerators(settings), *wrong_machines(settings.machines, "kubernetes")]
+        wrong = [
+            *_wrong_queue(settings),
+            *_wrong_accelerators(settings),
+            *wrong_machines(settings.machines, "kubernetes"),
+        ]
         if not wrong:
             return settings
     raise ValueError("\n".join(f"[engines.kubernetes] {line}" for line in wrong))
@@ -195,6 +204,15 @@ def _tables_inside(
         for name, one in cast("Mapping[str, object]", value).items():
             if isinstance(one, Mapping):
                 yield f"accelerators.{name}", Accelerator, cast("Mapping[str, Any]", one)
+
+
+def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
+    if settings.queue == "kueue" and not settings.local_queue:
+        yield (
+            'local_queue: it is missing, and queue = "kueue" needs it; name the LocalQueue that jobs wait in'
+        )
+    if settings.queue != "kueue" and settings.local_queue:
+        yield 'local_queue: it is Kueue\'s; set queue = "kueue" to have jobs wait there, or take it away'
 
 
 def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:

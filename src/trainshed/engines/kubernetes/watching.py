@@ -10,12 +10,12 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure, Expired
-from trainshed.engines.kubernetes.objects import ClusterEvent, ClusterNode, Pod
+from trainshed.engines.kubernetes.objects import ClusterEvent, ClusterNode, Pod, Workload
 from trainshed.engines.remote.cluster import ClusterUnavailable
 
 log = logging.getLogger(__name__)
-T = TypeVar("T", Pod, ClusterNode)
-T_contra = TypeVar("T_contra", Pod, ClusterNode, contravariant=True)
+T = TypeVar("T", Pod, ClusterNode, Workload)
+T_contra = TypeVar("T_contra", Pod, ClusterNode, Workload, contravariant=True)
 
 _STARTED = {"fieldSelector": "involvedObject.kind=Pod,reason=Started"}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0

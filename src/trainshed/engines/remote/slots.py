@@ -397,8 +397,36 @@ class SlotMaker:
                 gang.first = None
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
-        """Parts one after the other, on nodes that the cluster chooses. What is held waits for the rest for a
-        while, and is given back then: two jobs of several parts must not wait for each other."""
+        """All parts, on nodes that the cluster chooses, which is written down."""
+        if self._options.apart:
+            holds = await self._hold_together(gang)
+        else:
+            holds = await self._hold_in_turn(gang)
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for part, hold in holds.items():
+                record = given(record, part, hold.nodes)
+            if record is not gang.record:
+                await self._attempts.write(gang, record)
+        self._attempts.report_nodes(gang, is_given=True)
+        return holds
+
+    async def _hold_together(self, gang: Gang) -> dict[int, Hold]:
+        """Parts of single replicas, which the cluster admits as a whole once it has seen all of them."""
+        holds: dict[int, Hold] = {}
+        avoid = self._nodes.not_up()
+
+        async def hold(part: int) -> None:
+            name = hold_name(self._options.identity, gang.record, part)
+            needs = gang.record.parts[part]
+            holds[part] = await self._cluster.acquire(name, needs, avoid=avoid)
+
+        await all_or_none(hold(part) for part in gang.record.parts)
+        return holds
+
+    async def _hold_in_turn(self, gang: Gang) -> dict[int, Hold]:
+        """What is held waits for the rest for a while, and is given back then: two jobs of several parts must
+        not wait for each other."""
         holds: dict[int, Hold] = {}
         avoid = self._nodes.not_up()
         for part, some in gang.record.parts.items():
@@ -414,13 +442,6 @@ class SlotMaker:
                     f"job needs, and not the next one within {_REST_SECONDS:g} s; they were given back, and "
                     "all are asked for again"
                 ) from None
-        async with self._attempts.lock(gang.key):
-            record = gang.record
-            for part, hold in holds.items():
-                record = given(record, part, hold.nodes)
-            if record is not gang.record:
-                await self._attempts.write(gang, record)
-        self._attempts.report_nodes(gang, is_given=True)
         return holds
 
     async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:

@@ -1,0 +1,115 @@
+"""Kueue's workloads as this process knows them, one for each attempt, and their end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from trainshed.core.capacity import Delay
+from trainshed.engines.kubernetes import kueue
+from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
+from trainshed.engines.kubernetes.objects import ApiGroup, Pod, Workload
+from trainshed.engines.kubernetes.watching import Followed
+from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName
+from trainshed.eventloop.background import Crew
+
+log = logging.getLogger(__name__)
+
+_LINGER_SECONDS = 5.0
+"""For which an attempt keeps its quota of which nothing is left: a replica that moves is asked for again
+within that."""
+_AGAIN_SECONDS = 5.0
+"""Between two tries to delete one."""
+_STRAY_SECONDS = 120.0
+"""After which one of before this service's start is deleted that nobody came back for."""
+
+
+class Admission:
+    """`changed`: called when Kueue says something else. `is_wanted`: whether anything of the attempt that a
+    workload stands for is held or asked for."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        service: str,
+        changed: Callable[[], None],
+        is_wanted: Callable[[str], bool],
+    ) -> None:
+        self._client = client
+        self._service = service
+        self._changed = changed
+        self._is_wanted = is_wanted
+        #: By namespace.
+        self._followed: dict[str, Followed[Workload]] = {}
+        self._tasks = Crew()
+
+    async def start(self, namespaces: Collection[str]) -> None:
+        """Raises ClusterRefused: there is no Kueue, or its workloads may not be seen; ClusterUnavailable."""
+        version = await self._version()
+        for where in namespaces:
+            path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
+            followed = self._followed[where] = Followed(self._client, path, Workload, self._learn)
+            try:
+                await followed.list()
+            except ApiFailure as failure:
+                raise ClusterRefused(
+                    f"Kueue's workloads may not be seen: {failure}; deploy/kubernetes/kueue has the rights "
+                    "that the service's account needs"
+                ) from failure
+            self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
+        self._tasks.begin(self._end_strays(), "kubernetes: ending workloads of before")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def delay(self, hold: HoldName, pod: Pod) -> Delay | None:
+        """Why Kueue lets a Pod wait; None = it does not, or says nothing."""
+        followed = self._followed.get(pod.metadata.namespace)
+        if followed is None or pod.spec.node_name:
+            return None
+        own = followed.objects.get(f"{pod.metadata.namespace}/{kueue.group(hold)}")
+        return kueue.delay(own, followed.objects.values()) if own else None
+
+    def given_back(self, hold: HoldName, where: str) -> None:
+        """A Pod was, of an attempt that may have others: with the last one Kueue is told that none follows.
+        It keeps the quota of Pods that did not succeed, and the Pods, for others in their place."""
+        name = kueue.group(hold)
+        if where in self._followed and not self._is_wanted(name):
+            self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
+
+    async def _end(self, where: str, name: str) -> None:
+        await asyncio.sleep(_LINGER_SECONDS)
+        while not self._is_wanted(name):
+            try:
+                await self._client.delete(f"{self._followed[where].path}/{name}")
+            except (ApiFailure, ClusterUnavailable) as failure:
+                log.info("kubernetes: workload %s is not deleted yet: %s", name, failure)
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                return
+
+    async def _end_strays(self) -> None:
+        """Of attempts that an earlier service had done with."""
+        await asyncio.sleep(_STRAY_SECONDS)
+        for where, followed in self._followed.items():
+            for one in tuple(followed.objects.values()):
+                name = one.metadata.name
+                if kueue.is_ours(one, self._service) and not self._is_wanted(name):
+                    log.info("kubernetes: workload %s is wanted by nobody: deleted", name)
+                    self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
+
+    async def _version(self) -> str:
+        try:
+            found = await self._client.get(kueue.API, ApiGroup)
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise ClusterRefused(
+                    f"it is not known whether there is Kueue: {failure}"
+                ) from failure
+            raise ClusterRefused(
+                '[engines.kubernetes] queue = "kueue", and the cluster has no Kueue (it has no API '
+                'kueue.x-k8s.io); install it, or set queue = "trainshed"'
+            ) from failure
+        return found.preferred_version.version
+
+    def _learn(self, one: Workload, *, gone: bool) -> None:
+        self._changed()

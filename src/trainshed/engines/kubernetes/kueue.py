@@ -1,0 +1,134 @@
+"""Kueue: what Pods carry so that it admits those of an attempt as one workload, and what it says of that.
+Pure.
+
+A group is called by its attempt; what follows a Pod of it is of the same group, as Kueue wants it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from trainshed.core.capacity import Delay, DelayCause
+from trainshed.engines.kubernetes.objects import Condition, Pod, Workload
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
+
+API: Final = "/apis/kueue.x-k8s.io"
+_MANAGED: Final = "kueue.x-k8s.io/managed"
+"""Label that Kueue gives to Pods that it lets wait."""
+_QUEUE, _GROUP = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/pod-group-name"
+_TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
+_ROLE: Final = "kueue.x-k8s.io/role-hash"
+_RESERVED, _ADMITTED, _FINISHED = "QuotaReserved", "Admitted", "Finished"
+_EVICTED: Final = "TerminationTarget"
+"""Condition of a Pod that Kueue ends."""
+_READY: Final = "Ready"
+
+
+def group(hold: HoldName) -> str:
+    """Of an attempt's Pods, and the name of the workload that Kueue makes of them."""
+    return f"trainshed-{hold.service}-{hold.job_uid}-{hold.attempt}"
+
+
+def is_ours(workload: Workload, service: str) -> bool:
+    return workload.metadata.name.startswith(f"trainshed-{service}-")
+
+
+def labels(hold: HoldName, queue: str) -> dict[str, str]:
+    return {_QUEUE: queue, _GROUP: group(hold)}
+
+
+def annotations(need: NodeNeed) -> dict[str, str]:
+    """By the role Kueue tells kinds of Pods apart, of which a group may have eight. Pods of a pool are alike,
+    though each has labels of its own and may have to avoid other nodes."""
+    pool, _, _ = need.replica.partition("-")
+    return {_TOTAL: str(need.gang_size), _ROLE: pool}
+
+
+def is_managed(pod: Pod) -> bool:
+    """Kueue has taken it in; those that it has not start as they like."""
+    return (pod.metadata.labels or {}).get(_MANAGED) == "true"
+
+
+def eviction(pod: Pod) -> Condition | None:
+    """Why Kueue ended a Pod; None = it did not."""
+    found = _condition(pod.status.conditions, _EVICTED)
+    return found if found and found.status == "True" else None
+
+
+def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Delay | None:
+    """What is told as long as an attempt has as many other Pods as it is to have: of more than that Kueue
+    ends the newest. None = it has fewer."""
+    others = [
+        pod
+        for held, pod in pods.items()
+        if held != hold and group(held) == group(hold) and not pod.is_over
+    ]
+    if len(others) < need.gang_size:
+        return None
+    last = next((pod for pod in others if pod.is_leaving), others[0])
+    return Delay(
+        DelayCause.CLUSTER,
+        f"Kueue counts Pod {last.metadata.name} until Kubernetes has seen it end on node "
+        f"{last.spec.node_name}",
+        word="WaitingForReplacementPods",
+    )
+
+
+def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
+    """What is told of one that waits; None = it waits no more, or Kueue has not looked at it yet. `others`:
+    all that there are of its namespace."""
+    if _is(workload, _ADMITTED):
+        return None
+    queue = workload.spec.queue_name
+    if _is(workload, _RESERVED):
+        checks = [
+            f"{one.name}{': ' if one.message else ''}{_line(one.message)}"
+            for one in workload.status.admission_checks or ()
+            if one.state != _READY
+        ]
+        what = "; ".join(checks) or "Kueue does not say which"
+        return Delay(
+            DelayCause.CLUSTER,
+            f"Kueue has quota for the job in queue {queue}, and waits for its admission checks ({what})",
+            word="AdmissionChecks",
+        )
+    said = _condition(workload.status.conditions, _RESERVED)
+    if said is None:
+        return None
+    return Delay(
+        DelayCause.CLUSTER,
+        f"Kueue has not admitted the job to queue {queue} yet: {_line(said.message)} ({said.reason})",
+        word=said.reason,
+        position=_position(workload, others),
+    )
+
+
+def _position(workload: Workload, others: Iterable[Workload]) -> int:
+    """Among those of its queue that wait: higher priorities go first, and older ones of the same."""
+    own = _rank(workload)
+    waiting = (
+        one
+        for one in others
+        if one.spec.queue_name == workload.spec.queue_name
+        and not _is(one, _RESERVED)
+        and not _is(one, _FINISHED)
+    )
+    return 1 + sum(_rank(one) < own for one in waiting)
+
+
+def _rank(workload: Workload) -> tuple[int, float, str]:
+    made = workload.metadata.creation_timestamp
+    since = made.timestamp() if made else float("inf")
+    return -workload.spec.priority, since, workload.metadata.name
+
+
+def _is(workload: Workload, kind: str) -> bool:
+    found = _condition(workload.status.conditions, kind)
+    return found is not None and found.status == "True"
+
+
+def _condition(conditions: Iterable[Condition] | None, kind: str) -> Condition | None:
+    return next((one for one in conditions or () if one.type == kind), None)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300].rstrip(".")
