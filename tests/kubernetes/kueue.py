@@ -1,23 +1,19 @@
-"""Kueue's part on the lab, as its documentation says it for groups of plain Pods: an admission webhook that
-takes Pods in, and a controller that makes a workload of each whole group, admits it as soon as there is quota,
-ends what is too much, and lets Pods go.
+"""Kueue's part on the lab, as its documentation says it for groups of plain Pods: a controller that takes
+Pods in, makes a workload of each whole group, admits it when there is quota, ends what is too much, and lets
+Pods go.
 
 Kueue itself needs Kubernetes 1.27. Without scheduling gates, which came then, Pods wait here for a scheduler
-that there is not, and admission is what gives them a node.
+that there is not, and admission is what gives them a node. It takes Pods in just after they are made.
 """
 
-import base64
 import contextlib
 import itertools
 import json
 import ssl
-import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.lab import ADMIN, KubernetesLab
@@ -29,19 +25,16 @@ MANAGED = "kueue.x-k8s.io/managed"
 _API, _KIND = "kueue.x-k8s.io/v1beta1", "workloads.kueue.x-k8s.io"
 _WORKLOADS = f"/apis/{_API}/namespaces/default/workloads"
 _PODS = "/api/v1/namespaces/default/pods"
-_TAKES_IN = [
-    {"op": "add", "path": "/metadata/labels/kueue.x-k8s.io~1managed", "value": "true"},
-    {"op": "add", "path": "/metadata/finalizers", "value": [MANAGED]},
-    {"op": "add", "path": "/spec/schedulerName", "value": "kueue-admits"},
-]
+SCHEDULER = "kueue-admits"
+"""Whom Pods wait for, and there is none of that name."""
 
 
 class Kueue:
     """Of one LocalQueue in the namespace `default`. Use as a context manager."""
 
-    def __init__(self, lab: KubernetesLab, directory: Path, *, room: int) -> None:
+    def __init__(self, lab: KubernetesLab, *, room: int) -> None:
+        """`room`: quota, in Pods."""
         self._lab = lab
-        self._directory = directory
         self._room = room
         self._over = threading.Event()
         self._nodes = itertools.cycle(lab.nodes)
@@ -56,23 +49,15 @@ class Kueue:
 
     @contextlib.contextmanager
     def running(self) -> Generator["Kueue"]:
-        webhook = self._webhook()
-        threads = [
-            threading.Thread(target=webhook.serve_forever),
-            threading.Thread(target=self._reconcile_for_ever),
-        ]
-        for thread in threads:
-            thread.start()
+        self._lab.kubectl("apply", "-f", "-", given=json.dumps(_definition()))
+        self._lab.kubectl("wait", "--for=condition=established", f"crd/{_KIND}")
+        controller = threading.Thread(target=self._reconcile_for_ever)
+        controller.start()
         try:
-            self._apply(_definition(), self._hook(webhook.server_port))
-            self._lab.kubectl("wait", "--for=condition=established", f"crd/{_KIND}")
             yield self
         finally:
-            self._lab.kubectl("delete", "mutatingwebhookconfiguration", "kueue", check=False)
             self._over.set()
-            webhook.shutdown()
-            for thread in threads:
-                thread.join()
+            controller.join()
             for pod in self.pods():
                 self._let_go(pod)
             self._lab.kubectl("delete", "crd", _KIND)
@@ -122,6 +107,9 @@ class Kueue:
                 self._reconcile()
 
     def _reconcile(self) -> None:
+        for pod in self._ask("GET", f"{_PODS}?labelSelector={GROUP},!{MANAGED}").get("items", []):
+            own = {"labels": {MANAGED: "true"}, "finalizers": [MANAGED]}
+            self._ask("PATCH", f"{_PODS}/{pod['metadata']['name']}", {"metadata": own})
         groups: dict[str, list[dict[str, Any]]] = {}
         for pod in self.pods():
             groups.setdefault(pod["metadata"]["labels"][GROUP], []).append(pod)
@@ -223,10 +211,6 @@ class Kueue:
 
     # --- how it speaks ---
 
-    def _apply(self, *documents: dict[str, Any]) -> None:
-        for one in documents:
-            self._lab.kubectl("apply", "-f", "-", given=json.dumps(one))
-
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """{}: there is nothing of that name, or another one."""
         request = urllib.request.Request(
@@ -247,80 +231,6 @@ class Kueue:
             if failure.code in (404, 409, 422):
                 return {}
             raise
-
-    def _webhook(self) -> ThreadingHTTPServer:
-        key, certificate = self._directory / "key.pem", self._directory / "certificate.pem"
-        subprocess.run(
-            [
-                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-                *("-subj", "/CN=kueue", "-addext", f"subjectAltName=IP:{self._lab.outside}"),
-                *("-keyout", str(key), "-out", str(certificate)),
-            ],
-            check=True,
-            capture_output=True,
-        )
-        server = ThreadingHTTPServer((self._lab.outside, 0), _Webhook)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        return server
-
-    def _hook(self, port: int) -> dict[str, Any]:
-        authority = (self._directory / "certificate.pem").read_bytes()
-        return {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": "kueue"},
-            "webhooks": [
-                {
-                    "name": "pods.kueue.example.org",
-                    "clientConfig": {
-                        "url": f"https://{self._lab.outside}:{port}/",
-                        "caBundle": base64.b64encode(authority).decode(),
-                    },
-                    "rules": [
-                        {
-                            "apiGroups": [""],
-                            "apiVersions": ["v1"],
-                            "operations": ["CREATE"],
-                            "resources": ["pods"],
-                        }
-                    ],
-                    "objectSelector": {"matchExpressions": [{"key": QUEUE, "operator": "Exists"}]},
-                    "sideEffects": "None",
-                    "admissionReviewVersions": ["v1"],
-                }
-            ],
-        }
-
-
-class _Webhook(BaseHTTPRequestHandler):
-    """Takes every Pod in that names a queue."""
-
-    def do_POST(self) -> None:
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        patch = base64.b64encode(json.dumps(_TAKES_IN).encode()).decode()
-        response = {
-            "uid": review["request"]["uid"],
-            "allowed": True,
-            "patchType": "JSONPatch",
-            "patch": patch,
-        }
-        answer = json.dumps(
-            {
-                "apiVersion": "admission.k8s.io/v1",
-                "kind": "AdmissionReview",
-                "response": response,
-            }
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_request(self, code: object = "-", size: object = "-") -> None:
-        pass
 
 
 def _definition() -> dict[str, Any]:

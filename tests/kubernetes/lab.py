@@ -36,7 +36,7 @@ def binaries() -> Path:
     if given := os.environ.get("TRAINSHED_TEST_KUBERNETES"):
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    return cache / "trainshed-tests" / f"kubernetes-{VERSION}"
+    return cache / "trainshed-tests" / f"kubernetes-{VERSION}-2"
 
 
 def why_not() -> str:

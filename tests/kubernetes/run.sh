@@ -4,7 +4,7 @@
 # may, and builds the cluster's binaries once, into the user's cache.
 set -eu
 cd "$(dirname "$0")/../.."
-cache=${TRAINSHED_TEST_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/trainshed-tests/kubernetes-1.20.2}
+cache=${TRAINSHED_TEST_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/trainshed-tests/kubernetes-1.20.2-2}
 missing=
 for command in etcd dockerd kubectl ip; do
     command -v "$command" >/dev/null 2>&1 || [ -x "/usr/sbin/$command" ] || missing="$missing $command"

@@ -11,7 +11,7 @@ import yaml
 
 from tests.e2e.running import CUSTOM_JOBS, Service, submit
 from tests.e2e.stories import PRIMARY, WORKER, pools, story, timeline, until
-from tests.kubernetes.kueue import GROUP, Kueue
+from tests.kubernetes.kueue import GROUP, SCHEDULER, Kueue
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.test_cluster import DEPLOY
 from tests.kubernetes.whole import configure, service_on, start_again
@@ -91,10 +91,11 @@ def site(
         "grace = 2",
         queue="kueue",
         local_queue="training",
+        scheduler=SCHEDULER,
         kubeconfig=str(kubernetes_lab.service_kubeconfig),
     )
     with (
-        Kueue(kubernetes_lab, place, room=2).running() as kueue,
+        Kueue(kubernetes_lab, room=2).running() as kueue,
         service_on(kubernetes_lab, config) as service,
     ):
         site = Site(kueue, service, config)

@@ -77,6 +77,8 @@ class Api:
             return httpx2.Response(200 if self.has_kueue else 404, json=found)
         if request.method == "DELETE":
             *_, kind, name = path.split("/")
+            if name not in self.kinds[kind]:
+                return httpx2.Response(404, json={"reason": "NotFound"})
             self.deleted.append(name)
             await self.put("DELETED", kind, self.kinds[kind].pop(name))
             return httpx2.Response(200, json={})
@@ -107,7 +109,7 @@ class Api:
     async def admit(self) -> None:
         """Pods get nodes of the cluster's choice, and run."""
         for number, pod in enumerate([*self.kinds["pods"].values()]):
-            del pod["spec"]["schedulingGates"]
+            pod["spec"].pop("schedulingGates", None)
             pod["spec"]["nodeName"] = f"node{number}"
             state: dict[str, Any] = {"name": "replica", "state": {"running": {}}}
             pod["status"] = {"phase": "Running", "containerStatuses": [state]}
@@ -208,10 +210,12 @@ async def test_pods_that_kueue_does_not_take_in_are_refused(
 ) -> None:
     api = Api(manages=False)
     async with started(api, tmp_path, monkeypatch) as here:
-        with pytest.raises(
-            ClusterRefused, match="Kueue does not take in Pods of namespace default"
-        ):
-            await here.acquire(HOLDS[0], NEEDS[:1], avoid=())
+        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        async with api.changed:
+            await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
+        await api.admit()
+        with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
+            await asked
     assert "job-0-1-0" in api.deleted
 
 

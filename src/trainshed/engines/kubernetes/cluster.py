@@ -335,6 +335,11 @@ class KubernetesCluster:
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
                 raise _ended_early(reasons.end(now, deleted=now.is_leaving))
+            if self._admission is not None and now.spec.node_name and not kueue.is_managed(now):
+                raise ClusterRefused(
+                    f"Kueue did not take Pod {now.key} in, and it was given a node: enable Kueue's "
+                    'integration "pod" for that namespace, or set queue = "trainshed"'
+                )
             if now.is_running or (uid in self._begun and now.spec.node_name):
                 return now
             if avoid is None or now.spec.node_name:
@@ -412,11 +417,6 @@ class KubernetesCluster:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
             if self._uid(name) != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
-            if self._admission is not None and not kueue.is_managed(pod):
-                raise ClusterRefused(
-                    f"Kueue does not take in Pods of namespace {where} (it has not labelled them): enable "
-                    'its integration "pod" for that namespace, or set queue = "trainshed"'
-                )
             return pod
 
     async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
