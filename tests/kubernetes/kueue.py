@@ -103,7 +103,8 @@ class Kueue:
 
     def _reconcile_for_ever(self) -> None:
         while not self._over.wait(0.1):
-            with self._lock:
+            # An API server that is slow is asked again.
+            with self._lock, contextlib.suppress(OSError):
                 self._reconcile()
 
     def _reconcile(self) -> None:
