@@ -1,5 +1,5 @@
-"""What ends a Pod with the whole service on it: its own cause on the timeline, and what the failure table makes
-of it."""
+"""What ends a Pod with the whole service on it: its own cause on the timeline, and what the failure table
+makes of it."""
 
 from collections.abc import Iterator
 
