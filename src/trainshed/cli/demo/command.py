@@ -273,8 +273,8 @@ def _run(
     loss: NodeLoss | None,
 ) -> bool:
     arguments = drill.arguments if drill else _SLOWER if loss else ()
-    # Nobody is told of the end of a connection to a node without power: those that wait there would for ever.
-    # Pods move with new addresses, by which those that stayed do not know them.
+    # Nobody is told of the end of a connection to a node without power, or to a Pod whose network is gone:
+    # those that wait there would for ever.
     together = bool(loss and (loss.power_off or loss.site.engine == KUBERNETES))
     run = _submit(session, endpoint, workers, arguments, together=together)
     click.echo(f"Job       {run.job.name}")
