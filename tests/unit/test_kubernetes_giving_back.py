@@ -14,17 +14,25 @@ from tests.unit import kubeconfig
 from trainshed.core.names import JobUid
 from trainshed.engines.kubernetes import client, cluster, manifests
 from trainshed.engines.kubernetes.settings import parse
-from trainshed.engines.remote.cluster import HoldName
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
 
 pytestmark = pytest.mark.anyio
 
 NAME = HoldName("abc", JobUid(7), 1, 0)
+NODE = {
+    "metadata": {"name": "a"},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+_TURNS = 50
+"""Of the loop, in which a call of this API would have come."""
 
 
 def pod(phase: str, version: int) -> dict[str, Any]:
-    state: dict[str, Any] = (
-        {"running": {}} if phase == "Running" else {"terminated": {"exitCode": 0}}
-    )
+    states: dict[str, dict[str, Any]] = {
+        "Pending": {"waiting": {"reason": "ContainerCreating"}},
+        "Running": {"running": {}},
+        "Succeeded": {"terminated": {"exitCode": 0}},
+    }
     return {
         "metadata": {
             "name": "one",
@@ -35,26 +43,33 @@ def pod(phase: str, version: int) -> dict[str, Any]:
             "annotations": {manifests.HOLD: str(NAME)},
         },
         "spec": {"nodeName": "a", "containers": []},
-        "status": {"phase": phase, "containerStatuses": [{"name": "replica", "state": state}]},
+        "status": {
+            "phase": phase,
+            "containerStatuses": [{"name": "replica", "state": states[phase]}],
+        },
     }
 
 
 class Api:
-    """With one Pod, which runs."""
+    """With one Pod. `started`: a kubelet says that its container is, whatever the Pod's status says."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: str = "Running", *, started: bool = False) -> None:
+        self.phase = phase
+        self.started = started
         self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.deleted: list[str] = []
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         of_pods = request.url.path.endswith("/pods")
+        if request.url.path.endswith("/events") and "watch" in request.url.params:
+            return httpx2.Response(200, content=self._starts())
         if request.method == "DELETE":
             self.deleted.append(request.url.path)
             self.events.put_nowait(("DELETED", pod("Succeeded", 3)))
             return httpx2.Response(200, json={})
         if "watch" in request.url.params:
             return httpx2.Response(200, content=self._changes(of_pods))
-        items = [pod("Running", 1)] if of_pods else []
+        items = [pod(self.phase, 1)] if of_pods else [NODE]
         return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
 
     async def _changes(self, of_pods: bool) -> AsyncIterator[bytes]:
@@ -63,17 +78,31 @@ class Api:
             yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
         await asyncio.Event().wait()
 
+    async def _starts(self) -> AsyncIterator[bytes]:
+        if self.started:
+            involved = {"uid": "one", "fieldPath": "spec.containers{replica}"}
+            event = {"metadata": {"resourceVersion": "2"}, "involvedObject": involved}
+            yield json.dumps({"type": "ADDED", "object": event}).encode() + b"\n"
+        await asyncio.Event().wait()
+
+
+async def started(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> cluster.KubernetesCluster:
+    made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
+    monkeypatch.setattr(cluster, "ApiClient", made)
+    settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
+    here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
+    await here.start()
+    return here
+
 
 async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent was told to leave, which the watch tells before the Pod is deleted."""
     api = Api()
-    made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
-    monkeypatch.setattr(cluster, "ApiClient", made)
-    settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
-    here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
-    await here.start()
+    here = await started(api, tmp_path, monkeypatch)
     giving_back = asyncio.create_task(here.give_back(NAME))
     async with asyncio.timeout(10):
         # As soon as it waits for the end of the agent.
@@ -83,5 +112,32 @@ async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(
         async for report in here.watch():
             if not report.agents:
                 break
+    await here.close()
+    assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
+
+
+async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends within the second that a kubelet takes to say that it began."""
+
+    async def attach(*_: object) -> bool:
+        return True
+
+    async def given() -> bytes:
+        return b""
+
+    monkeypatch.setattr(client.ApiClient, "attach", attach)
+    api = Api("Pending", started=True)
+    here = await started(api, tmp_path, monkeypatch)
+    async with asyncio.timeout(10):
+        hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
+        await here.start_agent(hold, "a", ["true"], given)
+        giving_back = asyncio.create_task(here.give_back(NAME))
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        assert not api.deleted
+        api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
+        await giving_back
     await here.close()
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]

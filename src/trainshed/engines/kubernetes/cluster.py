@@ -285,7 +285,8 @@ class KubernetesCluster:
 
     async def _end(self, name: HoldName, pod: Pod) -> None:
         """Delete it, once its agent has left. Raises ClusterUnavailable."""
-        if pod.is_running and pod.metadata.uid not in self._fresh:
+        has_begun = pod.is_running or pod.metadata.uid in self._begun
+        if has_begun and pod.metadata.uid not in self._fresh:
             # Its agent has just been told to leave. A Pod that is known to be over is gone as soon as it is
             # deleted; of any other the kubelet first clears all away, which old ones do once a minute.
             with contextlib.suppress(TimeoutError):
