@@ -144,7 +144,8 @@ def test_a_pod_that_is_lost_is_followed_by_one_of_its_group(
     first, _ = site.kueue.pods()
     kubernetes_lab.kubectl("delete", "pod", first["metadata"]["name"], "--wait=false")
     pods: list[dict[str, Any]] = []
-    for _ in asked_until("another Pod in its place", 60):
+    # It is made when the last one is seen to have ended, which this old kubelet looks at once a minute.
+    for _ in asked_until("another Pod in its place", 150):
         pods = site.kueue.pods()
         if len(pods) == 2 and first["metadata"]["uid"] not in [p["metadata"]["uid"] for p in pods]:
             break
