@@ -4,10 +4,10 @@
 After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
 beside them, a trust region, a search over the mixed space. Beyond it, every second trial exploits: it goes
-where the mean is best; the process knows main effects and turned axes (`process`); where trials fail is
-modelled apart (`success`); fewer outputs are ranked (`warping`); a bound that is highest at what was tried is
-made bolder; and a study that has come to an optimum looks for another one (`elsewhere`). Nothing is kept
-between calls: who asks again with the same trials gets the same answer.
+where the mean is best; the process knows main effects, turned axes and quadratic parts (`process`); where
+trials fail is modelled apart (`success`); fewer outputs are ranked (`warping`); a bound that is highest at
+what was tried is made bolder; and a study that has come to an optimum looks for another one (`elsewhere`).
+Nothing is kept between calls: who asks again with the same trials gets the same answer.
 """
 
 from collections.abc import Sequence

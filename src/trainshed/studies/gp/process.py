@@ -1,16 +1,19 @@
 """The Gaussian process: what is known of any point, with gradients, given observed points and
 hyperparameters.
 
-A function is modelled in one of three ways, whichever explains the observations best (`fit`):
+A function is modelled in one of four ways, whichever explains the observations best (`fit`):
 
 - A joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects: one smooth
   function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; most of what
   hyperparameters do they do each for itself (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of
   one parameter then holds wherever the others are.
 - A smooth joint part alone, squared exponential: what parameters do together, as on a bowl.
-- The same along turned axes: those in which the function changes most and least, the eigenvectors of the
-  mean outer product of its gradient (active subspaces, Constantine et al. 2014, arXiv 1304.2070). A valley
-  that lies across the parameters is straight there.
+- The same, and beneath it a quadratic function of all numbers: what is as wide as the whole space, and
+  lies across the parameters. After as many trials as it has terms it is known for good, and the joint part
+  is what it leaves (a trend, as in universal kriging).
+- The smooth part along turned axes: those in which the function changes most and least, the eigenvectors of
+  the mean outer product of its gradient (active subspaces, Constantine et al. 2014, arXiv 1304.2070). A
+  valley that lies across the parameters is straight there.
 
 The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
 are the paper's; those of the main effects are of the same form.
@@ -59,11 +62,14 @@ class Hyperparameters:
     is_smooth: bool = False
     #: The axes of the joint part as columns, shape (q, q); None: those of the embedding.
     turn: Array | None = None
+    #: Variance of the quadratic part, at the corners of the cube; 0: there is none.
+    quadratic: float = 0.0
 
     @property
     def total(self) -> float:
-        """The variance of the function where nothing is known."""
-        return self.signal + self.main
+        """The variance of the function where nothing is known: everywhere, or with a quadratic part at the
+        corners of the cube."""
+        return self.signal + self.main + self.quadratic
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,9 @@ class Posterior:
         self._points = self._scaled(points)
         self._norms = np.einsum("ij,ij->i", self._points, self._points)
         self._main_points = points * self._main_scale
-        factor = _factor(hyper, self._covariance(points))
+        self._quadratic = _Quadratic(data.turnable, hyper.quadratic)
+        self._centred_points = self._quadratic.centred(points)
+        factor = _factor(hyper, self._covariance(points), self._prior(points))
         self._whitening = inverse_triangular(factor)
         self._alpha = (
             solve_factored(factor, data.labels) if pending is None else np.zeros(len(points))
@@ -121,6 +129,10 @@ class Posterior:
         squares += np.einsum("ij,ij->i", scaled, scaled)[:, None]
         cross, _ = self._correlation(np.maximum(squares, 0.0))
         cross *= self._hyper.signal
+        if self._hyper.quadratic:
+            cross += self._quadratic.covariance(
+                self._quadratic.centred(points), self._centred_points
+            )
         if self._share == 0.0:
             return cross
         scaled = points * self._main_scale
@@ -139,19 +151,30 @@ class Posterior:
         """Mean and standard deviation (of the function, not of a noisy observation), shape (m,) each."""
         cross = self._covariance(points)
         white = cross @ self._whitening.T
-        total = self._hyper.total
-        variance = total - np.einsum("ij,ij->i", white, white)
-        return cross @ self._alpha, np.sqrt(np.maximum(variance, _LEAST_VARIANCE * total))
+        prior = self._prior(points)
+        variance = prior - np.einsum("ij,ij->i", white, white)
+        return cross @ self._alpha, np.sqrt(np.maximum(variance, _LEAST_VARIANCE * prior))
+
+    def _prior(self, points: Array) -> Array:
+        """The variance of the function at points, as long as nothing is known, shape (m,)."""
+        return (
+            self._hyper.signal
+            + self._hyper.main
+            + self._quadratic.variance(self._quadratic.centred(points))
+        )
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
         """Mean and standard deviation at one point, and their gradients by its embedding, shape (q,)."""
-        total = self._hyper.total
+        centred = self._quadratic.centred(point)
+        own, own_pull = self._quadratic.pull(point, centred[None, :])
+        prior = self._hyper.signal + self._hyper.main + float(own[0])
         cross, pull = self._pull(point)
         white = self._whitening @ cross
-        variance = max(total - float(white @ white), _LEAST_VARIANCE * total)
+        variance = max(prior - float(white @ white), _LEAST_VARIANCE * prior)
         deviation = math.sqrt(variance)
         back = self._whitening.T @ white
-        return float(cross @ self._alpha), deviation, self._alpha @ pull, -(back @ pull) / deviation
+        spread = (own_pull[0] - back @ pull) / deviation
+        return float(cross @ self._alpha), deviation, self._alpha @ pull, spread
 
     def mean_gradients(self, points: Array) -> Array:
         """Of the mean at many points by their embeddings, shape (m, q)."""
@@ -165,6 +188,9 @@ class Posterior:
         pull = (2.0 * self._hyper.signal * slope)[:, None] * away * self._scale
         if self._hyper.turn is not None:
             pull = pull @ self._hyper.turn.T
+        if self._hyper.quadratic:
+            curve, curve_pull = self._quadratic.pull(point, self._centred_points)
+            cross, pull = cross + curve, pull + curve_pull
         if self._share == 0.0:
             return cross, pull
         effects, main_pull = self._effects(point)
@@ -183,6 +209,40 @@ class Posterior:
         return effects.sum(axis=1), -2.0 * effects[:, self._groups] * away * self._main_scale
 
 
+@dataclass(frozen=True, slots=True)
+class _Quadratic:
+    """The covariance of a quadratic function of some columns: size · ((1 + z·z') / 2)², where z is what lies
+    left and right of the cube's centre, of length 1 at its corners."""
+
+    columns: Positions
+    #: The variance at the corners.
+    size: float
+
+    def centred(self, points: Array) -> Array:
+        """z of points, shape (…, t)."""
+        return (points[..., self.columns] - 0.5) * self._steepness
+
+    @property
+    def _steepness(self) -> float:
+        return 2.0 / math.sqrt(max(1, len(self.columns)))
+
+    def covariance(self, centred: Array, others: Array) -> Array:
+        half = 0.5 + 0.5 * (centred @ others.T)
+        return self.size * half * half
+
+    def variance(self, centred: Array) -> Array:
+        half = 0.5 + 0.5 * np.einsum("ij,ij->i", centred, centred)
+        return self.size * half * half
+
+    def pull(self, point: Array, others: Array) -> tuple[Array, Array]:
+        """The covariance of one point with others, of which z is given, shape (n,), and its gradient by the
+        point, shape (n, q)."""
+        half = 0.5 + 0.5 * (others @ self.centred(point))
+        gradient = np.zeros((len(others), len(point)))
+        gradient[:, self.columns] = (self.size * self._steepness) * half[:, None] * others
+        return self.size * half * half, gradient
+
+
 def squared(squares: Array) -> tuple[Array, Array]:
     """Squared exponential of squared scaled distances, and its derivative by them."""
     fall = np.exp(-0.5 * squares)
@@ -197,12 +257,12 @@ def matern(squares: Array) -> tuple[Array, Array]:
     return (1.0 + root + (5.0 / 3.0) * squares) * fall, slope
 
 
-def _factor(hyper: Hyperparameters, covariance: Array) -> Array:
-    """The Cholesky factor of the observations' covariance; with ever more on the diagonal until there is
-    one."""
+def _factor(hyper: Hyperparameters, covariance: Array, prior: Array) -> Array:
+    """The Cholesky factor of the observations' covariance; with ever more on the diagonal until there is one.
+    `prior`: variance of the function at each observation, shape (n,)."""
     jitter = JITTER
     while True:
-        np.fill_diagonal(covariance, hyper.total * (1.0 + jitter) + hyper.noise)
+        np.fill_diagonal(covariance, prior + hyper.total * jitter + hyper.noise)
         factor = cholesky(covariance)
         if factor is not None:
             return factor
@@ -231,6 +291,7 @@ class Priors:
     noise: Prior
     main: Prior
     main_length: Prior
+    quadratic: Prior
 
 
 LOW_NOISE = Priors(
@@ -239,6 +300,7 @@ LOW_NOISE = Priors(
     noise=Prior(1e-10, 1.0, 0.0039),
     main=Prior(1e-5, 10.0, 0.039),
     main_length=Prior(5e-4, 1e2, 0.5),
+    quadratic=Prior(1e-5, 10.0, 0.039),
 )
 """The paper's, but for the main effects. These may be shorter than the joint part's: a hundred trials say
 enough of one parameter alone to follow ten waves, and of all together not."""
@@ -261,14 +323,19 @@ explains, and main effects are what parameters mostly have."""
 
 def fit(data: Data, priors: Priors, iterations: int) -> Hyperparameters:
     """The best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each start: from
-    the priors' centres, from wavy main effects, and of a smooth joint part alone, from the centres, then once
-    more along turned axes; these two have to be likelier by `_DOUBT`. Same data, same answer."""
+    the priors' centres, from wavy main effects, and of a smooth joint part without main effects: alone, with
+    a quadratic part, and along turned axes; these have to be likelier by `_DOUBT`. Same data, same answer."""
     additive = _Evidence(data, priors)
     wavy = additive.centre.copy()
     wavy[3 + data.width :] = math.log(_WAVY)
     found = [additive.best(start, iterations) for start in (additive.centre, wavy)]
     smooth = _Evidence(data, priors, is_smooth=True)
     others = [smooth.best(smooth.centre, iterations)]
+    if len(data.turnable) > 1 and len(data.points) > 2 * len(data.turnable):
+        curved = _Evidence(data, priors, is_smooth=True, is_curved=True)
+        known = others[0][1]
+        start = np.log([known.signal, known.noise, *known.lengths, priors.quadratic.centre])
+        others.append(curved.best(start, iterations // 2))
     if len(data.turnable) > 1 and len(data.points) > len(data.turnable):
         turn, slopes = turned_axes(data, min(found + others, key=_loss)[1])
         turned = _Evidence(data, priors, is_smooth=True, turn=turn)
@@ -297,17 +364,26 @@ def turned_axes(data: Data, hyper: Hyperparameters) -> tuple[Array, Array]:
 
 
 class _Evidence:
-    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…), and
-    with main effects log(signal, noise, lengths…, main, main lengths…)."""
+    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…), with
+    main effects log(signal, noise, lengths…, main, main lengths…), with a quadratic part log(signal, noise,
+    lengths…, quadratic)."""
 
     def __init__(
-        self, data: Data, priors: Priors, *, is_smooth: bool = False, turn: Array | None = None
+        self,
+        data: Data,
+        priors: Priors,
+        *,
+        is_smooth: bool = False,
+        turn: Array | None = None,
+        is_curved: bool = False,
     ) -> None:
-        """Without main effects if `is_smooth`."""
+        """Without main effects if `is_smooth`; only then with a quadratic part (`is_curved`)."""
         self._labels = data.labels
+        self._is_curved = is_curved
         self._is_smooth, self._turn, self._width = is_smooth, turn, data.width
         joint = [priors.signal, priors.noise, *[priors.length] * data.width]
         effects = [] if is_smooth else [priors.main, *[priors.main_length] * data.width]
+        effects += [priors.quadratic] if is_curved else []
         kinds = [*joint, *effects]
         self._low = np.log([each.low for each in kinds])
         self._high = np.log([each.high for each in kinds])
@@ -321,6 +397,11 @@ class _Evidence:
         for column, group in enumerate(data.groups):
             values = points[:, column]
             self._squares[group] += (values[self._rows] - values[self._columns]) ** 2
+        if is_curved:
+            quadratic = _Quadratic(data.turnable, 1.0)
+            centred = quadratic.centred(data.points)
+            self._curve = quadratic.covariance(centred, centred).ravel()[self._pairs]
+            self._curve_own = quadratic.variance(centred)
         if not is_smooth:
             self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
 
@@ -332,7 +413,10 @@ class _Evidence:
         signal, noise, *rest = np.exp(theta)
         lengths = np.array(rest[: self._width])
         if self._is_smooth:
-            return loss, Hyperparameters(signal, noise, lengths, 0.0, lengths, True, self._turn)
+            quadratic = rest[self._width] if self._is_curved else 0.0
+            return loss, Hyperparameters(
+                signal, noise, lengths, 0.0, lengths, True, self._turn, quadratic
+            )
         main, *rest = rest[self._width :]
         return loss, Hyperparameters(signal, noise, lengths, main, np.array(rest))
 
@@ -342,7 +426,7 @@ class _Evidence:
         weights = np.exp(-theta[joint])
         shape, slope = (squared if self._is_smooth else matern)(weights @ self._squares)
         covariance, total = signal * shape, signal
-        main, effect = 0.0, shape
+        main, quadratic, effect = 0.0, 0.0, shape
         if not self._is_smooth:
             main, (away, effects) = math.exp(theta[2 + width]), (self._away, self._effects)
             np.multiply(self._squares, -np.exp(-theta[3 + width :])[:, None], out=away)
@@ -351,9 +435,15 @@ class _Evidence:
             covariance += main * effect
             total += main
         count = len(self._labels)
+        own = np.full(count, total)
+        if self._is_curved:
+            quadratic = math.exp(theta[-1])
+            covariance += quadratic * self._curve
+            own += quadratic * self._curve_own
+            total += quadratic
         matrix = np.empty((count, count))
         matrix.ravel()[self._pairs] = covariance
-        np.fill_diagonal(matrix, total * (1.0 + JITTER) + noise)
+        np.fill_diagonal(matrix, own + total * JITTER + noise)
         factor = cholesky(matrix)
         if factor is None:
             return 1e10, np.zeros(theta.shape)
@@ -369,6 +459,9 @@ class _Evidence:
             gradient[2 + width] = -main * (0.5 * along * (1.0 + JITTER) + float(across @ effect))
             self._away *= self._effects
             gradient[3 + width :] = (main / width) * (self._away @ across)
+        if self._is_curved:
+            beside = 0.5 * (alpha * alpha - np.diag(inverse)) @ (self._curve_own + JITTER)
+            gradient[-1] = -quadratic * (float(beside) + float(across @ self._curve))
         away_from = theta - self.centre
         loss = 0.5 * float(self._labels @ alpha) + float(np.log(np.diag(factor)).sum())
         loss += float(self._weights @ (away_from * away_from))
