@@ -53,6 +53,13 @@ class Site:
                 return sorted(found, key=lambda one: one["metadata"]["creationTimestamp"])
         raise AssertionError
 
+    def await_nothing(self) -> None:
+        """Neither a workload nor a Pod is left."""
+        self.await_workloads(0)
+        for _ in asked_until("the end of its Pods", 60):
+            if not self.kueue.pods():
+                return
+
     def await_told(self, job_id: str, words: str) -> str:
         for _ in asked_until(f"{words!r} on the timeline", 60):
             for entry in timeline(self.service, job_id):
@@ -130,8 +137,7 @@ def test_a_job_is_one_workload_and_the_next_one_waits_for_its_quota(site: Site) 
     site.open("second")
     told = story(site.service, second)
     assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 1}
-    site.await_workloads(0)
-    assert not site.kueue.pods()
+    site.await_nothing()
 
 
 def test_a_pod_that_is_lost_is_followed_by_one_of_its_group(
@@ -178,6 +184,5 @@ def test_a_job_that_is_cancelled_leaves_the_queue(site: Site) -> None:
     site.await_told(job_id, "Kueue has not admitted the job")
     site.service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
     assert story(site.service, job_id).state == "CANCELLED"
-    site.await_workloads(0)
-    assert not site.kueue.pods()
+    site.await_nothing()
     site.kueue.give(2)
