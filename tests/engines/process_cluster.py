@@ -111,7 +111,7 @@ class ProcessCluster:
             stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
         )
         assert process.stdin is not None
-        process.stdin.write(await given())
+        process.stdin.write(await given(""))
         process.stdin.close()
         path = self._directory / f"{hold.name}.hold"
         held = json.loads(path.read_text())

@@ -77,7 +77,7 @@ def python(code: str) -> list[str]:
 
 
 def giving(document: bytes) -> Given:
-    async def given() -> bytes:
+    async def given(_: str) -> bytes:
         return document
 
     return given

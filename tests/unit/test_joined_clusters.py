@@ -85,7 +85,7 @@ class Recorder:
         return Hold(name, "12", nodes)
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
-        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {(await given()).decode()}")
+        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {(await given('')).decode()}")
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
@@ -94,7 +94,7 @@ class Recorder:
         self.asked.append(f"give back {name}")
 
 
-async def document() -> bytes:
+async def document(_: str) -> bytes:
     return b"a document"
 
 

@@ -124,7 +124,7 @@ async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_de
     async def attach(*_: object) -> bool:
         return True
 
-    async def given() -> bytes:
+    async def given(_: str) -> bytes:
         return b""
 
     monkeypatch.setattr(client.ApiClient, "attach", attach)

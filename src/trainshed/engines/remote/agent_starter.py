@@ -4,7 +4,7 @@ cluster run them there."""
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import AgentEnded, Cluster, Given, Hold
+from trainshed.engines.remote.cluster import AgentEnded, Cluster, Hold
 from trainshed.engines.remote.failed_starts import FailedStarts, delay_of, told
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.kept_holds import KeptHolds
@@ -160,6 +160,11 @@ class AgentStarter:
             acquiring.cancel()
             await asyncio.gather(acquiring, return_exceptions=True)
 
+    async def hold_anywhere(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
+        """On nodes that the cluster chooses, but not on these; as `Cluster.acquire` does it."""
+        name = hold_name(self._options.identity, gang.record, part)
+        return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
+
     def prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
         """All of them. Blocks: certificates are made, and the agents' code may have to be read. Raises
         EngineUnavailable."""
@@ -168,13 +173,15 @@ class AgentStarter:
             for agent in agents
         ]
 
-    async def start(self, prepared: PreparedAgent, hold: Hold, given: Given) -> None:
-        """Start one. `given`: as `Cluster.start_agent` has it, but for what is sent along. Raises
-        ClusterUnavailable, and what `given` raises."""
+    async def start(
+        self, prepared: PreparedAgent, hold: Hold, document: Callable[[], Awaitable[bytes]]
+    ) -> None:
+        """Start one. `document`: makes its document, once a process for it is there. Raises
+        ClusterUnavailable, and what `document` raises."""
         agent, command = prepared.agent, prepared.command
 
-        async def parcel(has: str = "") -> bytes:
-            return command.parcel(await given(), has)
+        async def parcel(has: str) -> bytes:
+            return command.parcel(await document(), has)
 
         try:
             await self._cluster.start_agent(hold, agent.node, command.argv, parcel)

@@ -12,9 +12,9 @@ from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import Node, NodeState
 
-Given = Callable[..., Awaitable[bytes]]
-"""Makes what an agent's process is given on its standard input, which begins things. It may be told which of
-the agents' code the process has (`AgentCode.content`), which is not sent to it then."""
+Given = Callable[[str], Awaitable[bytes]]
+"""Makes what an agent's process is given on its standard input, which begins things. It is told which of the
+agents' code the process has (`AgentCode.content`), which is not sent to it then; "" = none."""
 
 
 class ClusterRefused(Exception):

@@ -417,9 +417,7 @@ class SlotMaker:
         avoid = self._nodes.not_up()
 
         async def hold(part: int) -> None:
-            name = hold_name(self._options.identity, gang.record, part)
-            needs = gang.record.parts[part]
-            holds[part] = await self._cluster.acquire(name, needs, avoid=avoid)
+            holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
 
         await all_or_none(hold(part) for part in gang.record.parts)
         return holds
@@ -429,11 +427,10 @@ class SlotMaker:
         not wait for each other."""
         holds: dict[int, Hold] = {}
         avoid = self._nodes.not_up()
-        for part, some in gang.record.parts.items():
-            name = hold_name(self._options.identity, gang.record, part)
+        for part in gang.record.parts:
             try:
                 async with asyncio.timeout(_REST_SECONDS if holds else None):
-                    holds[part] = await self._cluster.acquire(name, some, avoid=avoid)
+                    holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
             except TimeoutError:
                 for held in holds:
                     await self.give_back(gang.record, held)

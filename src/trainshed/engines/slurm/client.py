@@ -120,7 +120,7 @@ class SlurmClient:
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
                 taken = await _heard(process, commands.THERE) and await _feed(
-                    process, await given()
+                    process, await given("")
                 )
                 if not taken:
                     told = commands.complaint((await complaining).decode(errors="replace"))

@@ -43,7 +43,7 @@ class Gres(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """A job of the queue, as squeue tells it."""
+    """A job of the queue."""
 
     id: int
     name: str
@@ -106,7 +106,7 @@ class Step(Struct, frozen=True):
 
 
 class NodeLine(Struct, frozen=True):
-    """A node, as sinfo tells it."""
+    """A node, as Slurm counts on it now."""
 
     name: str
     #: The first is the state, the others are flags: "idle", "drain".
