@@ -15,10 +15,10 @@ from trainshed.core.capacity import Delay, DelayCause
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
     AgentEnded,
+    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
-    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -26,6 +26,7 @@ from trainshed.engines.remote.cluster import (
     NodeReport,
     Owner,
 )
+from trainshed.engines.remote.opening import BEGIN
 
 NODES = ("alder", "birch")
 NOBODYS = "nobodys"
@@ -95,7 +96,9 @@ class ProcessCluster:
             path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
         return Hold(name, path.name, nodes)
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+    async def start_agent(
+        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
+    ) -> None:
         if (self._directory / f"{node}.stepless").exists():
             raise ClusterUnavailable(f"{node} takes no step")
         if (self._directory / f"{node}.stillborn").exists():
@@ -111,7 +114,9 @@ class ProcessCluster:
             stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
         )
         assert process.stdin is not None
-        process.stdin.write(await given(""))
+        process.stdin.write(await given.parcel(""))
+        await given.permission()
+        process.stdin.write(BEGIN)
         process.stdin.close()
         path = self._directory / f"{hold.name}.hold"
         held = json.loads(path.read_text())

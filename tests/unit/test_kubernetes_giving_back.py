@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.engines.inputs import Given
 from tests.unit import kubeconfig
 from trainshed.core.names import JobUid
 from trainshed.engines.kubernetes import client, cluster, manifests
@@ -124,15 +125,12 @@ async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_de
     async def attach(*_: object) -> bool:
         return True
 
-    async def given(_: str) -> bytes:
-        return b""
-
     monkeypatch.setattr(client.ApiClient, "attach", attach)
     api = Api("Pending", started=True)
     here = await started(api, tmp_path, monkeypatch)
     async with asyncio.timeout(10):
         hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
-        await here.start_agent(hold, "a", ["true"], given)
+        await here.start_agent(hold, "a", ["true"], Given(b""))
         giving_back = asyncio.create_task(here.give_back(NAME))
         for _ in range(_TURNS):
             await asyncio.sleep(0)

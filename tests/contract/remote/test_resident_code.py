@@ -1,6 +1,7 @@
 """Processes of Pods whose image has the agent's code, or other code, or none (docs/adr/0115)."""
 
 import subprocess
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from tests.contract.remote.test_content_bootstrap import PYTHON
 from trainshed.engines.kubernetes.build import entry
 from trainshed.engines.remote.content import baked, resident
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
-from trainshed.engines.remote.opening import TAKEN
+from trainshed.engines.remote.opening import BEGIN, TAKEN
 
-DOCUMENT = b"0 4\nnone"
+DOCUMENT = b"12 0\n" + zlib.compress(b"none")
 """Whoever has taken it finds that it is no agent's."""
 
 
@@ -40,7 +41,7 @@ def converse(directory: Path, code: AgentCode, node: Path) -> tuple[bytes, bytes
         process.stdin.flush()
         said = process.stdout.readline()
         has = said.removeprefix(resident.CODE).decode().strip()
-        given = Bootstrap(code, PYTHON, str(node)).parcel(DOCUMENT, has)
+        given = Bootstrap(code, PYTHON, str(node)).parcel(DOCUMENT, has) + BEGIN
         out, errors = process.communicate(given, timeout=60)
     return said, out, errors.decode()
 

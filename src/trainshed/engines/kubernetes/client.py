@@ -22,8 +22,9 @@ from lightkube.core.exceptions import ConfigError
 
 from trainshed.engines.kubernetes.objects import Page, Status, WatchEvent
 from trainshed.engines.kubernetes.settings import KubernetesSettings
-from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Given
+from trainshed.engines.remote.cluster import AgentInput, ClusterRefused, ClusterUnavailable
 from trainshed.engines.remote.content import resident
+from trainshed.engines.remote.opening import BEGIN
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -169,7 +170,7 @@ class ApiClient:
         except (httpx2.HTTPError, OSError, msgspec.MsgspecError) as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
-    async def attach(self, path: str, container: str, given: Given, word: bytes) -> bool:
+    async def attach(self, path: str, container: str, given: AgentInput, word: bytes) -> bool:
         """Ask a container which of the agents' code it has, give it all of its standard input, and wait until
         it says that it has taken it. False: it ended before. Raises ApiFailure, ClusterUnavailable, what
         `given` raises."""
@@ -183,9 +184,11 @@ class ApiClient:
                 await line.send_bytes(_STDIN + b"\n")
                 if (has := await said.line(resident.CODE)) is None:
                     return False
-                content = await given(has.decode("ascii", "replace").strip())
+                content = await given.parcel(has.decode("ascii", "replace").strip())
                 for start in range(0, len(content), _PIECE):
                     await line.send_bytes(_STDIN + content[start : start + _PIECE])
+                await given.permission()
+                await line.send_bytes(_STDIN + BEGIN)
                 return await said.line(word.strip()) is not None
         except Exception as failure:
             one = _alone(failure)

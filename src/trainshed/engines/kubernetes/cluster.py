@@ -29,10 +29,10 @@ from trainshed.engines.kubernetes.watching import Followed, Starts
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
     AgentEnded,
+    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
-    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -219,7 +219,9 @@ class KubernetesCluster:
             self._touch()
         return Hold(name, pod.metadata.uid, (pod.spec.node_name,))
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+    async def start_agent(
+        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
+    ) -> None:
         if tuple(argv) != self._command:
             raise ValueError("every agent of a cluster is started by the same command")
         pod = self._mine.get(hold.name)

@@ -4,8 +4,7 @@ cluster run them there."""
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from functools import partial
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import AgentEnded, Cluster, Hold
+from trainshed.engines.remote.cluster import AgentEnded, AgentInput, Cluster, Hold
 from trainshed.engines.remote.failed_starts import FailedStarts, delay_of, told
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.kept_holds import KeptHolds
@@ -38,6 +37,20 @@ class PreparedAgent(Struct, frozen=True):
     agent: AgentHandle
     command: AgentCommand
     document: messages.AgentDocument
+
+
+class _Known(AgentInput):
+    """Of an agent that begins nothing by itself."""
+
+    def __init__(self, prepared: PreparedAgent) -> None:
+        self._prepared = prepared
+
+    async def parcel(self, has: str) -> bytes:
+        document = messages.write_document(self._prepared.document)
+        return self._prepared.command.parcel(document, has)
+
+    async def permission(self) -> None:
+        """It needs none."""
 
 
 class AgentStarter:
@@ -100,12 +113,7 @@ class AgentStarter:
             if hold is None:
                 hold = await self.hold(gang, part)
             prepared = await making
-            await asyncio.gather(
-                *(
-                    self.start(one, hold, partial(_same, messages.write_document(one.document)))
-                    for one in prepared
-                )
-            )
+            await asyncio.gather(*(self.start(one, hold, _Known(one)) for one in prepared))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
@@ -173,18 +181,11 @@ class AgentStarter:
             for agent in agents
         ]
 
-    async def start(
-        self, prepared: PreparedAgent, hold: Hold, document: Callable[[], Awaitable[bytes]]
-    ) -> None:
-        """Start one. `document`: makes its document, once a process for it is there. Raises
-        ClusterUnavailable, and what `document` raises."""
-        agent, command = prepared.agent, prepared.command
-
-        async def parcel(has: str) -> bytes:
-            return command.parcel(await document(), has)
-
+    async def start(self, prepared: PreparedAgent, hold: Hold, given: AgentInput) -> None:
+        """Start one. Raises ClusterUnavailable, and what `given` raises."""
+        agent = prepared.agent
         try:
-            await self._cluster.start_agent(hold, agent.node, command.argv, parcel)
+            await self._cluster.start_agent(hold, agent.node, prepared.command.argv, given)
             agent.is_started = True
         finally:
             agent.is_starting = False
@@ -205,11 +206,6 @@ class AgentStarter:
             address=report.address,
             lease=self._options.lease,
         )
-
-
-async def _same(given: bytes) -> bytes:
-    """What is known already."""
-    return given
 
 
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:

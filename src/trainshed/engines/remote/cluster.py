@@ -1,7 +1,7 @@
 """What a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for attempts,
 and start a process on each node that it holds."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -11,10 +11,6 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import Node, NodeState
-
-Given = Callable[[str], Awaitable[bytes]]
-"""Makes what an agent's process is given on its standard input, which begins things. It is told which of the
-agents' code the process has (`AgentCode.content`), which is not sent to it then; "" = none."""
 
 
 class ClusterRefused(Exception):
@@ -34,6 +30,20 @@ class AgentEnded(ClusterUnavailable):
 class MayLive(ClusterUnavailable):
     """The cluster knows nothing of a hold any more, and nobody saw its end: programs there may live until
     their agent's lease is over."""
+
+
+class AgentInput(Protocol):
+    """What an agent's process is given on its standard input. Each is asked for once."""
+
+    async def parcel(self, has: str) -> bytes:
+        """All but the last line: nothing begins by it. `has`: which of the agents' code the process has
+        (`AgentCode.content`), which is not sent to it then; "" = none."""
+        ...
+
+    async def permission(self) -> None:
+        """Asked for once a process is there, returns when it may begin: it is given the last line then
+        (`opening.BEGIN`)."""
+        ...
 
 
 class Owner(Struct, frozen=True):
@@ -200,13 +210,14 @@ class Cluster(Protocol):
         (cancellation) leaves nothing held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         ...
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
-        """Run `argv` on a node of a hold, found on the PATH there. `given`: called once a process for it is
-        there; what it returns, which may take a while, goes to the process's standard input, and what is
-        secret is in nothing but that. Returns when the process has taken it, which it says itself
-        (`opening.TAKEN`); from then on it does not depend on this process. Raises ClusterUnavailable,
-        AgentEnded; what `given` raises; as long as it has not returned, nothing was begun, and nothing
-        will be."""
+    async def start_agent(
+        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
+    ) -> None:
+        """Run `argv` on a node of a hold, found on the PATH there. `given`: what is asked of it may take a
+        while; what is secret is in nothing but that. Returns when the process has taken it, which it says
+        itself (`opening.TAKEN`); from then on it does not depend on this process. Raises ClusterUnavailable,
+        AgentEnded; what `given` raises; as long as it has not given permission, nothing was begun, and
+        nothing will be."""
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:

@@ -3,7 +3,6 @@ with what these begin at once (`first_start`)."""
 
 import asyncio
 from collections.abc import Collection, Sequence
-from functools import partial
 
 import msgspec
 
@@ -14,7 +13,7 @@ from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.agent_starter import AgentStarter, PreparedAgent, all_or_none
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import Hold, HoldEnd
+from trainshed.engines.remote.cluster import AgentInput, Hold, HoldEnd
 from trainshed.engines.remote.first_start import FirstStart, choose_slots
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.known_nodes import KnownNodes
@@ -101,9 +100,10 @@ class FirstStarter:
         try:
             await all_or_none(hold(part) for part in gang.record.parts)
             prepared = await making
-            gathering = _Gathering(len(prepared), joined(self._write_down(gang, first, prepared)))
+            texts = joined(self._texts(gang, first, prepared))
+            gathering = _Gathering(len(prepared), texts, joined(self._write_down(gang, texts)))
             await all_or_none(
-                self._starter.start(one, holds[one.agent.part], partial(gathering.given, one.agent))
+                self._starter.start(one, holds[one.agent.part], _Part(gathering, one))
                 for one in prepared
             )
         except BaseException as failure:
@@ -119,13 +119,13 @@ class FirstStarter:
         finally:
             making.cancel()
             if gathering:
+                gathering.written.cancel()
                 gathering.texts.cancel()
 
-    async def _write_down(
+    async def _texts(
         self, gang: Gang, first: FirstStart, prepared: Sequence[PreparedAgent]
     ) -> dict[AgentHandle, bytes]:
-        """What each is given, once all is written down that follows from it: as if all of it had begun.
-        Raises EngineUnavailable."""
+        """What each is given."""
         # The cluster is asked for the agents first: it makes their processes meanwhile.
         await asyncio.sleep(0)
         texts = dict.fromkeys((one.agent for one in prepared), b"")
@@ -133,11 +133,15 @@ class FirstStarter:
             for one in prepared:
                 one.agent.hosts = first.hosts()
                 texts[one.agent] = first.text(one.document)
-        async with self._attempts.lock(gang.key):
-            await self._attempts.write(gang, gang.record)
         return {
             one.agent: messages.write_document(one.document, texts[one.agent]) for one in prepared
         }
+
+    async def _write_down(self, gang: Gang, texts: asyncio.Task[dict[AgentHandle, bytes]]) -> None:
+        """All that follows from what they are given: as if all of it had begun. Raises EngineUnavailable."""
+        await asyncio.shield(texts)
+        async with self._attempts.lock(gang.key):
+            await self._attempts.write(gang, gang.record)
 
     async def _lose(
         self,
@@ -152,7 +156,7 @@ class FirstStarter:
         others' replicas are as they were `before`."""
         begun: Collection[AgentHandle] = ()
         if gathering is not None:
-            await asyncio.gather(gathering.texts, return_exceptions=True)
+            await asyncio.gather(gathering.texts, gathering.written, return_exceptions=True)
             begun = gathering.begun
         async with self._attempts.lock(gang.key):
             record = gang.record
@@ -199,22 +203,42 @@ class FirstStarter:
 
 
 class _Gathering:
-    """Agents that are started together: none is given anything before all are there. `texts`: what each is
-    given."""
+    """Agents that are started together: none may begin before all are there. `texts`: what each is given.
+    `written`: what follows from that is on the disk."""
 
-    def __init__(self, count: int, texts: asyncio.Task[dict[AgentHandle, bytes]]) -> None:
+    def __init__(
+        self,
+        count: int,
+        texts: asyncio.Task[dict[AgentHandle, bytes]],
+        written: asyncio.Task[None],
+    ) -> None:
         self.texts = texts
-        #: Those that were given it.
+        self.written = written
+        #: Those that may begin.
         self.begun: set[AgentHandle] = set()
         self._missing = count
         self._all_there = asyncio.Event()
 
-    async def given(self, agent: AgentHandle) -> bytes:
-        """It is there. Raises what `texts` does."""
+    async def join(self, agent: AgentHandle) -> None:
+        """It is there; wait until it may begin. Raises what `texts` and `written` do."""
         self._missing -= 1
         if not self._missing:
             self._all_there.set()
         await self._all_there.wait()
-        text = (await asyncio.shield(self.texts))[agent]
+        await asyncio.shield(self.written)
         self.begun.add(agent)
-        return text
+
+
+class _Part(AgentInput):
+    """One of them."""
+
+    def __init__(self, gathering: _Gathering, prepared: PreparedAgent) -> None:
+        self._gathering = gathering
+        self._prepared = prepared
+
+    async def parcel(self, has: str) -> bytes:
+        texts = await asyncio.shield(self._gathering.texts)
+        return self._prepared.command.parcel(texts[self._prepared.agent], has)
+
+    async def permission(self) -> None:
+        await self._gathering.join(self._prepared.agent)

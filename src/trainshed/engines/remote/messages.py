@@ -5,6 +5,8 @@ once. What the agent sees comes as news, in its order, and before it the bytes o
 readable. Both sides may repeat anything: after a new connection the agent tells all that it knows again.
 """
 
+import zlib
+
 import msgspec
 
 from trainshed.core.launch import LaunchPlan
@@ -439,7 +441,8 @@ def read_document(data: bytes) -> AgentDocument:
 
 
 def write_document(document: AgentDocument, first: bytes = b"") -> bytes:
-    """The standard input of an agent's process. `first`: what is to be begun before the agent is loaded; it
-    comes before the document, and before both a line with their sizes (`opening.read`)."""
-    own = msgspec.msgpack.encode(document)
-    return b"%d %d\n" % (len(first), len(own)) + first + own
+    """The standard input of an agent's process, but for its last line (`opening.BEGIN`). `first`: what is to
+    be begun before the agent is loaded; it comes before the document. Both are compressed, since Slurm
+    carries a kilobyte at a time; before them is a line with the size of that, and the one of `first`."""
+    data = zlib.compress(first + msgspec.msgpack.encode(document))
+    return b"%d %d\n" % (len(data), len(first)) + data

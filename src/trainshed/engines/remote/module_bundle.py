@@ -43,6 +43,7 @@ sys.path[:0] = sys.argv[2:]
 known = set(sys.modules)
 from trainshed.engines.remote import start
 from trainshed.replica import zygote
+import zlib
 first = [name for name in sys.modules if name not in known]
 from trainshed.engines.remote import agent_process
 rest = [name for name in sys.modules if name not in known and name not in first]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _LONGEST_START = 0.5
 """Seconds for which an agent waits for programs to start."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
+BEGIN = b"begin\n"
+"""The last line of an agent's standard input: what it was given may begin."""
 TAKEN = b"taken\n"
 """Line of an agent's standard output: it has read all of its input, and begins."""
 
@@ -46,18 +48,24 @@ def boot() -> str:
 
 
 def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
-    """What is to be begun, and the agent's document, as `messages.write_document` puts them together. Raises
-    EOFError: whoever sent it was killed over it; ValueError."""
+    """What is to be begun, and the agent's document, as `messages.write_document` puts them together; it may
+    begin. Raises EOFError: whoever sent it was killed over it, or had second thoughts; ValueError."""
     sizes = stream.readline()
     try:
-        first, own = map(int, sizes.split() or (0, 0))
+        size, first = map(int, sizes.split() or (0, 0))
     except ValueError:
         raise ValueError(
             "the agent's document cannot be read: it begins with %r" % sizes[:40]
         ) from None
-    data = stream.read(first + own)
-    if not own or len(data) < first + own:
+    data = stream.read(size)
+    if not size or len(data) < size:
         raise EOFError("the agent's document broke off")
+    # The zygote, which does without, was forked before this is loaded.
+    import zlib
+
+    data = zlib.decompress(data)
+    if stream.readline() != BEGIN:
+        raise EOFError("the agent was not told to begin")
     return data[:first], data[first:]
 
 

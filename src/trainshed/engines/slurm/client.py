@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trainshed.engines.remote.cluster import ClusterUnavailable, Given
-from trainshed.engines.remote.opening import TAKEN
+from trainshed.engines.remote.cluster import AgentInput, ClusterUnavailable
+from trainshed.engines.remote.opening import BEGIN, TAKEN
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.queries import Queries
 from trainshed.engines.slurm.records import NodeLine
@@ -104,24 +104,22 @@ class SlurmClient:
     async def hand_over(
         self,
         command: Sequence[str],
-        given: Given,
+        given: AgentInput,
         name: str,
         node: str,
         user: UnixUser | None = None,
     ) -> None:
-        """Run an agent's step, and give it its input once it is there; returns when it has taken that. Given
-        up before, there is no step. From then on nothing on this machine is needed for it: srun is kept only
-        because the end of a step whose srun is dead takes Slurm 2.4 s, for which it gives none of the node to
-        anybody. Raises ClusterUnavailable, and what `given` raises."""
+        """Run an agent's step, and give it its input; returns when it has taken that. Given up before, there
+        is no step. From then on nothing on this machine is needed for it: srun is kept only because the end
+        of a step whose srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
+        ClusterUnavailable, and what `given` raises."""
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, feeds=True, user=user)
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
-                taken = await _heard(process, commands.THERE) and await _feed(
-                    process, await given("")
-                )
+                taken = await _feed(process, given)
                 if not taken:
                     told = commands.complaint((await complaining).decode(errors="replace"))
                     raise ClusterUnavailable(f"{what}: {told or 'its step ended at once'}")
@@ -215,15 +213,32 @@ async def _heard(process: Child, word: bytes) -> bool:
     return False
 
 
-async def _feed(process: Child, given: bytes) -> bool:
-    """The agent says that it has taken all."""
+async def _feed(process: Child, given: AgentInput) -> bool:
+    """The agent says that it has taken all. Slurm takes what is to be carried to the step before that is
+    there, a kilobyte at a time: so it need not be waited for."""
     assert process.stdin
-    # Of a process that has ended already uvloop says that the handle is closed, as a RuntimeError.
+    writing = joined(_write(process, given))
+    try:
+        if not await _heard(process, commands.THERE):
+            return False
+        await writing
+        await given.permission()
+        # Of a process that has ended already uvloop says that the handle is closed, as a RuntimeError.
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            process.stdin.write(BEGIN)
+            await process.stdin.drain()
+        process.stdin.close()
+        return await _heard(process, TAKEN)
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _write(process: Child, given: AgentInput) -> None:
+    parcel = await given.parcel("")
+    assert process.stdin
     with contextlib.suppress(ConnectionError, RuntimeError):
-        process.stdin.write(given)
-        await process.stdin.drain()
-    process.stdin.close()
-    return await _heard(process, TAKEN)
+        process.stdin.write(parcel)
 
 
 def _disarm(process: Child) -> None:

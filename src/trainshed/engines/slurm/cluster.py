@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.engines.remote.cluster import (
+    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
-    Given,
     Hold,
     HoldEnd,
     HoldName,
@@ -149,7 +149,9 @@ class SlurmCluster:
             self._look_soon()
         return hold
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: Given) -> None:
+    async def start_agent(
+        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
+    ) -> None:
         try:
             user = await self._users.named(hold.name.user)
         except ClusterRefused as e:

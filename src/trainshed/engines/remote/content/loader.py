@@ -45,7 +45,8 @@ def load(stream: "IO[bytes]") -> None:
     # Who started this may have set a limit to how long it takes to come.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    _give(document)
+    # The last line of all comes when whoever sent this wants it to begin.
+    _give(document + stream.readline())
     agent.main()
 
 

@@ -1,0 +1,16 @@
+"""What tests give an agent's process on its standard input."""
+
+from trainshed.engines.remote.cluster import AgentInput
+
+
+class Given(AgentInput):
+    """Text that is known, and may begin at once."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    async def parcel(self, has: str) -> bytes:
+        return self._text
+
+    async def permission(self) -> None:
+        """At once."""
