@@ -122,14 +122,15 @@ class FirstStart:
             )
             own = {"replica": str(plan.replica), "slot": str(place), "plan": made.to_message()}
             programs.append(own)
-        software = [plan.software for plan, _ in shown]
+        needs = {
+            path for plan, _ in shown for path in (plan.software.template, *plan.software.path)
+        }
+        needs.add(document.trust_file)
         message = {
             "boot": facts.boot,
             "parent": document.directory,
             "name": directory.name,
-            "needs": sorted(
-                {path for one in software for path in (one.template, *one.path) if path}
-            ),
+            "needs": sorted(needs - {""}),
             "ports": [(slot.address, slot.port) for slot in slots],
             "directories": [(os.path.relpath(path, directory), mode) for path, mode in directories],
             "files": [(os.path.relpath(path, directory), text, mode) for path, text, mode in files],
@@ -205,8 +206,14 @@ def access(document: AgentDocument, directory: Path) -> ServiceAccess:
         rest_socket=paths.get("rest"),
         grpc_socket=paths.get("grpc"),
         certificate=directory / _CERTIFICATE if document.interception else None,
-        trust=directory / _TRUST if document.trust else None,
+        trust=_trust(document, directory),
     )
+
+
+def _trust(document: AgentDocument, directory: Path) -> Path | None:
+    if document.trust_file:
+        return Path(document.trust_file)
+    return directory / _TRUST if document.trust else None
 
 
 def certificates(document: AgentDocument, directory: Path) -> list[tuple[Path, str, int]]:

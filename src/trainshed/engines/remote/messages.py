@@ -66,6 +66,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     interception: str = ""
     #: PEM of the authorities that programs are to believe then.
     trust: str = ""
+    #: A file of the node's in which that is already; "" = the agent makes one.
+    trust_file: str = ""
     #: Which of the service's sockets are reached through tunnels (`hub`).
     doors: tuple[str, ...] = ()
     #: The node is looked at before it gives out slots (`preflight`).

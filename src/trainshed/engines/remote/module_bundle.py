@@ -109,7 +109,7 @@ class ModuleBundle:
         try:
             path = self._cache / f"agents-{self._code()}.modules"
             if not path.exists():
-                self._remove_old()
+                remove_unused(self._cache, "agents-*.*")
                 self._cache.mkdir(parents=True, exist_ok=True)
                 collect(path, self._paths)
             os.utime(path)
@@ -126,12 +126,15 @@ class ModuleBundle:
             said.update(b"%d %d %d\n" % (found.st_ino, found.st_mtime_ns, found.st_size))
         return said.hexdigest()[:16]
 
-    def _remove_old(self) -> None:
-        for one in self._cache.glob("agents-*.*"):
-            # Another service may do the same.
-            with contextlib.suppress(FileNotFoundError):
-                if one.stat().st_mtime < time.time() - _OLD:
-                    one.unlink()
+
+def remove_unused(cache: Path, pattern: str) -> None:
+    """Remove files of the cache that no service has used for a month: each touches those that it uses.
+    Raises OSError."""
+    for one in cache.glob(pattern):
+        # Another service may do the same.
+        with contextlib.suppress(FileNotFoundError):
+            if one.stat().st_mtime < time.time() - _OLD:
+                one.unlink()
 
 
 def collect(path: Path, paths: Sequence[str]) -> None:

@@ -1,5 +1,8 @@
 """What each engine on other machines takes from the service that it is built for."""
 
+import hashlib
+import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.engine import PORT
+from trainshed.engines.remote.module_bundle import remove_unused
 
 
 def doors(context: EngineContext) -> dict[str, Path]:
@@ -50,6 +54,36 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
         "trust": _text(access.trust),
         "doors": tuple(doors(context)),
     }
+
+
+class SharedTrust:
+    """The authorities that programs are to believe, as a file of the cache, for nodes that see that: 200 KB,
+    which each agent would be sent otherwise."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._cache = context.cache
+        self._source = context.access.trust
+        self._text: bytes | None = None
+        self._path = Path()
+
+    def path(self) -> str:
+        """Where it is; "" = programs need none. Blocks. Raises OSError."""
+        if self._text is None:
+            text = _text(self._source).encode()
+            digest = hashlib.sha256(text).hexdigest()[:16]
+            self._path = self._cache / f"trust-{digest}.pem"
+            self._text = text
+        if not self._text:
+            return ""
+        try:
+            os.utime(self._path)
+        except FileNotFoundError:
+            remove_unused(self._cache, "trust-*")
+            draft = self._path.with_suffix(f".{secrets.token_hex(4)}.new")
+            draft.write_bytes(self._text)
+            draft.chmod(0o644)
+            draft.replace(self._path)
+        return str(self._path)
 
 
 def last_port(directory: Path) -> int:

@@ -28,7 +28,13 @@ from trainshed.engines.remote.options import (
     module_command,
     module_paths,
 )
-from trainshed.engines.remote.surroundings import doors, engine_here, last_port, told_to_agents
+from trainshed.engines.remote.surroundings import (
+    SharedTrust,
+    doors,
+    engine_here,
+    last_port,
+    told_to_agents,
+)
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
 from trainshed.engines.slurm.users import look_up, node_directory
@@ -54,7 +60,13 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         lease=settings.lease,
         away=settings.away,
         down_is_lost=settings.down_is_lost,
-        agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
+        agent=partial(
+            _document,
+            context,
+            settings,
+            cache(partial(told_to_agents, context)),
+            SharedTrust(context),
+        ),
         command=_command(settings, ModuleBundle(context.cache, module_paths())),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
@@ -149,6 +161,7 @@ def _document(
     context: EngineContext,
     settings: SlurmSettings,
     told: Callable[[], Mapping[str, Any]],
+    shared_trust: SharedTrust,
     *,
     node: str,
     user: str,
@@ -157,6 +170,9 @@ def _document(
 ) -> AgentDocument:
     """What all agents are told, and what is one's own."""
     settings = _of_node(settings, node)
+    trust: dict[str, Any] = {}
+    if settings.shared:
+        trust = {"trust": "", "trust_file": shared_trust.path()}
     return AgentDocument(
         node=node,
         user=user,
@@ -167,7 +183,7 @@ def _document(
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         # What is its own, `RemoteOptions.agent` says.
-        **{**told(), **own},
+        **{**told(), **trust, **own},
     )
 
 
