@@ -24,8 +24,12 @@ from tests.e2e.running import command, environment
 
 START: Final = 60.0
 """Seconds within which a service must serve."""
-_MARKS: Final = {"zygote": "zygote", "advisor": "studies.advisor"}
-"""What is in the command lines of a service's children. The bucket process is forked and has its parent's."""
+_MARKS: Final = {
+    "zygote": "zygote",
+    "advisor": "studies.advisor",
+    "buckets": "trainshed.buckets",
+}
+"""What is in the command lines of a service's children."""
 PATIENCE: Final = 300.0
 """Seconds that a caller tries in all."""
 
@@ -157,8 +161,7 @@ class Victim:
                 said = command_line(pid)
             except OSError:
                 continue
-            kind = next((kind for kind, mark in _MARKS.items() if mark in said), "buckets")
-            if said and kind == which:
+            if _MARKS[which] in said:
                 found.append(pid)
         return found
 

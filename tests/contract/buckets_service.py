@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Generator
@@ -25,11 +23,12 @@ from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
+from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.replica.system.listening import listen_tcp
 
 MIB = 1 << 20
-PROCESS = (sys.executable, "-m", "trainshed.buckets.process")
+MODULE = ("-m", "trainshed.buckets")
 
 
 OWN = BucketRules("own")
@@ -58,23 +57,23 @@ class Service:
             rules=rules,
         )
         self.port = 0
+        self.listeners = Listeners()
         self.process: nursery.Forked | None = None
         self.start()
 
     def start(self) -> None:
         """Start, or start again at the same address; returns when it listens."""
-        read_end, write_end = os.pipe()
-        setup = replace(self.setup, port=self.port).encode()
+        if not self.listeners.is_open:
+            self.listeners = Listeners.opened(replace(self.setup, port=self.port))
+        self.port, _ = self.listeners.ports()
+        given = {name: each.fileno() for name, each in self.listeners.sockets().items()}
         self.process = nursery.buckets().fork(
-            [*PROCESS[1:], "--setup", setup, "--ready-fd", str(write_end)],
+            [*MODULE, "0", self.setup.encode(), encode(given)],
             os.environ,
             stdout=1,
             stderr=2,
-            kept=[write_end],
+            kept=[*given.values()],
         )
-        os.close(write_end)
-        with os.fdopen(read_end) as ready:
-            self.port = json.loads(ready.readline())["port"]
 
     def gateway(self) -> BucketsGateway:
         """As the API's process has it."""
@@ -87,7 +86,9 @@ class Service:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        status = self.process.wait(20)
+        self.listeners.close()
+        return status
 
 
 @contextmanager

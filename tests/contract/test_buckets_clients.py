@@ -22,10 +22,11 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import NotFound, PreconditionFailed
 
-from tests.contract.buckets_service import MIB, PROCESS, Service, client_at, plain, serving
+from tests.contract.buckets_service import MIB, MODULE, Service, client_at, plain, serving
 from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.gateway import BucketsGateway, handles
+from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketSetup
 
 
@@ -209,21 +210,22 @@ def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
 
 
 def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path: Path) -> None:
+    client_at(service.address()).create_bucket("bucket-1")
     assert service.stop(signal.SIGTERM) == 0
     assert not service.uds.exists()
     # A parent that starts the process and then waits; what it inherited it passes on.
     script = "import subprocess as s, sys; s.Popen(sys.argv[1:], close_fds=False); sys.stdin.read()"
     setup = BucketSetup(str(tmp_path / "r"), str(tmp_path / "s"), tokens=service.setup.tokens)
-    read_end, write_end = os.pipe()
-    command = [*PROCESS, "--setup", setup.encode(), "--ready-fd", str(write_end)]
+    listeners = Listeners.opened(setup)
+    assert listeners.ports() == (0, 0)
+    given = {name: each.fileno() for name, each in listeners.sockets().items()}
+    command = [sys.executable, *MODULE, "0", setup.encode(), encode(given)]
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, *command], stdin=subprocess.PIPE, pass_fds=[write_end]
+        [sys.executable, "-c", script, *command], stdin=subprocess.PIPE, pass_fds=[*given.values()]
     )
-    os.close(write_end)
-    with os.fdopen(read_end) as ready:
-        assert json.loads(ready.readline()) == {"port": None, "tls_port": None}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(tmp_path / "s"))
+        listeners.close()
         connection.settimeout(20)
         head = b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\nX-Trainshed-Identity: %b\r\n\r\n"
         connection.sendall(head % encode_caller(ANONYMOUS))

@@ -1,43 +1,43 @@
 """What the service starts as its own ends with it, whatever it does: real processes, stopped or busy."""
 
 import asyncio
+import contextlib
+import http.client
+import logging
 import os
+import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainshed.buckets.setup import BucketRules, BucketSetup
+from tests.e2e.processes import children as children_of
+from tests.e2e.processes import command_line
+from trainshed.buckets.listeners import Listeners
+from trainshed.buckets.setup import BucketSetup
 from trainshed.replica.system import kernel
 from trainshed.serve import children
-from trainshed.serve.children import BucketKeeper, ForkedBuckets
+from trainshed.serve.children import BucketKeeper
 
 pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="the kernel's signal is Linux's")
 
-FORKED = """
-import sys, time
-from pathlib import Path
-from trainshed.buckets.setup import BucketRules
+SPAWNED = """
+import http.client, sys, time
+from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketSetup
-from trainshed.serve.children import ForkedBuckets, spawn_buckets
-root = Path(sys.argv[1])
-setup = BucketSetup(
-    root=str(root / "buckets"),
-    replicas=str(root / "b.sock"),
-    tokens=str(root / "tokens.json"),
-    rules=BucketRules(),
-)
-if sys.argv[2] == "forked":
-    buckets = ForkedBuckets()
-    buckets.serve(setup)
-    pid = buckets.pid
-else:
-    pid = spawn_buckets(setup)
-    while not (root / "b.sock").exists():
-        time.sleep(0.01)
+from trainshed.serve.children import spawn_buckets
+setup = BucketSetup.decode(sys.argv[1])
+listeners = Listeners.opened(setup)
+pid = spawn_buckets(setup, listeners)
+if sys.argv[2] == "serving":
+    connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0])
+    connection.request("GET", "/storage/v1/b")
+    connection.getresponse()
 print(pid, flush=True)
 time.sleep(600)
 """
@@ -53,7 +53,6 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-BUSY = "import re; re.fullmatch('(a+)+', 'a' * 60 + 'b')"
 
 
 def ends_within(pid: int, seconds: float) -> bool:
@@ -79,13 +78,93 @@ def orphaned(script: str, *arguments: str, hold: signal.Signals) -> int:
     return child
 
 
-@pytest.mark.parametrize("how", ["forked", "spawned"])
+def setup_in(root: Path, **more: Any) -> BucketSetup:
+    """Of buckets with a TCP port."""
+    tokens = str(root / "tokens.json")
+    return BucketSetup(root=str(root / "buckets"), host="127.0.0.1", tokens=tokens, **more)
+
+
+def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
+    """The status of a call at the TCP port of somebody whom nobody knows, and who has answered."""
+    port, _ = listeners.ports()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", "/storage/v1/b?project=p")
+        status = connection.getresponse().status
+        # Others may be children of this process, too: those of tests whose services were killed.
+        (process,) = (pid for pid in children_of(os.getpid()) if setup.root in command_line(pid))
+    return status, process
+
+
+@pytest.mark.parametrize(
+    ("state", "hold"), [("serving", signal.SIGSTOP), ("beginning", signal.SIGCONT)]
+)
 def test_the_bucket_process_is_gone_a_second_after_a_service_that_was_killed(
-    tmp_path: Path, how: str
+    tmp_path: Path, state: str, hold: signal.Signals
 ) -> None:
-    """Even one that does nothing at all any more, as in an endless computation."""
-    child = orphaned(FORKED, str(tmp_path), how, hold=signal.SIGSTOP)
+    """Even one that does nothing at all any more, as in an endless computation, or is just beginning."""
+    child = orphaned(SPAWNED, setup_in(tmp_path).encode(), state, hold=hold)
     assert ends_within(child, 1)
+
+
+def test_a_bucket_process_is_there_while_somebody_calls(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ADR 123: the first call waits for it, it ends when nobody is connected for long, and no call is lost
+    in that moment."""
+    setup = setup_in(tmp_path, linger=0.02)
+    listeners = Listeners.opened(setup)
+
+    async def story() -> list[tuple[int, int]]:
+        keeper = BucketKeeper(setup, listeners)
+        keeper.start()
+        seen: list[tuple[int, int]] = []
+        async with asyncio.timeout(60):
+            while len({pid for _, pid in seen}) < 3:
+                seen.append(await asyncio.to_thread(ask, setup, listeners))
+                # Around the moment in which it leaves.
+                await asyncio.sleep(random.uniform(0.01, 0.04))
+            await keeper.close()
+        return seen
+
+    with caplog.at_level(logging.WARNING):
+        seen = asyncio.run(story())
+    assert {status for status, _ in seen} == {401}
+    assert not caplog.records
+
+
+def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path, linger=0.05)
+    listeners = Listeners.opened(setup)
+
+    def calls() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0], timeout=30)
+        with contextlib.closing(connection):
+            connection.connect()
+            for _ in range(2):
+                connection.request("GET", "/storage/v1/b?project=p")
+                assert connection.getresponse().read()
+                # Nothing is to come but its end, if the other side left.
+                assert not select.select([connection.sock], [], [], 0.3)[0]
+
+    async def story() -> None:
+        keeper = BucketKeeper(setup, listeners)
+        keeper.start()
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(calls)
+            await keeper.close()
+
+    asyncio.run(story())
+
+
+def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
+    setup = BucketSetup(root=str(tmp_path), gateway=str(tmp_path / "s"))
+    first, second = Listeners.opened(setup), Listeners.opened(setup)
+    first.close()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(setup.gateway)
+    second.close()
+    assert not Path(setup.gateway).exists()
 
 
 def test_the_advisor_is_gone_a_second_after_a_service_that_was_killed() -> None:
@@ -94,34 +173,21 @@ def test_the_advisor_is_gone_a_second_after_a_service_that_was_killed() -> None:
 
 
 def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE", 0.3)
-    setup = BucketSetup(root="/nowhere", replicas="", tokens="", rules=BucketRules())
-    busy = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-c", f"import signal; signal.signal(15, print); {BUSY}"],
-        {},
-    )
-    os.kill(busy, signal.SIGSTOP)
+    setup = setup_in(tmp_path)
+    listeners = Listeners.opened(setup)
 
-    async def story() -> None:
-        keeper = BucketKeeper(setup, busy)
+    async def story() -> int:
+        keeper = BucketKeeper(setup, listeners)
         keeper.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
+            _, pid = await asyncio.to_thread(ask, setup, listeners)
+            os.kill(pid, signal.SIGSTOP)
             await keeper.close()
+        return pid
 
-    asyncio.run(story())
+    pid = asyncio.run(story())
     with pytest.raises(ProcessLookupError):
-        os.kill(busy, 0)
-
-
-def test_a_bucket_process_that_never_served_is_gone_when_it_is_dismissed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(children, "PATIENCE", 0.3)
-    buckets = ForkedBuckets()
-    os.kill(buckets.pid, signal.SIGSTOP)
-    buckets.dismiss()
-    with pytest.raises(ProcessLookupError):
-        os.kill(buckets.pid, 0)
+        os.kill(pid, 0)

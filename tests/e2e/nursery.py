@@ -40,7 +40,7 @@ SERVICE = (
         "trainshed.serve.app",
     ),
     *("trainshed.serve.bootstrap", "trainshed.serve.grpc_front", "trainshed.serve.children"),
-    *("trainshed.buckets.process", "trainshed.engines.local.spawner", "trainshed.runtimes.service"),
+    *("trainshed.engines.local.spawner", "trainshed.runtimes.service"),
     *(
         "trainshed.store.sqlite.writer",
         "trainshed.store.sqlite.reader",

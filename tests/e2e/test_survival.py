@@ -65,9 +65,9 @@ def kill_zygote(service: Service) -> None:
 
 
 def kill_buckets(service: Service) -> None:
-    """It may be dead since the last time, and about to be started anew."""
+    """It may be dead since the last time, or nobody has asked for an object yet."""
     for pid in children(service.pid):
-        if (command := command_line(pid)) and "zygote" not in command:
+        if "trainshed.buckets" in command_line(pid):
             os.kill(pid, signal.SIGKILL)
 
 

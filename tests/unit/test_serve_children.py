@@ -1,18 +1,29 @@
-"""Who keeps the bucket process alive outlives what the machine cannot give for a while."""
+"""Who has a bucket process begin outlives what the machine cannot give for a while, and tells callers."""
 
 import asyncio
 import errno
 import logging
 import os
-import signal
+import socket
+from pathlib import Path
 
 import pytest
 
-from trainshed.buckets.setup import BucketRules, BucketSetup
+from trainshed.buckets.listeners import Listeners
+from trainshed.buckets.setup import BucketSetup
 from trainshed.serve import children
 from trainshed.serve.children import BucketKeeper
 
-SETUP = BucketSetup(root="/nowhere", replicas="", tokens="", rules=BucketRules())
+
+def setup_in(directory: Path) -> BucketSetup:
+    return BucketSetup(root=str(directory / "buckets"), gateway=str(directory / "gateway.sock"))
+
+
+def call(setup: BucketSetup) -> socket.socket:
+    """A connection, taken by somebody or not."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(setup.gateway)
+    return connection
 
 
 def idle() -> int:
@@ -20,66 +31,101 @@ def idle() -> int:
     return os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
 
 
+class Spawning:
+    """In place of `spawn_buckets`."""
+
+    def __init__(self, refusals: list[OSError]) -> None:
+        self._refusals = refusals
+        self._loop = asyncio.get_running_loop()
+        self.spawned: list[int] = []
+        #: Set when one is asked for.
+        self.asked = asyncio.Event()
+
+    def __call__(self, setup: BucketSetup, listeners: Listeners) -> int:
+        if not self._refusals:
+            self.spawned.append(idle())
+        self._loop.call_soon_threadsafe(self.asked.set)
+        if self._refusals:
+            raise self._refusals.pop(0)
+        return self.spawned[-1]
+
+
+def test_nothing_begins_before_somebody_calls_or_is_expected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    setup = setup_in(tmp_path)
+
+    async def story(expected: bool) -> list[int]:
+        spawning = Spawning([])
+        monkeypatch.setattr(children, "spawn_buckets", spawning)
+        keeper = BucketKeeper(setup, Listeners.opened(setup))
+        keeper.start()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not spawning.spawned
+        async with asyncio.timeout(30):
+            if expected:
+                await asyncio.to_thread(keeper.expect)
+                await spawning.asked.wait()
+            else:
+                with call(setup):
+                    await spawning.asked.wait()
+            await keeper.close()
+        return spawning.spawned
+
+    for expected in (True, False):
+        (pid,) = asyncio.run(story(expected))
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 def test_a_bucket_process_that_cannot_be_started_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """No memory, or too many processes, for a moment: it once ended the keeper, and with it the buckets for
     good."""
-    refusals = [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN, "try again")]
-    spawned: list[int] = []
+    setup = setup_in(tmp_path)
 
-    async def story() -> None:
-        again = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def spawn(_: BucketSetup) -> int:
-            if refusals:
-                raise refusals.pop(0)
-            spawned.append(idle())
-            loop.call_soon_threadsafe(again.set)
-            return spawned[0]
-
-        monkeypatch.setattr(children, "spawn_buckets", spawn)
-        monkeypatch.setattr(children, "RESTART_DELAY", 0.01)
-        first = idle()
-        keeper = BucketKeeper(SETUP, first)
+    async def story() -> list[int]:
+        spawning = Spawning(
+            [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN)]
+        )
+        monkeypatch.setattr(children, "spawn_buckets", spawning)
+        monkeypatch.setattr(children, "PAUSE", 0.01)
+        keeper = BucketKeeper(setup, Listeners.opened(setup))
         keeper.start()
-        os.kill(first, signal.SIGKILL)
         async with asyncio.timeout(30):
-            await again.wait()
+            with call(setup):
+                while not spawning.spawned:
+                    spawning.asked.clear()
+                    await spawning.asked.wait()
             await keeper.close()
+        return spawning.spawned
 
     with caplog.at_level(logging.WARNING):
-        asyncio.run(story())
+        (pid,) = asyncio.run(story())
     with pytest.raises(ProcessLookupError):
-        os.kill(spawned[0], 0)
-    told = [record.getMessage() for record in caplog.records]
-    assert len([line for line in told if "cannot be started" in line]) == 2
-    assert "Cannot allocate memory; once more in 0.02 s" in caplog.text
-    assert "once more in 0.04 s" in caplog.text
+        os.kill(pid, 0)
+    assert "Cannot allocate memory; begun again after 0.01 s" in caplog.text
+    assert "begun again after 0.02 s" in caplog.text
 
 
-def test_a_keeper_that_waits_before_the_next_try_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+def test_callers_are_turned_away_while_it_waits_long_and_the_keeper_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    setup = setup_in(tmp_path)
+
     async def story() -> None:
-        refused = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def spawn(_: BucketSetup) -> int:
-            loop.call_soon_threadsafe(refused.set)
-            raise OSError(errno.EAGAIN, "try again")
-
-        monkeypatch.setattr(children, "spawn_buckets", spawn)
-        monkeypatch.setattr(children, "_LONGEST_DELAY", 3600.0)
-        monkeypatch.setattr(children, "RESTART_DELAY", 0.01)
-        first = idle()
-        keeper = BucketKeeper(SETUP, first)
+        spawning = Spawning([OSError(errno.EAGAIN)])
+        monkeypatch.setattr(children, "spawn_buckets", spawning)
+        monkeypatch.setattr(children, "PAUSE", 3600.0)
+        keeper = BucketKeeper(setup, Listeners.opened(setup))
         keeper.start()
-        os.kill(first, signal.SIGKILL)
         async with asyncio.timeout(30):
-            await refused.wait()
-            monkeypatch.setattr(children, "RESTART_DELAY", 3600.0)
+            for _ in range(2):
+                with call(setup) as connection:
+                    connection.settimeout(20)
+                    assert await asyncio.to_thread(connection.recv, 1) == b""
             await keeper.close()
 
     asyncio.run(story())

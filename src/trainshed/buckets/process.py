@@ -1,58 +1,57 @@
 """The bucket process: serves a store on unix sockets and, if wanted, a TCP port.
 
-Started by fork from a single-threaded parent, or as ``python -m trainshed.buckets.process``. It
-ends on SIGTERM after the requests in progress, and is killed when its parent dies; killed outright it
-leaves a consistent tree.
+Started as ``python -m trainshed.buckets`` by whoever holds the sockets that it listens on, when somebody
+calls there. It ends on SIGTERM after the requests in progress, by itself when nobody was connected for long,
+and is killed when its parent dies; killed outright it leaves a consistent tree.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from trainshed.access.job_tokens import KEY_FILE, JobTokens
 from trainshed.buckets.authentication import Authenticator, Listener, Liveness, TokenFile, protocol
 from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.metadata import Metadata
-from trainshed.buckets.rest.access_log import AccessLog
+from trainshed.buckets.rest.access_log import ACCESS_LOG, AccessLog
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
+from trainshed.httpd.accepting import Acceptor
 from trainshed.httpd.protocol import ConnectionGroups
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
-from trainshed.replica.system import kernel
-from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 _GRACE_S = 5
 _TAKE_OVER_S = 20
 _POLL_S = 0.1
 _ORPHAN_CHECK_S = 0.25
-ACCESS_LOG = "access.log"
+_LOOKS = 10
+"""How often it is seen, in the time that it may be idle, whether it is."""
 
 
-def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None = None) -> None:
-    """Serve the buckets of a setup until SIGTERM or the parent's death; blocks.
+def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
+    """Serve the buckets of a setup until SIGTERM, the parent's death, or nobody has come for long; blocks.
 
-    When all of it listens, ``{"port": N, "tls_port": N}`` (null for a port that there is not) and a line feed
-    are written to ``ready_fd``, which is then closed. ``parent`` is the process to die with: a parent that is
-    killed before we first look would otherwise never be missed. The access log is
-    ``<root>.state/access.log``. Raises OSError if an address cannot be bound, TimeoutError if another process
-    keeps the store.
+    ``parent`` is the process to die with: a parent that is killed before we first look would otherwise never
+    be missed. The access log is ``<root>.state/access.log``. Raises TimeoutError if another process keeps the
+    store.
     """
-    parent = os.getppid() if parent is None else parent
     limits.raise_open_files()
     root = Path(setup.root)
     lock = _take_store(root)
@@ -75,13 +74,11 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(limits.of_this_process())
     config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)
-    secure = _secure_listener(setup)
     certificate = Certificate(Path(setup.certificate), Path(setup.key))
-    tls = [TlsListener(secure, certificate)] if secure else list[TlsListener]()
-    plain = listen_tcp(setup.host, setup.port) if setup.host else None
-    if plain is not None and setup.tls:
-        tls.append(TlsListener(plain, certificate, plain=True))
-    server = SecureServer(config, tls, groups)
+    tls = [TlsListener(listeners.secure, certificate)] if listeners.secure else list[TlsListener]()
+    if listeners.plain is not None and setup.tls:
+        tls.append(TlsListener(listeners.plain, certificate, plain=True))
+    server = LingeringServer(config, tls, groups)
 
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
@@ -91,25 +88,19 @@ def serve(setup: BucketSetup, ready_fd: int | None = None, *, parent: int | None
     # the default action, so that the process ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    listeners: list[socket.socket] = []
-    paths = ((setup.gateway, Listener.GATEWAY), (setup.replicas, Listener.REPLICA))
-    for path, kind in paths:
-        if path:
-            listeners.append(listen_unix(Path(path)))
-            kinds[listeners[-1].getsockname()] = kind
-    bound: int | None = plain.getsockname()[1] if plain else None
-    if plain is not None and not setup.tls:
-        listeners.append(plain)
-    Thread(target=store.complete_records, name="records", daemon=True).start()
-    if ready_fd is not None:
-        ports = {"port": bound, "tls_port": secure.getsockname()[1] if secure else None}
-        os.write(ready_fd, json.dumps(ports).encode() + b"\n")
-        os.close(ready_fd)
+    taken: list[socket.socket] = []
+    if listeners.plain is not None and not setup.tls:
+        taken.append(listeners.plain)
+    ways = ((listeners.gateway, Listener.GATEWAY), (listeners.replicas, Listener.REPLICA))
+    for listener, kind in ways:
+        if listener is not None:
+            taken.append(listener)
+            kinds[listener.getsockname()] = kind
+    records = Thread(target=store.complete_records, name="records", daemon=True)
+    records.start()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_run(server, listeners, parent))
-    for path, _ in paths:
-        if path:
-            Path(path).unlink(missing_ok=True)
+        runner.run(_run(server, taken, parent, setup.linger, records))
+    listeners.close()
     os.close(lock)
 
 
@@ -118,22 +109,66 @@ def _liveness(setup: BucketSetup) -> Liveness | None:
     return Liveness(Path(setup.service)) if setup.service and not setup.anonymous else None
 
 
-def _secure_listener(setup: BucketSetup) -> socket.socket | None:
-    """Another one, if somebody took the port: nobody asks for it by number."""
-    if not (setup.host and setup.certificate):
-        return None
-    try:
-        return listen_tcp(setup.host, setup.tls_port)
-    except OSError:
-        return listen_tcp(setup.host, 0)
+class LingeringServer(SecureServer):
+    """A server that can leave when nobody is connected, and then leaves no connection half served: whoever
+    comes from that moment on waits for its successor."""
+
+    def __init__(
+        self, config: uvicorn.Config, tls: Sequence[TlsListener], groups: ConnectionGroups
+    ) -> None:
+        super().__init__(config, tls, groups)
+        self._acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        if self.should_exit:
+            return
+        for listener in sockets or ():
+            taking: Any = Acceptor(listener, self._serve_one, "serving a connection")
+            self.servers.append(taking)
+        self._acceptors = [each for each in self.servers if isinstance(each, Acceptor)]
+
+    def left(self, linger: float) -> bool:
+        """Take no connection any more, if there are none and were none for so many seconds."""
+        state = self.server_state
+        now = asyncio.get_running_loop().time()
+        if not self.started or state.connections or state.tasks:
+            return False
+        if any(each.is_greeting or now - each.last < linger for each in self._acceptors):
+            return False
+        for each in self._acceptors:
+            each.stop()
+        self.should_exit = True
+        return True
+
+    async def _serve_one(self, connection: socket.socket, address: str) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self.made, connection)
+        except OSError:
+            connection.close()
 
 
-async def _run(server: uvicorn.Server, listeners: list[socket.socket], parent: int) -> None:
-    watch = joined(_watch_parent(server, parent))
+async def _run(
+    server: LingeringServer,
+    listeners: list[socket.socket],
+    parent: int,
+    linger: float,
+    records: Thread,
+) -> None:
+    watching = [joined(_watch_parent(server, parent))]
+    if linger:
+        watching.append(joined(_leave_when_idle(server, linger, records)))
     try:
         await server.serve(listeners)
     finally:
-        watch.cancel()
+        for watch in watching:
+            watch.cancel()
+
+
+async def _leave_when_idle(server: LingeringServer, linger: float, records: Thread) -> None:
+    """Have it end when nobody has come for long. `records`: works beside requests until it has ended."""
+    while records.is_alive() or not server.left(linger):  # noqa: ASYNC110 much may have to be so
+        await asyncio.sleep(linger / _LOOKS)
 
 
 async def _watch_parent(server: uvicorn.Server, parent: int) -> None:
@@ -169,19 +204,6 @@ def _take_store(root: Path) -> int:
             return fd
 
 
-def main() -> None:
-    """Command line: ``--setup JSON [--ready-fd N] [--parent PID]``."""
-    import argparse  # Only here: a process that was forked is told its setup otherwise.
-
-    parser = argparse.ArgumentParser(prog="trainshed-buckets", description=__doc__)
-    parser.add_argument("--setup", type=BucketSetup.decode, required=True)
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--parent", type=int)
-    given = parser.parse_args()
-    if given.parent is not None:
-        kernel.help_parent(given.parent)
-    serve(given.setup, given.ready_fd, parent=given.parent)
-
-
-if __name__ == "__main__":
-    main()
+def main(parent: int, setup: str, listeners: str) -> None:
+    """As `serve`, with what ``BucketSetup.encode`` and ``listeners.encode`` made."""
+    serve(BucketSetup.decode(setup), Listeners.inherited(listeners), parent)

@@ -97,6 +97,8 @@ class BucketSetup(Struct, frozen=True):
     #: By which names it may be called there.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)
+    #: Seconds without a connection after which it ends by itself, with status 0; 0 = never.
+    linger: float = 0
 
     def encode(self) -> str:
         """As text, for `decode`."""

@@ -84,6 +84,11 @@ class Crew:
         """As `keep`."""
         self._hold(keep(work, what))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether one of them has not come to its end."""
+        return bool(self._tasks)
+
     def cancel(self) -> None:
         """Have all of them stop."""
         for task in tuple(self._tasks):

@@ -1,7 +1,7 @@
 """Ports that speak TLS, alone or beside plain HTTP for this machine, and the certificate that they show.
 
-Takes connections itself: so that those which do not finish their handshake are counted like any other half
-request, and so that the first byte tells what a client speaks.
+Takes connections itself (`httpd.accepting`): so that those which do not finish their handshake are counted
+like any other half request, and so that the first byte tells what a client speaks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from typing import Any
 import uvicorn
 from msgspec import Struct
 
-from trainshed.eventloop.background import Crew, keep
+from trainshed.httpd.accepting import Acceptor
 from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.protocol import ConnectionGroups
 
 _HANDSHAKE = 0x16
 """What TLS begins with, and no request in HTTP."""
-_NO_FILES_SECONDS = 0.1
 _PLAIN = (
     b"HTTP/1.1 426 Upgrade Required\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks TLS. Call it as https://, and trust the service's ca.pem (trainshed env).\n"
@@ -60,18 +59,22 @@ class SecureServer(uvicorn.Server):
             return
         for listener in self._tls:
             # As far as the server uses one: it closes it, and waits for that.
-            taking: Any = _Acceptor(listener, self._made, self._groups.tcp)
+            greeting = _Greeting(listener, self.made, self._groups.tcp)
+            taking: Any = Acceptor(
+                listener.socket, greeting.greet, "finding out what a connection speaks"
+            )
             self.servers.append(taking)
 
-    def _made(self) -> asyncio.Protocol:
+    def made(self) -> asyncio.Protocol:
+        """The protocol of a connection that was taken by hand."""
         made: Any = self.config.http_protocol_class
         return made(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
 
-class _Acceptor:
-    """Takes the connections of one port, until it is closed."""
+class _Greeting:
+    """Of the connections of one port."""
 
     def __init__(
         self, listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
@@ -80,32 +83,8 @@ class _Acceptor:
         self._made = made
         self._counted = counted
         self._context = listener.certificate.context()
-        self._greeting = Crew()
-        listener.socket.setblocking(False)
-        self._taking = keep(self._take, "taking connections that speak TLS")
 
-    def close(self) -> None:
-        self._taking.cancel()
-        self._greeting.cancel()
-
-    async def wait_closed(self) -> None:
-        await asyncio.gather(self._taking, self._greeting.settled(), return_exceptions=True)
-        self._listener.socket.close()
-
-    async def _take(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, address = await loop.sock_accept(self._listener.socket)
-            except OSError as failure:
-                # No file for it: those that are open make room.
-                _log.warning("a connection could not be taken: %s", failure)
-                await asyncio.sleep(_NO_FILES_SECONDS)
-                continue
-            what = "finding out what a connection speaks"
-            self._greeting.begin(self._greet(connection, str(address[0])), what)
-
-    async def _greet(self, connection: socket.socket, address: str) -> None:
+    async def greet(self, connection: socket.socket, address: str) -> None:
         """Find out what a client speaks, and hand him on to who speaks it, too."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
@@ -113,7 +92,6 @@ class _Acceptor:
         half = _Half(task)
         self._counted.open(half, address)
         try:
-            connection.setblocking(False)
             await _readable(connection)
             first = connection.recv(1, socket.MSG_PEEK)
             if first and first[0] == _HANDSHAKE:

@@ -112,7 +112,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     buckets.ensure_bucket(settings.default_bucket, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
-    adapter, notices = BucketAdapter(buckets), Notices()
+    adapter, notices = BucketAdapter(buckets, bootstrap.buckets.expect), Notices()
     new_uid, lag, meters = clock.JobUids(), LagMeter(clock.now), Meters(spans=_spans(settings))
     points = PointFiles(data / POINTS)
     engine = _engine(bootstrap)

@@ -1,7 +1,4 @@
-"""Opens what has to exist before the event loop: data directory, children, store, listening sockets.
-
-In this order, because children are forked before there are threads.
-"""
+"""Opens what has to exist before the event loop: data directory, store, listening sockets."""
 
 import contextlib
 import errno
@@ -18,6 +15,7 @@ from trainshed.access import sealing
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
+from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.core.errors import Unauthenticated
 from trainshed.engines.local.findings import Survey
@@ -31,7 +29,7 @@ from trainshed.serve.addresses import ProgramSockets, listen_for_programs, own_h
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
-from trainshed.serve.children import BucketKeeper, ForkedBuckets
+from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Origin, Settings, is_loopback, speaks_tls
 from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable, open_store
@@ -92,21 +90,19 @@ def assembled(
     settings: Settings,
     origins: Mapping[str, Origin],
     zygote: ZygoteHandle,
-    buckets: ForkedBuckets,
     meanwhile: Callable[[], object],
 ) -> Generator[Bootstrap]:
     """Everything a `Service` is made of; closed again at the end. Raises StartFailed. `meanwhile`: called in
     this thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
         aside = ThreadPoolExecutor(1, "bootstrap")
-        opened = aside.submit(_open_in_order, settings, origins, zygote, buckets, cleanup)
+        opened = aside.submit(_open_in_order, settings, origins, zygote, cleanup)
         aside.shutdown(wait=False)
         try:
             meanwhile()
             bootstrap = opened.result()
         except BaseException:
             wait([opened])
-            buckets.dismiss()
             raise
         yield bootstrap
 
@@ -115,7 +111,6 @@ def _open_in_order(
     settings: Settings,
     origins: Mapping[str, Origin],
     zygote: ZygoteHandle,
-    buckets: ForkedBuckets,
     cleanup: contextlib.ExitStack,
 ) -> Bootstrap:
     """The store first: its lock says whether the data directory is ours."""
@@ -155,14 +150,10 @@ def _open_in_order(
     grpc_ports = _grpc_ports(settings, cleanup, certified) if certified else None
     intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
     threads.shutdown(wait=False)
-    wanted = _bucket_setup(settings, programs.rest_path)
-    try:
-        setup = buckets.serve(wanted)
-    except OSError as failure:
-        raise StartFailed(
-            f"The buckets in {wanted.root} cannot be served: {failure}. "
-            "What the bucket process said above tells why."
-        ) from failure
+    setup = _bucket_setup(settings, programs.rest_path)
+    listeners = _bucket_listeners(setup)
+    cleanup.callback(listeners.close)
+    storage_port, storage_tls_port = listeners.ports()
     return Bootstrap(
         settings=settings,
         origins=origins,
@@ -173,9 +164,9 @@ def _open_in_order(
         intercepting=intercepting,
         zygote=zygote,
         survey=survey,
-        buckets=BucketKeeper(setup, buckets.pid),
-        storage_port=setup.port,
-        storage_tls_port=setup.tls_port,
+        buckets=BucketKeeper(setup, listeners),
+        storage_port=storage_port,
+        storage_tls_port=storage_tls_port,
         bucket_socket=Path(setup.replicas),
         gateway_socket=Path(setup.gateway),
         bucket_rules=setup.rules,
@@ -224,7 +215,19 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         rules=bucket_rules(
             settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
         ),
+        linger=LINGER,
     )
+
+
+def _bucket_listeners(setup: BucketSetup) -> Listeners:
+    try:
+        return Listeners.opened(setup)
+    except OSError as failure:
+        raise StartFailed(
+            f"The buckets cannot be listened for at {setup.host}:{setup.port} and in "
+            f"{Path(setup.replicas).parent}: {failure}. Make the directory writable, or choose another "
+            "--port."
+        ) from failure
 
 
 def _needs_certificate(settings: Settings) -> bool:

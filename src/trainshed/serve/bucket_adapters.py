@@ -2,7 +2,7 @@
 summaries, copies."""
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -21,7 +21,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
-from trainshed.buckets.rest.access_log import AccessLine, read_back
+from trainshed.buckets.rest.access_log import ACCESS_LOG, AccessLine, read_back
 from trainshed.controller.model_exports import StoredObject
 from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
@@ -38,8 +38,11 @@ class BucketAdapter:
     """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets`
     and `api.calls.services.BucketProbe`."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: LocalStore, expect: Callable[[], None] = lambda: None) -> None:
+        """`expect`: called when a job's own objects are asked for, whose program will soon ask the bucket
+        process for more."""
         self._store = store
+        self._expect = expect
 
     def open(self, uri: str) -> BinaryIO:
         """The object's content. Raises FileNotFoundError, and OSError for what is there and cannot be
@@ -53,6 +56,7 @@ class BucketAdapter:
 
     def fingerprint(self, uri: str) -> str:
         """Changes whenever the object does. Raises FileNotFoundError, OSError as `open` does."""
+        self._expect()
         try:
             return self._store.fingerprint(*parse_gs_uri(uri))
         except (NotFound, InvalidRequest) as failure:
@@ -66,6 +70,7 @@ class BucketAdapter:
 
     def write_probe(self, uri: str) -> None:
         """Raises ValueError saying why nothing can be written below the URI."""
+        self._expect()
         try:
             self._store.write_probe(*parse_gs_uri(uri))
         except BucketsError as failure:
@@ -113,9 +118,6 @@ class BucketHistory:
 
     def __init__(self, root: Path, adapter: BucketAdapter) -> None:
         """`root`: the buckets' directory, as the bucket process was given it."""
-        # Not at the top: who only needs an adapter does without all that a server takes.
-        from trainshed.buckets.process import ACCESS_LOG
-
         self._path = state_directory(root) / ACCESS_LOG
         self._adapter = adapter
 

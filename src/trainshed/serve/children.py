@@ -1,38 +1,38 @@
-"""The processes that the service starts beside itself: the zygote and the bucket process.
+"""The bucket process, as the service that starts it sees it; and memory that goes back to the system.
 
-Both are forked before the service has threads, an event loop or a database, and share its imports. The zygote
-outlives it on purpose. The bucket process ends with it whatever it does: the kernel kills it when the service
-dies, and the service kills it when it does not end by itself.
+It is there only while somebody calls: the service holds the sockets, and starts it with the first connection.
+It ends with the service whatever it does: the kernel kills it when the service dies, and the service kills it
+when it does not end by itself.
 """
 
 import asyncio
 import contextlib
 import ctypes
 import gc
-import json
 import logging
 import os
 import signal
+import socket
 import sys
-import threading
 import time
-import traceback
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
 
-from msgspec.structs import replace
-
+from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import keep
-from trainshed.loading import compiled
-from trainshed.replica.system import kernel
 
 log = logging.getLogger(__name__)
 
-RESTART_DELAY = 0.2
+LINGER = 300.0
+"""Seconds without a connection after which a bucket process ends: longer than the pauses of a program that is
+at work, which would wait for a new one each time."""
+PAUSE = 0.2
 """Seconds before a bucket process that died is started again; twice as many each time, until one has lived
 for long."""
-_LONGEST_DELAY = 30.0
+_LONGEST_PAUSE = 30.0
+_SHORT = 1.0
+"""Seconds that callers can wait without being told."""
 PATIENCE = 8.0
 """Seconds in which a bucket process may end that was asked to; its requests have five. Then it is killed."""
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
@@ -40,115 +40,97 @@ _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
 process."""
 
 
-class ForkedBuckets:
-    """A bucket process that was forked early, while there was one thread, and waits to be let go."""
-
-    def __init__(self) -> None:
-        settle()
-        orders, our_orders = os.pipe()
-        our_reports, reports = os.pipe()
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be_buckets(orders, reports, parent)
-        os.close(orders)
-        os.close(reports)
-        self._orders = os.fdopen(our_orders, "w")
-        self._reports = os.fdopen(our_reports)
-
-    def serve(self, setup: BucketSetup) -> BucketSetup:
-        """Let it serve; returns the setup with the TCP ports it got, 0 = none was asked for. Raises OSError
-        if it cannot."""
-        with self._orders as orders:
-            orders.write(setup.encode())
-        with self._reports as reports:
-            line = reports.readline()
-        if not line:
-            raise OSError(f"the bucket process could not start on {setup.host}:{setup.port}")
-        ports = json.loads(line)
-        return replace(setup, port=ports["port"] or 0, tls_port=ports["tls_port"] or 0)
-
-    def dismiss(self) -> None:
-        """It is not needed: the service does not start. Waits for its end."""
-        self._orders.close()
-        self._reports.close()
-        end(self.pid)
-
-
-def _be_buckets(orders: int, reports: int, parent: int) -> NoReturn:
-    """In the child: wait for orders, serve until told to stop, and end."""
-    status = 1
-    try:
-        kernel.help_parent(parent)
-        compiled.release()
-        # Nothing else that was open here: a copy of the zygote's connection would keep the zygote alive.
-        keep = {0, 1, 2, orders, reports}
-        kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
-        # Ctrl-C at a terminal is for the service, which then tells its children.
-        os.setpgid(0, 0)
-        gc.enable()
-        from trainshed.buckets.process import serve
-
-        with os.fdopen(orders) as file:
-            text = file.read()
-        if text:
-            serve(BucketSetup.decode(text), reports, parent=parent)
-        status = 0
-    except Exception:
-        # Broad on purpose: this is the process's outermost frame, whatever fails ends it with status 1. The
-        # service learns only that there is no bucket process; whoever reads its log learns why.
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
 class BucketKeeper:
-    """Keeps a bucket process alive: started anew, at the same places, whenever it ends unasked."""
+    """Has a bucket process begin when somebody calls: the first connection waits for it, and so does the next
+    one after it has ended, by itself or otherwise."""
 
-    def __init__(self, setup: BucketSetup, pid: int) -> None:
+    def __init__(self, setup: BucketSetup, listeners: Listeners) -> None:
         self._setup = setup
-        self._pid = pid
+        self._listeners = listeners
+        self._pid = 0
         """0: there is none at the moment."""
+        self._called = asyncio.Event()
         self._closing = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._keeping = keep(self._keep, "keeping the bucket process")
 
+    def expect(self) -> None:
+        """Have it begin now, since somebody is likely to call soon. From any thread."""
+        if self._loop is not None and not self._pid:
+            self._loop.call_soon_threadsafe(self._called.set)
+
     async def close(self) -> None:
-        """Ask it to finish its requests and wait until it is gone; kill it if that takes too long."""
+        """Ask it to finish its requests and wait until it is gone; kill it if that takes too long. Then
+        nobody listens any more."""
         self._closing.set()
+        self._called.set()
         self._signal(signal.SIGTERM)
         killing = asyncio.get_running_loop().call_later(PATIENCE, self._kill)
         if self._keeping is not None:
             await self._keeping
         killing.cancel()
+        self._listeners.close()
 
     async def _keep(self) -> None:
-        delay = RESTART_DELAY
-        while True:
-            if self._pid:
-                begun = time.monotonic()
-                status = await asyncio.to_thread(_wait, self._pid)
-                self._pid = 0
-                if time.monotonic() - begun > _LONGEST_DELAY:
-                    delay = RESTART_DELAY
-                if not self._closing.is_set():
-                    log.warning("bucket process: ended with status %s, starting again", status)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._closing.wait()
-            if self._closing.is_set():
-                return
-            delay = min(2 * delay, _LONGEST_DELAY)
-            try:
-                loop = asyncio.get_running_loop()
-                self._pid = await loop.run_in_executor(_SPAWNER, spawn_buckets, self._setup)
-            except OSError as failure:  # No memory, say, or too many processes.
-                text = "bucket process: cannot be started: %s; once more in %g s"
-                log.error(text, failure, delay)
-            if self._closing.is_set():
-                self._signal(signal.SIGTERM)
+        pause = 0.0
+        while await self._is_called():
+            begun = time.monotonic()
+            failure = await self._served()
+            lived = time.monotonic() - begun
+            pause = min(2 * pause, _LONGEST_PAUSE) if pause and lived < _LONGEST_PAUSE else PAUSE
+            if failure and not self._closing.is_set():
+                log.warning("bucket process: %s; begun again after %g s", failure, pause)
+                await self._paused(pause)
+            else:
+                pause = 0.0
+
+    async def _is_called(self) -> bool:
+        """Wait until somebody calls, or is expected; False: it is closed."""
+        if not self._closing.is_set():
+            with self._heeding(lambda _: self._called.set()):
+                await self._called.wait()
+        return not self._closing.is_set()
+
+    async def _served(self) -> str:
+        """Have one serve until it ends; how it failed, "" = it ended as it should."""
+        try:
+            loop = asyncio.get_running_loop()
+            self._pid = await loop.run_in_executor(
+                _SPAWNER, spawn_buckets, self._setup, self._listeners
+            )
+        except OSError as failure:  # No memory, say, or too many processes.
+            return f"it cannot be started: {failure}"
+        if self._closing.is_set():
+            self._signal(signal.SIGTERM)
+        status = await asyncio.to_thread(_wait, self._pid)
+        self._pid = 0
+        # Whoever was expected has come; who has come since then waits at a listener.
+        self._called.clear()
+        return f"it ended with status {status}" if status else ""
+
+    async def _paused(self, seconds: float) -> None:
+        """Wait before the next one. Who calls meanwhile is told so at once, unless it will not take long."""
+        with contextlib.ExitStack() as stack, contextlib.suppress(TimeoutError):
+            if seconds > _SHORT:
+                stack.enter_context(self._heeding(_turn_away))
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    @contextlib.contextmanager
+    def _heeding(self, come: Callable[[socket.socket], None]) -> Generator[None]:
+        """Have `come` told of each listener at which somebody waits."""
+        loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
+        for listener in listeners:
+            loop.add_reader(listener.fileno(), come, listener)
+        try:
+            yield
+        finally:
+            for listener in listeners:
+                loop.remove_reader(listener.fileno())
 
     def _kill(self) -> None:
         if self._pid:
@@ -164,16 +146,11 @@ class BucketKeeper:
             log.debug("bucket process: ended already")
 
 
-def end(pid: int) -> None:
-    """Ask a bucket process to finish its requests, and kill it if that takes too long; blocks until it is
-    gone."""
-    killing = threading.Timer(PATIENCE, os.kill, (pid, signal.SIGKILL))
-    killing.daemon = True
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    killing.start()
-    _wait(pid)
-    killing.cancel()
+def _turn_away(listener: socket.socket) -> None:
+    """Close the connections that wait at a listener: their callers try again, or say what is wrong."""
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
 
 
 def _wait(pid: int) -> int:
@@ -184,19 +161,28 @@ def _wait(pid: int) -> int:
         return 0
 
 
-def spawn_buckets(setup: BucketSetup) -> int:
-    """Start a bucket process as a new interpreter: this process has threads by now."""
+def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:
+    """Start a bucket process as a new interpreter, since this process has threads; its id. Raises OSError."""
+    sockets = listeners.sockets()
+    # By numbers that none of them has here: where the numbers are equal, some systems do not hand it on.
+    first = max((listener.fileno() for listener in sockets.values()), default=2) + 1
+    given = {name: first + place for place, name in enumerate(sockets)}
+    handing = [
+        (os.POSIX_SPAWN_DUP2, listener.fileno(), given[name]) for name, listener in sockets.items()
+    ]
     command = [
         # Without the working directory on the import path: a file there is no library.
-        *(sys.executable, "-P", "-m", "trainshed.buckets.process"),
-        *("--setup", setup.encode(), "--parent", str(os.getpid())),
+        *(sys.executable, "-P", "-m", "trainshed.buckets"),
+        *(str(os.getpid()), setup.encode(), encode(given)),
     ]
-    return os.posix_spawn(sys.executable, command, dict(os.environ), setpgroup=0)
+    return os.posix_spawn(
+        sys.executable, command, dict(os.environ), setpgroup=0, file_actions=handing
+    )
 
 
 def settle() -> None:
-    """Give back what importing and starting left behind, and spare what stays from the collector, so that its
-    pages stay shared with forked children. Takes a few milliseconds."""
+    """Give back what importing and starting left behind, and spare what stays from the collector. Takes a few
+    milliseconds."""
     gc.freeze()
     trim()
 

@@ -147,20 +147,13 @@ def command(
     configure(settings.log_format, settings.log_level, plain)
 
     # Nothing of what is loaded is garbage; to look through it again and again would take a part of the start.
-    # `Service` looks for garbage again once it has begun its work, the bucket process at once.
+    # `Service` looks for garbage again once it has begun its work.
     gc.disable()
     last_sign = last_written(settings.data)
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import spawner
 
     handle = spawner.start()
-    # Then the bucket process: it carries whatever is loaded by now, so that this is what it needs and no
-    # more.
-    importlib.import_module("trainshed.buckets.process")
-    from trainshed.serve.children import ForkedBuckets
-
-    buckets = ForkedBuckets()
-
     from trainshed.cli.spelling import data_option, typed
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
@@ -192,7 +185,7 @@ def command(
             write_line(ready_fd, document)
 
     try:
-        with assembled(settings, origins, handle, buckets, _load_the_rest) as bootstrap:
+        with assembled(settings, origins, handle, _load_the_rest) as bootstrap:
             _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
         # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.

@@ -23,6 +23,8 @@ from msgspec import Struct
 
 from trainshed.core.units import Bytes, Nanos
 
+ACCESS_LOG = "access.log"
+"""Its file, in the directory of the buckets' state."""
 _ROTATE_AT = 64 << 20
 _BLOCK = 256 << 10
 _READ_AT_MOST = 32 << 20

@@ -31,7 +31,7 @@ from trainshed.buckets.disk.records import RecordTable
 from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
-from trainshed.buckets.process import ACCESS_LOG
+from trainshed.buckets.rest.access_log import ACCESS_LOG
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import local, on_this_machine
 from trainshed.cli.no_service import refuses_service

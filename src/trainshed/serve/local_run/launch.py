@@ -104,7 +104,7 @@ async def _begin(
         # Whatever became of it: the run has ended with a cause of its own.
         await asyncio.gather(started, return_exceptions=True)
         await engine.close()
-        storage.close()
+        await storage.close()
 
 
 def _told(ended: "RunEnd", request: LocalRunRequest) -> int:

@@ -6,20 +6,17 @@ path is the same.
 """
 
 import asyncio
-import logging
-import os
 import socket
 from pathlib import Path
 
+from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.eventloop.background import keep
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
-from trainshed.serve.children import ForkedBuckets, end, spawn_buckets
+from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.local_run.request import NotRun
 from trainshed.serve.settings import Settings
-
-log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.5
 _SERVICE_LOCK = "trainshed.lock"
@@ -31,7 +28,7 @@ def socket_of(data: Path) -> Path:
 
 
 class Storage:
-    """Made before there are threads: it forks, if nobody serves the buckets now. `rules`: whose they are."""
+    """`rules`: whose they are."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises NotRun."""
@@ -41,8 +38,7 @@ class Storage:
         if cause := cannot_serve(settings.buckets, local):
             raise NotRun(cause)
         self._setup = _setup(settings)
-        self._pid = 0
-        self._forked = None if is_served(settings.data) else ForkedBuckets()
+        self._keeper: BucketKeeper | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -50,37 +46,34 @@ class Storage:
         return self._setup.rules
 
     async def begin(self) -> None:
-        """Returns when the buckets are served; from then on they are. Raises OSError."""
-        if self._forked is not None:
-            self._pid = self._forked.pid
-            await asyncio.to_thread(self._forked.serve, self._setup)
-        self._watching = keep(self._watch, "watching the bucket process")
+        """From its end on they are served. Raises OSError."""
+        if not is_served(self._data):
+            self._serve()
+        self._watching = keep(self._watch, "watching who serves the buckets")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Serve them no longer; requests that are on their way are finished."""
         if self._watching is not None:
             self._watching.cancel()
-        elif self._forked is not None:
-            self._forked.dismiss()
-            return
-        self._stop()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._stop()
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            if self._pid and _has_ended(self._pid):
-                log.warning("bucket process: ended, starting again")
-                self._pid = 0
-            if self._pid and _service_waits(self._data):
-                await asyncio.to_thread(self._stop)
-                self._pid = 0
-            elif not self._pid and not is_served(self._data) and not _service_waits(self._data):
-                self._pid = spawn_buckets(self._setup)
+            if _service_is_there(self._data):
+                await self._stop()
+            elif self._keeper is None and not is_served(self._data):
+                self._serve()
 
-    def _stop(self) -> None:
-        """Waits for it: it dies with this process."""
-        if self._pid:
-            end(self._pid)
+    def _serve(self) -> None:
+        self._keeper = BucketKeeper(self._setup, Listeners.opened(self._setup))
+        self._keeper.start()
+
+    async def _stop(self) -> None:
+        if self._keeper is not None:
+            await self._keeper.close()
+            self._keeper = None
 
 
 def is_served(data: Path) -> bool:
@@ -93,7 +86,7 @@ def is_served(data: Path) -> bool:
         return True
 
 
-def _service_waits(data: Path) -> bool:
+def _service_is_there(data: Path) -> bool:
     """Whether a service runs on the data directory, or is about to. Without touching its lock, which it may
     be about to take."""
     try:
@@ -104,13 +97,6 @@ def _service_waits(data: Path) -> bool:
     return any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines())
 
 
-def _has_ended(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True
-
-
 def _setup(settings: Settings) -> BucketSetup:
     return BucketSetup(
         root=str(settings.data / "buckets"),
@@ -119,4 +105,5 @@ def _setup(settings: Settings) -> BucketSetup:
         rules=bucket_rules(
             settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
         ),
+        linger=LINGER,
     )
