@@ -23,7 +23,7 @@ from bench.reduction.figures import Comparison, comparisons
 from bench.reduction.network import CannotRun, check
 from bench.reduction.processes import SideFailed, say
 from bench.reduction.running import Bench, Results, kept
-from bench.reduction.sides import COMPILED, GLOO, PYTHON, SIDES, Side
+from bench.reduction.sides import GLOO, REDUCERS, SIDES, Side
 
 RESULTS = ROOT / "build" / "bench" / "reduction"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -73,7 +73,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sides",
         type=_listed([side.name for side in SIDES]),
-        default=[GLOO.name, COMPILED.name, PYTHON.name],
+        default=[GLOO.name, REDUCERS.name],
     )
     parser.add_argument("--python", type=Path, help="with PyTorch [the service's own runtime]")
     parser.add_argument(
@@ -103,18 +103,18 @@ def measure(options: argparse.Namespace, cases: Sequence[Case], tests: Sequence[
     python = options.python or environments.python_with_torch()
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         package = Path(directory)
-        sides = _sides(options, environments.package(package, python))
+        environments.package(package, python)
+        sides = [side for side in SIDES if side.name in options.sides]
         bench = Bench(python, package)
         for case in cases:
             say(f"{case.name}: about {case.seconds * options.rounds} s ...")
             sound &= _came_through(
                 lambda case=case: bench.run(case, sides, options.rounds).keep(RESULTS)
             )
-        best = COMPILED if COMPILED in sides else PYTHON
         for test in tests:
             say(f"{test.name}: about {test.seconds} s ...")
             sound &= _came_through(
-                lambda test=test: faults.keep(RESULTS, test.name, test.find(bench, best))
+                lambda test=test: faults.keep(RESULTS, test.name, test.find(bench, REDUCERS))
             )
     return sound
 
@@ -128,34 +128,22 @@ def _came_through(run: Callable[[], None]) -> bool:
     return True
 
 
-def _sides(options: argparse.Namespace, why: str) -> list[Side]:
-    """`why`: there is no part in C; "" if there is."""
-    sides = [side for side in SIDES if side.name in options.sides]
-    if why and COMPILED in sides:
-        say(f"SKIPPED: {COMPILED.title} with their part in C: {why}")
-        sides.remove(COMPILED)
-    return sides
-
-
 def show(
     options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
 ) -> bool:
     """Print the tables, write them to build/bench, put them into docs if asked to. Whether all that is
     promised holds."""
     usual = {case: found for case, found in results.items() if not case.about}
-    compiled = _compared(usual, COMPILED)
-    plain = _compared(usual, PYTHON)
-    best = compiled or plain
+    best = _compared(usual, REDUCERS)
     adverse = {case: found for case, found in results.items() if case.about}
-    side = COMPILED if _compared(adverse, COMPILED) else PYTHON
-    hindered = _compared(adverse, side)
+    hindered = _compared(adverse, REDUCERS)
     said = {
-        found.case: found.about.get("said", {}).get(side.name, []) for found in adverse.values()
+        found.case: found.about.get("said", {}).get(REDUCERS.name, []) for found in adverse.values()
     }
     parts = {
         "reduction-adverse": [tables.against(hindered, said)] if hindered else [],
         "reduction": [tables.promised(best)] if best else [],
-        "reduction-costs": [tables.costs(compiled, plain)] if compiled and plain else [],
+        "reduction-costs": [tables.costs(best)] if best else [],
         "reduction-numerics": [tables.numerics(best)] if best else [],
         "reduction-faults": [tables.faults(findings)] if findings else [],
     }

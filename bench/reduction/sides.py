@@ -7,7 +7,6 @@ from pathlib import Path
 
 from bench.reduction.network import Host
 from trainshed.reduction.trainshed_reduction import variables
-from trainshed.reduction.trainshed_reduction.variables import NATIVE
 
 PORT = 2222
 """Of the first side's reducers, and of where its workers meet; every other side has a pair of its own."""
@@ -15,21 +14,18 @@ PORT = 2222
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`reduces`: with reducers; `compiled`: with the part in C, on both ends; `by`: how the program joins
-    (`worker`)."""
+    """`reduces`: with reducers; `by`: how the program joins (`worker`)."""
 
     name: str
     title: str
     reduces: bool = False
-    compiled: bool = False
     by: str = "torch"
 
 
 GLOO = Side("gloo", "gloo")
-COMPILED = Side("compiled", "reducers", reduces=True, compiled=True)
-PYTHON = Side("python", "reducers, NumPy alone", reduces=True)
+REDUCERS = Side("reducers", "reducers", reduces=True)
 ARRAYS = Side("arrays", "reducers, NumPy program", reduces=True, by="arrays")
-SIDES = (GLOO, COMPILED, PYTHON, ARRAYS)
+SIDES = (GLOO, REDUCERS, ARRAYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +71,7 @@ class Surroundings:
         }
 
     def _shared(self, side: Side) -> dict[str, str]:
-        native = {} if side.compiled else {NATIVE: "off"}
-        return {"PYTHONPATH": str(self.package), variables.TOKEN: self.token, **native}
+        return {"PYTHONPATH": str(self.package), variables.TOKEN: self.token}
 
 
 def _port(side: Side) -> int:

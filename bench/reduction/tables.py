@@ -40,30 +40,21 @@ def against(found: Sequence[Comparison], said: Mapping[str, Sequence[str]]) -> s
     return "\n".join(lines)
 
 
-def costs(compiled: Sequence[Comparison], plain: Sequence[Comparison]) -> str:
-    """Of the tasks that were done both with the part in C and with NumPy alone."""
-    others = {(one.case.name, one.task.key): one for one in plain}
-    pairs = [
-        (one, others[key]) for one in compiled if (key := (one.case.name, one.task.key)) in others
-    ]
+def costs(found: Sequence[Comparison]) -> str:
     lines = [
-        "| workers + reducers, links | operation | ratio, C / NumPy | processor s per worker and GB, gloo "
-        "/ C / NumPy | of all reducers per GB of the tensor, C / NumPy | processors busy, gloo / C / NumPy "
-        "|",
+        "| workers + reducers, links | operation | ratio | processor s per worker and GB, gloo / reducers | "
+        "of all reducers per GB of the tensor | processors busy, gloo / reducers |",
         "|---|---|---|---|---|---|",
     ]
-    for c, numpy in pairs:
-        scale = 1e9 / c.task.nbytes
-        workers = " / ".join(
-            f"{each.worker_seconds * scale:.2f}" for each in (c.gloo, c.ours, numpy.ours)
-        )
-        reducers = " / ".join(
-            f"{each.reducer_seconds * scale:.2f}" for each in (c.ours, numpy.ours)
-        )
-        busy = " / ".join(f"{each.busy:.0%}" for each in (c.gloo, c.ours, numpy.ours))
+    for one in found:
+        scale = 1e9 / one.task.nbytes
+        both = (one.gloo, one.ours)
+        workers = " / ".join(f"{each.worker_seconds * scale:.2f}" for each in both)
+        busy = " / ".join(f"{each.busy:.0%}" for each in both)
+        reducers = one.ours.reducer_seconds * scale
         lines.append(
-            f"| {c.case.title} | {c.task.title} | {c.ratio:.3f} / {numpy.ratio:.3f} | {workers} | "
-            f"{reducers} | {busy} |"
+            f"| {one.case.title} | {one.task.title} | {one.ratio:.3f} | {workers} | {reducers:.2f} | "
+            f"{busy} |"
         )
     return "\n".join(lines)
 

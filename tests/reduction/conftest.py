@@ -1,5 +1,6 @@
 """What the tests of this folder share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,24 +28,9 @@ def torch_nursery(torch_python: Path) -> Nursery:
     return Nursery(LOADED, torch_python, alone)
 
 
-@pytest.fixture(scope="session")
-def native_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the part in C was built."""
-    directory = tmp_path_factory.mktemp("native")
-    native_library.build(directory)
-    return directory
-
-
-@pytest.fixture
-def with_c(native_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reducers and workers that are started have the part in C."""
-    monkeypatch.setenv(NATIVE, str(native_directory))
-
-
-@pytest.fixture(params=["C", "Python"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have it, or do without."""
-    if request.param == "C":
-        request.getfixturevalue("with_c")
-    else:
-        monkeypatch.setenv(NATIVE, "off")
+@pytest.fixture(scope="session", autouse=True)
+def part_in_c() -> Iterator[None]:
+    """Workers here, and what they and reducers are started as, have the part in C."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(NATIVE, str(native_library.shared().path.parent))
+        yield

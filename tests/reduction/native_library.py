@@ -1,4 +1,4 @@
-"""Builds the C part for tests, once for each of them that asks.
+"""The part in C for tests: what all share, built once for the checkout, or one of their own.
 
 With sanitizers, by hand:
 
@@ -13,18 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from trainshed_reduction.native import compilation
+from tests.e2e.running import CACHE
+from trainshed_reduction.native import compilation, library
 from trainshed_reduction.native.library import Library
 
 PORTABLE = ("-DTRAINSHED_PORTABLE",)
 """Without what only some systems and processors have."""
 
 
+def shared(*flags: str) -> Library:
+    """The one that all tests use, or that with these flags; built once for a checkout and its sources."""
+    directory = CACHE.joinpath("reduction-native", *flags, *_more_flags())
+    path = directory / library.name()
+    return Library(path) if path.exists() else build(directory, *flags)
+
+
 def build(directory: Path, *flags: str) -> Library:
     """Skips the test where there is no compiler."""
-    more = os.environ.get("TRAINSHED_TEST_NATIVE_FLAGS", "").split()
-    path, why = compilation.build(directory, ("-Werror", *flags, *more))
+    path, why = compilation.build(directory, ("-Werror", *flags, *_more_flags()))
     if path is None and "no C compiler" in why:
         pytest.skip("the C part is not tested: " + why)
     assert path is not None, why
     return Library(path)
+
+
+def _more_flags() -> list[str]:
+    return os.environ.get("TRAINSHED_TEST_NATIVE_FLAGS", "").split()

@@ -35,11 +35,13 @@ class Ended:
 
 
 def environment(site: Path, **more: str) -> dict[str, str]:
-    """Of a program that has the distribution in `site`; nothing that a job around the tests may have set."""
+    """Of a program that has the distribution in `site`; nothing that a job around the tests may have set but
+    where the part in C is."""
     own = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(
+        if name == variables.NATIVE
+        or not name.startswith(
             ("TRAINSHED_RED", "TORCH", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
         )
     }

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainshed_reduction import wire
-from trainshed_reduction.client.port import Frame, Transfer
+from trainshed_reduction.client.port import Frame
+from trainshed_reduction.native.transfer import NativeTransfer
 from trainshed_reduction.wire import DType, Header, Kind
 
 PATIENCE = 10.0
@@ -97,7 +98,9 @@ def message(kind: Kind, text: bytes) -> bytes:
 
 
 def run_until(
-    transfer: Transfer, reducers: list[ScriptedReducer], done: Callable[[list[object]], object]
+    transfer: NativeTransfer,
+    reducers: list[ScriptedReducer],
+    done: Callable[[list[object]], object],
 ) -> list[object]:
     """Both sides go on until `done` says so of all events, which are returned."""
     events: list[object] = []
@@ -110,7 +113,7 @@ def run_until(
     return events
 
 
-def settle(transfer: Transfer, reducers: list[ScriptedReducer]) -> list[object]:
+def settle(transfer: NativeTransfer, reducers: list[ScriptedReducer]) -> list[object]:
     """Both sides go on until nothing moves of its own accord."""
     events: list[object] = []
     idle = 0

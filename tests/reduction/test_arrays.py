@@ -1,9 +1,11 @@
 """All-reduce of NumPy arrays, without PyTorch."""
 
 import sys
+from pathlib import Path
 
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import PACKAGES, Reducers
+from trainshed_reduction.variables import NATIVE
 
 
 def test_arrays_are_summed_in_place() -> None:
@@ -26,3 +28,11 @@ def test_no_reducers_is_an_error() -> None:
     ended = run_one(sys.executable, ["arrays.py"], environment(PACKAGES, RANK="0", WORLD_SIZE="2"))
     assert ended.status == 1
     assert "TRAINSHED_REDUCERS is not set" in ended.errors
+
+
+def test_without_the_part_in_c_is_an_error(tmp_path: Path) -> None:
+    """spec/reduction#exactness: before anybody is looked for."""
+    told = with_reducers((("127.0.0.1", 1),), RANK="0", WORLD_SIZE="2", **{NATIVE: str(tmp_path)})
+    ended = run_one(sys.executable, ["arrays.py"], environment(PACKAGES, **told))
+    assert ended.status == 1
+    assert "reducers need the package's part in C" in ended.errors

@@ -1,128 +1,147 @@
-"""The sums in C are those of NumPy, bit for bit (spec/reduction#exactness); and nothing depends on a
-compiler."""
+"""The sums in C are those of NumPy, bit for bit (spec/reduction#exactness); and what is said where there is
+no such library."""
 
 import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.reduction.native_library import PORTABLE, build
-from trainshed_reduction.arithmetic import Kernels, NumpyKernels
-from trainshed_reduction.native import compilation, library
-from trainshed_reduction.native.sums import NativeKernels
+from tests.reduction.native_library import PORTABLE, shared
+from trainshed_reduction.native import compilation, library, sums
+from trainshed_reduction.native.library import Library
 from trainshed_reduction.variables import NATIVE
 from trainshed_reduction.wire import DType, Reduction
 
-NUMPY = NumpyKernels()
 RANKS = 3
 SIZES = (1, 7, 8, 9, 31, 4099)
+ALL = np.arange(1 << 16, dtype=np.uint16)
+"""Every fp16 and bf16 that there is."""
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+KINDS = [
+    (dtype, reduction)
+    for dtype in DType
+    for reduction in Reduction
+    if reduction is Reduction.SUM or not dtype.is_integer
+]
 
 
 @pytest.fixture(scope="module", params=["native", "portable"])
-def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    flags = PORTABLE if request.param == "portable" else ()
-    return NativeKernels(build(tmp_path_factory.mktemp("native"), *flags))
+def part(request: pytest.FixtureRequest) -> Library:
+    return shared(*PORTABLE if request.param == "portable" else ())
 
 
-def reduce(kernels: Kernels, dtype: DType, reduction: Reduction, payloads: list[bytes]) -> bytes:
-    """As a reducer does; the payloads stand at odd places, as they may in a receive buffer."""
+def reduce(part: Library, dtype: DType, reduction: Reduction, payloads: list[bytes]) -> bytes:
+    """The payloads stand at odd places, as they may in a receive buffer."""
     parts = [memoryview(bytearray(b"x" + each))[1:] for each in payloads]
-    first, *others = parts
-    total = first
-    if dtype.itemsize == 2:
-        total = memoryview(bytearray(2 * len(first)))
-        kernels.widen(dtype, total, first)
-    with np.errstate(all="ignore"):
-        for each in others:
-            kernels.add(dtype, total, each)
-        kernels.finish(dtype, reduction, len(payloads), total, first)
-    return bytes(first)
+    result = bytearray(len(payloads[0]))
+    sums.add_up(part, dtype, reduction, parts, result)
+    return bytes(result)
 
 
-def numbers(dtype: DType, data: bytes) -> "np.ndarray[tuple[int], np.dtype[np.floating]]":
+def widened(dtype: DType, data: bytes) -> Any:
+    """As what it is added up in."""
     if dtype is DType.BFLOAT16:
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    kind = {2: np.float16, 4: np.float32, 8: np.float64}[dtype.itemsize]
-    return np.frombuffer(data, kind)
+    own = np.frombuffer(data, dtype.name.lower())
+    return own.astype(np.float32) if dtype is DType.FLOAT16 else own
 
 
-@pytest.mark.parametrize(
-    ("dtype", "reduction"),
-    [
-        (dtype, reduction)
-        for dtype in DType
-        for reduction in Reduction
-        if reduction is Reduction.SUM or not dtype.is_integer
-    ],
-)
-def test_sums_are_those_of_numpy(kernels: Kernels, dtype: DType, reduction: Reduction) -> None:
-    """spec/reduction#exactness: any bits in, the same bits out, whoever adds; integers wrap around."""
+def rounded(dtype: DType, values: Any) -> bytes:
+    """To the nearest, ties to even; what is no number in one form."""
+    if dtype.itemsize > 2:
+        return values.tobytes()
+    if dtype is DType.FLOAT16:
+        halves = values.astype(np.float16).view(np.uint16)
+    else:
+        bits = values.view(np.uint32)
+        halves = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    quiet = 0x7E00 if dtype is DType.FLOAT16 else 0x7FC0
+    return np.where(np.isnan(values), np.uint16(quiet), halves).tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "reduction"), KINDS)
+def test_sums_are_those_of_numpy(part: Library, dtype: DType, reduction: Reduction) -> None:
+    """spec/reduction#exactness: any bits in, the same bits out; integers wrap around, and a mean is divided
+    once."""
     chance = np.random.default_rng(6)
     for size in SIZES:
         payloads = [chance.bytes(size * dtype.itemsize) for _ in range(RANKS)]
-        ours = reduce(kernels, dtype, reduction, payloads)
-        theirs = reduce(NUMPY, dtype, reduction, payloads)
+        ours = reduce(part, dtype, reduction, payloads)
+        with np.errstate(all="ignore"):
+            total = widened(dtype, payloads[0])
+            for each in payloads[1:]:
+                total = total + widened(dtype, each)
+            if reduction is Reduction.AVERAGE:
+                total = total / total.dtype.type(RANKS)
+            theirs = rounded(dtype, total)
         if dtype in (DType.FLOAT32, DType.FLOAT64):
             # Which of two NaNs' payload bits go on is the processor's affair.
             same = np.frombuffer(ours, np.uint8) == np.frombuffer(theirs, np.uint8)
-            none = np.isnan(numbers(dtype, theirs))
-            assert (same.reshape(size, -1).all(axis=1) | none).all()
-            assert (np.isnan(numbers(dtype, ours)) == none).all()
+            assert (same.reshape(size, -1).all(axis=1) | np.isnan(total)).all()
+            assert (np.isnan(widened(dtype, ours)) == np.isnan(total)).all()
         else:
             assert ours == theirs
 
 
+def finished(part: Library, dtype: DType, values: Floats) -> Any:
+    """The halves that sums become."""
+    total = values.astype(np.float32)
+    result = np.zeros(len(total), np.uint16)
+    part.functions.sums_finish(dtype, 0, RANKS, total.ctypes, result.ctypes, len(total))
+    return result
+
+
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_every_half_there_is(kernels: Kernels, dtype: DType) -> None:
-    """spec/reduction#exactness: each of the 65,536 is widened to its own value, and comes back from it as it
-    was but for NaNs."""
-    data = np.arange(1 << 16, dtype=np.uint16)
-    total = bytearray(4 << 16)
-    kernels.widen(dtype, total, bytearray(data.tobytes()))
-    wide = np.frombuffer(total, np.float32)
-    expected = numbers(dtype, data.tobytes())
+def test_every_half_there_is(part: Library, dtype: DType) -> None:
+    """spec/reduction#exactness: each of the 65,536 is widened to its own value, subnormals, zeros and
+    infinities too, and comes back from it as it was but for NaNs."""
+    wide = np.zeros(len(ALL), np.float32)
+    part.functions.sums_widen(dtype, wide.ctypes, ALL.ctypes, len(ALL))
+    expected = widened(dtype, ALL.tobytes())
     none = np.isnan(expected)
     assert (np.isnan(wide) == none).all()
-    assert (wide[~none] == expected[~none]).all()
-    assert (np.signbit(wide) == np.signbit(expected))[~none].all()
-    back = bytearray(2 << 16)
-    kernels.finish(dtype, Reduction.SUM, RANKS, total, back)
+    assert (wide.view(np.uint32) == expected.view(np.uint32))[~none].all()
     quiet = 0x7E00 if dtype is DType.FLOAT16 else 0x7FC0
-    assert (np.frombuffer(back, np.uint16) == np.where(none, quiet, data)).all()
+    assert (finished(part, dtype, wide) == np.where(none, quiet, ALL)).all()
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_rounding_to_halves(kernels: Kernels, dtype: DType) -> None:
-    """spec/reduction#exactness: to the nearest, ties to even: at, just below and just above the middle of
-    every two neighbours."""
-    places = (
-        1 << 12 if dtype is DType.FLOAT16 else 1 << 15
-    )  # of fp32, in half of a half's last place
-    middles = np.arange(0, 1 << 32, places, dtype=np.uint64)
-    for shift in (-1, 0, 1):
-        bits = ((middles + np.uint64((1 << 32) + shift)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-        ours, theirs = bytearray(2 * len(bits)), bytearray(2 * len(bits))
-        kernels.finish(dtype, Reduction.SUM, RANKS, bytearray(bits.tobytes()), ours)
-        NUMPY.finish(dtype, Reduction.SUM, RANKS, bytearray(bits.tobytes()), theirs)
-        assert ours == theirs
+def test_the_nearest_is_taken_and_of_two_the_even_one(part: Library, dtype: DType) -> None:
+    """spec/reduction#exactness: one rounding: exactly between two neighbours, and one step of fp32 to either
+    side of that."""
+    exact = widened(dtype, ALL.tobytes())
+    finite = np.flatnonzero(np.isfinite(exact[:-1]) & np.isfinite(exact[1:]))
+    below = ALL[finite]
+    middle = ((exact[finite].astype(np.float64) + exact[finite + 1]) / 2).astype(np.float32)
+    assert np.array_equal(finished(part, dtype, middle), below + (below & 1))
+    assert np.array_equal(finished(part, dtype, np.nextafter(middle, exact[finite])), below)
+    assert np.array_equal(finished(part, dtype, np.nextafter(middle, exact[finite + 1])), below + 1)
 
 
-def test_lengths_are_checked(kernels: Kernels) -> None:
+def test_too_much_is_infinite(part: Library) -> None:
+    """spec/reduction: 65520 is the first that is nearer to what would come after the greatest fp16."""
+    values = np.array([65519.996, 65520, -65520, 3.4e38], np.float32)
+    halves = finished(part, DType.FLOAT16, values)
+    assert halves.tolist() == [0x7BFF, 0x7C00, 0xFC00, 0x7C00]
+    assert finished(part, DType.BFLOAT16, values[3:]).tolist() == [0x7F80]
+
+
+def test_lengths_are_checked(part: Library) -> None:
     """spec/reduction: nothing is read or written beyond a buffer's end."""
-    for dtype, total, payload in (
+    for dtype, size, other in (
         (DType.FLOAT32, 400, 396),
-        (DType.FLOAT32, 396, 400),
-        (DType.FLOAT16, 400, 400),
         (DType.INT64, 12, 12),
+        (DType.FLOAT16, 3, 3),
     ):
-        with pytest.raises(ValueError, match="do not go with"):
-            kernels.add(dtype, bytearray(total), bytearray(payload))
-        with pytest.raises(ValueError, match="do not go with"):
-            kernels.finish(dtype, Reduction.SUM, RANKS, bytearray(total), bytearray(payload))
+        with pytest.raises(ValueError, match="equally long"):
+            sums.add_up(
+                part, dtype, Reduction.SUM, [bytearray(size), bytearray(other)], bytearray(size)
+            )
 
 
 def told(environ: dict[str, str], text: str) -> str:
@@ -141,34 +160,27 @@ LOAD = "print(library.load() is not None, library.reason())"
 
 
 def test_where_it_is_looked_for(tmp_path: Path) -> None:
-    """spec/reduction: without the library everything works, and one can ask why it is not there."""
+    """spec/reduction: one can ask why it is not there."""
     here = {NATIVE: str(tmp_path)}
     if not (library.DIRECTORY / library.name()).exists():
         assert "was not built" in told(here, LOAD)
-    built = build(tmp_path)
-    assert built.path == tmp_path / library.name()
-    assert told(here, LOAD) == "True"
-    assert told({NATIVE: "off"}, LOAD) == "False TRAINSHED_REDUCTION_NATIVE=off"
-    built.path.unlink()  # It is loaded here: its bytes are not to be changed.
-    built.path.write_bytes(b"no library")
+    assert told({NATIVE: str(shared().path.parent)}, LOAD) == "True"
+    (tmp_path / library.name()).write_bytes(b"no library")
     assert "cannot be loaded" in told(here, LOAD)
 
 
-def test_another_version_is_not_taken(tmp_path: Path) -> None:
+def test_another_version_is_not_taken() -> None:
     """spec/reduction: a library of other sources has another name, and one of another interface is
     refused."""
-    build(tmp_path)
+    here = {NATIVE: str(shared().path.parent)}
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
-    assert "was not built" in told({NATIVE: str(tmp_path)}, changed)
+    assert "was not built" in told(here, changed)
     newer = "library.ABI += 1\n" + LOAD
-    assert f"has interface {library.ABI}, not {library.ABI + 1}" in told(
-        {NATIVE: str(tmp_path)}, newer
-    )
+    assert f"has interface {library.ABI}, not {library.ABI + 1}" in told(here, newer)
 
 
 def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/reduction#exactness: the C part is optional; what is wrong is said, and nothing half done is
-    left."""
+    """spec/reduction#exactness: what is wrong is said, and nothing half done is left."""
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
     assert "no C compiler" in compilation.build(tmp_path / "a")[1]
     compiler = tmp_path / "cc"

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import ssl
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,14 +16,14 @@ import numpy as np
 import pytest
 
 from tests.reduction.certificates import authority
+from tests.reduction.reducers import environment
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
 from trainshed.access.job_tokens import JobTokens
 from trainshed.serve.vault import JobCertificate, job_certificate
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
+from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import DType, Kind, Reduction
-
-pytestmark = pytest.mark.usefixtures("either")
 
 
 def _gather(ports: list[int], world: int) -> list[list[Worker]]:
@@ -123,7 +125,7 @@ def test_tls_with_what_the_service_made(tmp_path: Path) -> None:
         ours.start()
         ours.send_array(np.ones(3, np.float32))
         assert ours.result() == np.ones(3, np.float32).tobytes()
-        assert isinstance(ours.connection, ssl.SSLSocket)
+        assert isinstance(ours.connection, Tunnel)
         with pytest.raises(OSError, match="certificate verify failed"):
             Worker(running.port, 0, 1, tls=believing(8))
 
@@ -236,32 +238,6 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def test_the_part_in_c_serves_a_group_that_runs(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """spec/reduction#exactness: with it no chunk costs a turn of Python; it has the connections of its own
-    selector, and gives them back when the group begins anew."""
-    in_c = request.node.callspec.params["either"] == "C"
-    with reducer(tmp_path) as running:
-        (workers,) = _gather(running.ports, 2)
-        for worker in workers:
-            worker.send_array(np.ones(8, np.float32))
-        for worker in workers:
-            worker.result()
-        (child,) = running.children()
-        # Python's own: the listener and what it hears of the end by; the other: both workers, and that one.
-        assert sorted(_watched(child)) == ([3, 3] if in_c else [5])
-        workers[0].connection.close()
-        assert workers[1].end() == ""
-        assert sum(_watched(child)) == (4 if in_c else 3)
-
-
-def _watched(process: int) -> list[int]:
-    """Of each of its selectors: how many handles it waits for."""
-    texts = [each.read_text() for each in Path(f"/proc/{process}/fdinfo").iterdir()]
-    return [text.count("tfd:") for text in texts if "tfd:" in text]
-
-
 def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
     """spec/reduction#frameworks: no process wakes up while a group has nothing to reduce."""
     with reducer(tmp_path) as running:
@@ -311,3 +287,25 @@ def test_what_it_cannot_begin_with_it_says(
     said = capsys.readouterr()
     assert text in said.err
     assert not said.out
+
+
+def test_without_the_part_in_c_it_says_so(tmp_path: Path) -> None:
+    """spec/reduction#reports: to the service, and on standard error."""
+    report = tmp_path / "report.json"
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainshed_reduction.reducer", "--listen", "127.0.0.1:0"],
+        env={
+            **environment(TRAINSHED_REDUCTION_REPORT_FILE=str(report)),
+            variables.NATIVE: str(tmp_path),
+            variables.TOKEN: TOKEN.decode(),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    (note,) = json.loads(report.read_text())["notes"]
+    assert note["severity"] == "WARNING"
+    assert note["text"] in ended.stderr
+    assert "need the package's part in C" in note["text"]
+    assert "was not built" in note["text"]

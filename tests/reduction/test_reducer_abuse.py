@@ -21,7 +21,6 @@ from trainshed_reduction.reducer.groups import WINDOW
 from trainshed_reduction.wire import DType, Header, Hello, Kind
 
 _MIB = 1 << 20
-pytestmark = pytest.mark.usefixtures("either")
 
 
 class Bystanders:

@@ -1,5 +1,5 @@
-"""What `client.port.Transfer` promises, of every one there is (spec/reduction#flow-control): frames out in
-order within the credit, results in whole or not at all, and no byte of a stranger's believed.
+"""What `NativeTransfer` promises, with and without epoll (spec/reduction#flow-control): frames out in order
+within the credit, results in whole or not at all, and no byte of a stranger's believed.
 """
 
 import gc
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tests.reduction.native_library import PORTABLE, build
+from tests.reduction.native_library import PORTABLE, shared
 from tests.reduction.scripted_reducer import (
     PATIENCE,
     ScriptedReducer,
@@ -26,30 +26,26 @@ from tests.reduction.scripted_reducer import (
     settle,
 )
 from trainshed_reduction import wire
-from trainshed_reduction.client.port import Frame, Lost, Message, Result, Transfer
-from trainshed_reduction.client.transfer import PythonTransfer
+from trainshed_reduction.client.port import Frame, Lost, Message, Result
 from trainshed_reduction.native.transfer import NativeTransfer
 from trainshed_reduction.wire import DType, Kind
 
-Make = Callable[[int, int], Transfer]
+Make = Callable[[int, int], NativeTransfer]
 """From lanes and credit."""
 PLENTY = 1 << 30
 
 
-@pytest.fixture(scope="module", params=["python", "native", "portable"])
-def kind_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Make:
-    if request.param == "python":
-        return PythonTransfer
-    flags = PORTABLE if request.param == "portable" else ()
-    library = build(tmp_path_factory.mktemp("native"), "-O1", *flags)
+@pytest.fixture(scope="module", params=["native", "portable"])
+def kind_of(request: pytest.FixtureRequest) -> Make:
+    library = shared(*PORTABLE if request.param == "portable" else ())
     return lambda lanes, credit: NativeTransfer(library, lanes, credit)
 
 
 @pytest.fixture
 def make(kind_of: Make) -> Iterator[Make]:
-    made: list[Transfer] = []
+    made: list[NativeTransfer] = []
 
-    def one(lanes: int, credit: int) -> Transfer:
+    def one(lanes: int, credit: int) -> NativeTransfer:
         made.append(kind_of(lanes, credit))
         return made[-1]
 
@@ -74,7 +70,9 @@ def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
 Reducers = Callable[..., ScriptedReducer]
 
 
-def attach(transfer: Transfer, lane: int, reducer: ScriptedReducer, position: int = 0) -> None:
+def attach(
+    transfer: NativeTransfer, lane: int, reducer: ScriptedReducer, position: int = 0
+) -> None:
     transfer.attach(lane, reducer.worker, position, position)
 
 
@@ -523,8 +521,6 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
 def test_frames_as_long_as_their_headers_say(kind_of: Make, reducers: Reducers) -> None:
     """spec/reduction: a wrong length is the caller's mistake, before anything is read or written beyond an
     end."""
-    if kind_of is PythonTransfer:
-        pytest.skip("memoryviews check it themselves")
     transfer = kind_of(1, PLENTY)
     attach(transfer, 0, reducers())
     good = chunk(0, 0, bytearray(400))

@@ -2,31 +2,64 @@
 
 from typing import Any
 
-import numpy as np
-
 from trainshed_reduction import proof, wire
-from trainshed_reduction.arithmetic import NumpyKernels
-from trainshed_reduction.reducer import groups
-from trainshed_reduction.reducer.buffers import Buffers
+from trainshed_reduction.reducer import groups, rows
 from trainshed_reduction.reducer.counters import Counters
-from trainshed_reduction.reducer.groups import Member
+from trainshed_reduction.reducer.groups import Group, Member
+from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 from trainshed_reduction.reducer.sessions import Sessions
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction
 
 GROUP = proof.group_digest("group")
 
 
+class Rows:
+    """Chunks of a running group, taken and counted as the part in C does, and not added up: of that
+    tests/reduction."""
+
+    def __init__(self, group: Group) -> None:
+        self._progress = group.progress
+        self._present = len(group.members)
+        self._departed = min(group.departed, default=1 << 64)
+        self._states = {rank: MemberState(group.progress.head, 0) for rank in group.members}
+        self._seen: dict[int, Seen] = {}
+
+    def take(self, header: Header, now: float) -> bool:
+        """Whether the chunk is as it should be."""
+        rank, position = header.rank, self._states[header.rank].position
+        seen = self._seen.get(position, Seen(header, now, []))
+        is_averaged = header.reduction == Reduction.AVERAGE and DType(header.dtype).is_integer
+        if position >= self._departed or is_averaged or not rows.are_alike(seen.shape, header):
+            return False
+        self._states[rank] = MemberState(position + 1, header.ordinal)
+        self._seen[position] = seen._replace(arrived=[*seen.arrived, rank])
+        if len(seen.arrived) + 1 == self._present:
+            del self._seen[position]
+            self._progress = Progress(position + 1, header.operation, header.ordinal, 0)
+        return True
+
+    def progress(self) -> Progress:
+        return self._progress._replace(begun=len(self._seen))
+
+    def seen(self, position: int) -> Seen | None:
+        return self._seen.get(position)
+
+    def state(self, rank: int) -> MemberState:
+        return self._states[rank]
+
+    def leave(self, rank: int) -> None:
+        self._departed = min(self._departed, self._states[rank].position)
+
+
 class Desk:
     """Sessions, and what they have asked for so far."""
 
     def __init__(self) -> None:
-        self.buffers = Buffers()
         self.counters = Counters()
-        self.sessions = Sessions(NumpyKernels(), self.buffers, self.counters)
+        self.sessions = Sessions(self.counters)
         self.starts: dict[Member, int] = {}
-        self.results: dict[Member, list[tuple[Header, bytes]]] = {}
         self.dismissed: dict[Member, str] = {}
-        self.resumed: list[Member] = []
+        self._rows: dict[Group, Rows] = {}
         self.reminders: dict[Member, str] = {}
         self.lines: list[str] = []
         self.completed: list[int] = []
@@ -49,36 +82,31 @@ class Desk:
     def send(
         self,
         member: Member,
-        data: bytes,
+        count: int = 1,
         dtype: DType = DType.FLOAT32,
         *,
-        kind: Kind = Kind.DATA,
+        rank: int | None = None,
         reduction: Reduction = Reduction.SUM,
         operation: int = 0,
         ordinal: int | None = None,
-        chunk: int = 0,
         total: int = 0,
-        step: int = 0,
-        acknowledged: int = 0,
         now: float = 0.0,
     ) -> None:
-        count = len(data) // dtype.itemsize
+        """The first chunk of an operation, of `count` elements."""
         header = Header(
-            kind,
+            Kind.DATA,
             dtype,
             reduction,
-            member.rank,
-            chunk,
-            operation,
-            total or count,
-            step or count,
-            len(data),
-            acknowledged,
-            operation + 1 if ordinal is None else ordinal,
+            member.rank if rank is None else rank,
+            operation=operation,
+            total=total or count,
+            step=count,
+            nbytes=count * dtype.itemsize,
+            ordinal=operation + 1 if ordinal is None else ordinal,
         )
-        block = self.buffers.take(len(data))
-        block.data[:] = data
-        self.carry_out(self.sessions.frame(member, header, block, now))
+        taking = self._rows.get(member.group) if member not in self.dismissed else None
+        if taking is None or rank is not None or not taking.take(header, now):
+            self.carry_out(self.sessions.odd(member, header))
 
     def bye(self, member: Member) -> None:
         self.carry_out(self.sessions.frame(member, Header(Kind.BYE), b"", 0.0))
@@ -93,12 +121,6 @@ class Desk:
     def carry_out(self, following: list[groups.Effect]) -> None:
         for effect in following:
             match effect:
-                case groups.Deliver():
-                    header = wire.unpack(effect.header)
-                    for member in effect.members:
-                        # Copied now: whoever gets it must not see what later becomes of the memory.
-                        received = (header, bytes(effect.payload.data))
-                        self.results.setdefault(member, []).append(received)
                 case groups.Tell(is_reminder=True):
                     self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
                 case groups.Tell():
@@ -108,8 +130,6 @@ class Desk:
                     )
                     assert wire.unpack(header).kind is Kind.START
                     self.starts[effect.member] = wire.unpack_start(payload).position
-                case groups.Resume():
-                    self.resumed += effect.members
                 case groups.Dismiss():
                     self.dismissed[effect.member] = effect.farewell[wire.HEADER.size :].decode()
                 case groups.Log():
@@ -117,17 +137,10 @@ class Desk:
                 case groups.Completed():
                     self.completed.append(effect.world)
                 case groups.Started():
-                    pass  # That C could read for its members from now on.
+                    taking = self._rows[effect.group] = Rows(effect.group)
+                    effect.group.run(taking)
 
     def group(self, world: int, **fields: Any) -> list[Member]:
         members = [self.join(rank, world, **fields) for rank in range(world)]
         assert all(member in self.starts for member in members)
         return members
-
-
-def numbers(*values: float) -> bytes:
-    return np.array(values, np.float32).tobytes()
-
-
-def sums(desk: Desk, member: Member) -> list[list[float]]:
-    return [np.frombuffer(data, np.float32).tolist() for _, data in desk.results.get(member, [])]

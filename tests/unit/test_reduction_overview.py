@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trainshed_reduction.native.reducing import Numbers
 from trainshed_reduction.reducer.counters import IDLE_SECONDS, Counters, Overview, total
 from trainshed_reduction.reports import Reports
 
@@ -22,13 +23,11 @@ class Seen:
 
 def test_counts_add_up_and_what_all_see_counts_once() -> None:
     """spec/reduction: metrics per reducer: bytes, chunks in flight, wait by rank."""
-    first, second = Counters(), Counters()
-    first.received_bytes, second.received_bytes = 5, 6
-    first.operations, second.operations = 3, 2
-    first.connections = second.connections = 4
-    first.waited(2, 1.5)
-    second.waited(0, 0.25)
-    numbers = total([first.snapshot(), second.snapshot()])
+    counters = Counters()
+    counters.connections = 4
+    first = counters.snapshot(Numbers(5, 50, 2, 3, 0), [0, 0, 1.5])
+    second = counters.snapshot(Numbers(6, 60, 1, 2, 0), [0.25])
+    numbers = total([first, second])
     assert numbers["received_bytes"] == 11
     assert numbers["operations"] == 3
     assert numbers["connections"] == 4
@@ -38,10 +37,9 @@ def test_counts_add_up_and_what_all_see_counts_once() -> None:
 def test_numbers_are_written_once_a_second_while_they_change(tmp_path: Path) -> None:
     """spec/reduction: and the last ones are never left out."""
     seen = Seen(tmp_path)
-    counters = Counters()
     for chunks, now in ((1, 10.0), (2, 10.4), (3, 10.8)):
-        counters.chunks = chunks
-        seen.overview.metrics(1, counters.snapshot(), now)
+        done = Numbers(0, 0, chunks, 0, 0)
+        seen.overview.metrics(1, Counters().snapshot(done, ()), now)
     assert seen.report()["metrics"]["chunks"] == 1
     assert seen.overview.moment == 11.0
     seen.overview.keep_time(11.0)
@@ -74,7 +72,7 @@ def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     counters = Counters()
     counters.connections = 1
-    seen.overview.metrics(0, counters.snapshot(), 50.0)
+    seen.overview.metrics(0, counters.snapshot(Numbers(0, 0, 0, 0, 0), ()), 50.0)
     seen.overview.keep_time(IDLE_SECONDS)
     seen.overview.serving(4)
     seen.overview.serving(2)

@@ -59,11 +59,19 @@ def digest() -> str:
 
 
 def unpack(directory: Path) -> None:
-    """Put it into a directory, made if needed, that is then to stand on PYTHONPATH. Raises OSError."""
-    for name, data in content().items():
+    """Put it into a directory, made if needed, that is then to stand on PYTHONPATH, with what is built
+    already. Raises OSError."""
+    for name, data in (*content().items(), *built().items()):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+
+def built() -> Mapping[str, bytes]:
+    """Libraries of the part in C that lie beside its sources here, as an image of the service has them; by
+    their paths, like `content`."""
+    found = sorted((_SOURCE / "native").glob("*.so"))
+    return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in found}
 
 
 def wheel_name() -> str:
@@ -72,7 +80,7 @@ def wheel_name() -> str:
 
 
 def wheel() -> bytes:
-    """The same as a wheel for every platform: without a compiled library, which a worker can do without."""
+    """The same as a wheel for every platform: with the sources of its part in C, to be compiled there."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:
         for name, data in content().items():

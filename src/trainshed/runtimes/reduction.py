@@ -1,11 +1,12 @@
 """The package `trainshed_reduction` in the cache, as programs of jobs with reducers import it: once for all
 jobs and Pythons.
 
-Named by its sources and by the compiler that made its C library, which is left out where there is none: it is
-slower then.
+Named by its sources and by the compiler that made its part in C, which is left out where there is none: sums
+are native then.
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import platform
@@ -45,7 +46,7 @@ class Reduction:
             distribution.digest(),
             platform.system(),
             platform.machine(),
-            self._compiler(),
+            *(distribution.built() or [self._compiler()]),
         ]
         return f"{distribution.release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
@@ -67,7 +68,7 @@ class Reduction:
             distribution.unpack(draft)
             said = self._run(draft, "-m", f"{distribution.PACKAGE}.native")
             if said:
-                progress(f"It has no C library, and is slower without: {said}")
+                progress(f"Reducers are not used, and all-reduce is native: {said}")
             # Reducers are to be back quickly, and could not keep what they have compiled.
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
@@ -108,4 +109,5 @@ class Reduction:
             if found := shutil.which(command, path=self._environ.get("PATH")):
                 stat = Path(found).resolve().stat()
                 return f"{found} {stat.st_size} {stat.st_mtime_ns}"
-        return ""
+        zig = None if told else importlib.util.find_spec("ziglang")
+        return f"ziglang {zig.origin}" if zig else ""

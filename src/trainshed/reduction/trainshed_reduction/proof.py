@@ -18,6 +18,7 @@ import time
 from typing import Generator, Mapping, Optional, Tuple
 
 from trainshed_reduction import variables, wire
+from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
@@ -171,7 +172,8 @@ def connect(
     tls: Optional[ssl.SSLContext] = None,
 ) -> "Tuple[socket.socket, Accept]":
     """A connection that both sides have proved themselves on; nothing that comes after ACCEPT was read from
-    it. Its time-out is still set to what was left. `hello`'s nonce and proof are made here.
+    it. Its time-out is still set to what was left. `hello`'s nonce and proof are made here. Over TLS it
+    is a `Tunnel`.
 
     Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one, and so is ssl.SSLError).
     """
@@ -181,7 +183,7 @@ def connect(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             connection.settimeout(_left(deadline))
-            connection = tls.wrap_socket(connection)
+            connection = Tunnel(tls.wrap_socket(connection))
         return connection, greet(connection, token, hello, deadline)
     except BaseException:
         connection.close()

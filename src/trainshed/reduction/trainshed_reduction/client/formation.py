@@ -17,6 +17,7 @@ from trainshed_reduction.client.lanes import Address, Dial, Inbox, Lane, Target,
 from trainshed_reduction.client.losses import lost_reducers
 from trainshed_reduction.client.own_reducer import OwnReducer, nothing_to_show
 from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.native import library
 from trainshed_reduction.settings import Settings
 
 _LONGEST_WAIT = 0.5
@@ -43,7 +44,12 @@ class GroupFormation:
     """Brings a group together. What it has begun is there whether or not that succeeds, until `close`."""
 
     def __init__(self, membership: Membership) -> None:
-        """Raises ReductionFailed: the settings' certificates cannot be used."""
+        """Raises ReductionFailed: the part in C is not here, or the settings' certificates cannot be
+        used."""
+        found = library.load()
+        if found is None:
+            raise ReductionFailed("reducers need the package's part in C: " + library.reason())
+        self.library = found
         self._membership = membership
         self._settings = settings = membership.settings
         self._hello = membership.hello

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainshed_reduction import framing, proof, wire
+from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.variables import CA
@@ -112,7 +112,7 @@ class Attempt(threading.Thread):
         accept, address = self._reach()
         connection = self._connection
         assert connection is not None
-        framing.set_options(connection, _VANISHED)
+        sockets.set_options(connection, _VANISHED)
         self._tell(self, Lane.admitted, accept, address, connection.getsockname()[0])
         while not self._is_stopped:
             header, payload = proof.read_frame(

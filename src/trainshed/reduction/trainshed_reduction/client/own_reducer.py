@@ -69,9 +69,10 @@ class OwnReducer:
                 process.stdin.close()
 
     def _environment(self) -> Dict[str, str]:
-        ours = ("TRAINSHED_REDUCTION", "TRAINSHED_REDUCER")
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(ours)
+            name: value
+            for name, value in os.environ.items()
+            if name == variables.NATIVE or not name.startswith(variables.START)
         }
         package = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(

@@ -1,7 +1,6 @@
-"""The ports between the parts of a worker's side."""
+"""What the parts of a worker's side have in common, and the ports to what its program brings."""
 
-import socket
-from typing import List, NamedTuple, Optional, Protocol, Sequence
+from typing import NamedTuple, Optional, Protocol, Sequence
 
 from trainshed_reduction.wire import DType, Header, Reduction
 
@@ -84,47 +83,3 @@ class Frame(NamedTuple):
     payload: memoryview
     target: Optional[memoryview]
     row: float
-
-
-class Transfer(Protocol):
-    """Moves frames and results over the lanes of one rank; not thread-safe but for `wake`.
-
-    Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond
-    what came back, but for a chunk on each lane that has none under way: else ranks whose credit is used up
-    on different lanes would wait for each other. A result is received whole into a buffer of its own and then
-    copied to its target, or read straight into that if the system has all of it, so that a broken connection
-    never leaves half of one in a tensor. Fills in
-    `acknowledged` when a header is sent: up to which position of the lane all results are here, frames
-    without a target included (they have theirs; no RESULT comes for them, no credit is taken by them).
-    """
-
-    acknowledged: List[int]
-    """By lane: how many results all ranks have, as the reducer said last."""
-
-    def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
-        """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed
-        before are forgotten; results below `received` are here already and do not come."""
-        ...
-
-    def detach(self, lane: int) -> None: ...
-
-    def push(self, lane: int, frame: Frame) -> None: ...
-
-    def run(self, seconds: float) -> "List[object]":
-        """Move bytes until there are events (Result, Message, Lost), `wake` was called, or the time is
-        over."""
-        ...
-
-    def set_credit(self, credit: int) -> None:
-        """For frames that begin from now on. In the thread that calls `run`."""
-        ...
-
-    def unsent(self) -> int:
-        """Frames pushed to attached lanes that the system has not taken to their last byte."""
-        ...
-
-    def wake(self) -> None:
-        """From any thread: make `run` return."""
-        ...
-
-    def close(self) -> None: ...

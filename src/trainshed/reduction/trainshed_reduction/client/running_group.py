@@ -3,7 +3,6 @@ lanes."""
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Dict, Sequence, Tuple, Union
 
@@ -12,20 +11,14 @@ from trainshed_reduction.client.agreement import Membership
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.flow import Flow, flow_for, round_trip
 from trainshed_reduction.client.formation import Formation, GroupFormation
-from trainshed_reduction.client.lanes import Dial, Lane, connect_due
+from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Work
 from trainshed_reduction.client.losses import Losses, Patience
 from trainshed_reduction.client.operations import QueuedOperation
-from trainshed_reduction.client.port import (
-    Frame,
-    Lost,
-    Message,
-    ReductionFailed,
-    Result,
-    Transfer,
-)
-from trainshed_reduction.client.transfer import PythonTransfer
+from trainshed_reduction.client.port import Frame, Lost, Message, ReductionFailed, Result
+from trainshed_reduction.native.transfer import NativeTransfer
 from trainshed_reduction.reports import Metric
+from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Hello, Kind
 
 _QUIET = 60.0
@@ -36,7 +29,6 @@ _LEAVE = 5.0
 """Seconds for what others may still need to go out."""
 _PARTING = 1.0
 """Seconds for a last word."""
-_LOG = logging.getLogger(__name__)
 
 
 class RunningGroup:
@@ -65,7 +57,7 @@ class RunningGroup:
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
         self._losses = Losses(membership, self._ledger, lanes, formation.generation)
-        self._transfer = _make_transfer(len(lanes), flow.credit, self._dial)
+        self._transfer = NativeTransfer(formed.library, len(lanes), flow.credit)
         self._look_at = 0.0
         self._tell_at = 0.0
         self._counts: Dict[str, Union[int, float]] = dict.fromkeys(
@@ -120,6 +112,8 @@ class RunningGroup:
                     lane.connection.sendall(frame)
                 except OSError:
                     pass  # It is gone already.
+                if isinstance(lane.connection, Tunnel):
+                    lane.connection.end()
 
     def close(self) -> None:
         """Give the transfer back: no memory of a caller is touched after this, and nothing else may be
@@ -288,22 +282,6 @@ class RunningGroup:
             self._transfer.detach(lane.index)
             lane.close()
             lane.seen = time.monotonic()
-
-
-def _make_transfer(lanes: int, credit: int, dial: Dial) -> Transfer:
-    """In C where it is there; TLS is in Python only."""
-    if dial.tls is None:
-        try:
-            from trainshed_reduction.native import library
-
-            found = library.load()
-            if found is not None:
-                from trainshed_reduction.native.transfer import NativeTransfer
-
-                return NativeTransfer(found, lanes, credit)
-        except (ImportError, OSError) as error:
-            _LOG.debug("no compiled transfer: %s", error)
-    return PythonTransfer(lanes, credit)
 
 
 def _nobody() -> None:

@@ -1,5 +1,5 @@
-"""The optional part in C: sums and the worker's transfer, in one shared library without Python's or NumPy's
-headers.
+"""The part in C: a worker's transfer, a reducer's groups, and sums, in one shared library without Python's or
+NumPy's headers.
 
-Everything works without it, slower. `compilation` makes it where there is a compiler, `library` finds it.
+Reducers are used where it is there. `compilation` makes it where there is a compiler, `library` finds it.
 """

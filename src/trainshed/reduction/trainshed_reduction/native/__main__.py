@@ -9,7 +9,7 @@ from trainshed_reduction.native import compilation, library
 def main() -> int:
     path, why = compilation.build(library.DIRECTORY)
     if path is None:
-        sys.stderr.write("the C part of trainshed_reduction was not built: {}\n".format(why))
+        sys.stderr.write("the part in C of trainshed_reduction was not built: {}\n".format(why))
         return 1
     loaded = library.load()
     if loaded is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
@@ -40,7 +42,10 @@ def build(directory: Path, flags: "Sequence[str]" = ()) -> "Tuple[Optional[Path]
             return path, ""
         compiler = _compiler()
         if not compiler:
-            return None, "there is no C compiler (cc, gcc, clang, or what $CC names)"
+            return (
+                None,
+                "there is no C compiler (cc, gcc, clang, what $CC names, or pip install ziglang)",
+            )
         return _compiled([*compiler, *FLAGS, *flags], path)
     except OSError as error:
         return None, str(error)
@@ -51,6 +56,8 @@ def _compiler() -> "List[str]":
     for command in [told] if told else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
             return command
+    if not told and importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
     return []
 
 
@@ -68,6 +75,12 @@ def _compiled(command: "Sequence[str]", path: Path) -> "Tuple[Optional[Path], st
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                # Zig's would be in a home that there may not be.
+                env={
+                    **os.environ,
+                    "ZIG_GLOBAL_CACHE_DIR": workspace,
+                    "ZIG_LOCAL_CACHE_DIR": workspace,
+                },
             )
             try:
                 status = compiler.wait(LIMIT)

@@ -113,7 +113,7 @@ ssize_t incoming_read(struct incoming *in, int handle, frame_step begin, frame_s
         wanted = in->header.nbytes - have;
         parts[0] = (struct iovec){in->payload + have, wanted};
         parts[1] = (struct iovec){&next, HEADER};
-        message.msg_iovlen = 2;
+        message.msg_iovlen = in->is_single ? 1 : 2;
     } else {
         parts[0] = (struct iovec){(uint8_t *)&in->header + in->got, wanted};
     }

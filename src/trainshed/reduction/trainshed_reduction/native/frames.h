@@ -55,6 +55,7 @@ struct incoming {
     size_t got; /* of header and payload */
     uint8_t *payload;
     uint32_t wakes_at; /* bytes that must be there before the system tells of them; 0: as it likes */
+    bool is_single;    /* nothing is read beyond its end: what follows may have to wait */
 };
 
 /* False: the frame is not to be followed, and nothing is read any more. `begin`: the header is there. `end`: all of

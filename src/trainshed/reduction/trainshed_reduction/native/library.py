@@ -1,4 +1,4 @@
-"""Finds the C part and says why it is not there; never raises, so that nothing depends on it."""
+"""Finds the part in C, or says why it is not there; never raises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIRECTORY = Path(__file__).resolve().parent
 SOURCES = tuple(sorted(each.name for each in DIRECTORY.glob("*.[ch]")))
 EVENT = struct.Struct("=iiQQII")
 """kind, lane or slot, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
-ABI = 4
+ABI = 5
 """What native.h calls TRAINSHED_ABI."""
 
 _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
@@ -58,12 +58,15 @@ _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
     "transfer_wake": (None, [c_void_p]),
     "reducer_new": (c_void_p, [c_int]),
     "reducer_free": (None, [c_void_p]),
-    "reducer_begin": (c_void_p, [c_uint32, c_uint64, c_int64, c_uint64]),
+    "reducer_begin": (c_void_p, [c_uint32, c_uint64, c_int64, c_uint64, c_uint32, c_uint64]),
     "reducer_end": (None, [c_void_p, c_void_p]),
-    "reducer_join": (c_int, [c_void_p, c_void_p, c_uint32, c_int, c_uint64]),
+    "reducer_add": (c_int, [c_void_p, c_int]),
+    "reducer_resume": (None, [c_void_p, c_uint32]),
+    "reducer_join": (None, [c_void_p, c_uint32, c_void_p, c_uint32, c_uint64]),
     "reducer_unsent": (c_uint64, [c_void_p, c_uint32]),
     "reducer_leave": (None, [c_void_p, c_uint32]),
-    "reducer_part": (None, [c_void_p, c_uint32, c_void_p]),
+    "reducer_dismiss": (None, [c_void_p, c_uint32]),
+    "reducer_drop": (None, [c_void_p, c_uint32]),
     "reducer_tell": (c_int, [c_void_p, c_uint32, c_char_p]),
     "reducer_run": (
         c_int,
@@ -143,8 +146,6 @@ def name() -> str:
 
 def _find() -> "Tuple[Optional[Library], str]":
     told = os.environ.get(NATIVE, "")
-    if told == "off":
-        return None, "{}=off".format(NATIVE)
     file = name()
     places = [Path(told)] if told else []
     places.append(DIRECTORY)

@@ -106,7 +106,9 @@ static void flush(struct reducer *r, struct member *member)
             continue;
         if (done < 0) {
             member->writable = false;
-            if (errno != EAGAIN && errno != EWOULDBLOCK)
+            if (errno == EAGAIN || errno == EWOULDBLOCK)
+                poller_again(&r->poller, member->slot, false, true);
+            else
                 member->error = errno;
             return;
         }
@@ -144,7 +146,7 @@ static bool tell_odd(struct reducer *r, struct member *member)
 static void lose(struct reducer *r, struct member *member, int error)
 {
     tell(r, member, EVENT_LOST, (uint64_t)error);
-    unwatch(r, member);
+    poller_remove(&r->poller, member->slot, member->handle);
     member->handle = -1;
 }
 
@@ -160,7 +162,7 @@ static bool begin(void *whose)
         return true;
     }
     bool divides = in->reduction && (in->dtype == INT32 || in->dtype == INT64);
-    if (!is_chunk(in) || in->rank != member->rank || divides)
+    if (!member->group || !is_chunk(in) || in->rank != member->rank || divides)
         return tell_odd(reading->reducer, member);
     member->payload = block_take(&reading->reducer->blocks, in->nbytes);
     if (!member->payload) {
@@ -225,7 +227,7 @@ static void finish(struct reducer *r, struct group *group, const struct header *
         if (!member)
             continue;
         member->unanswered -= header.nbytes;
-        if (result && row->takes[rank]) {
+        if (row->takes[rank]) {
             result->uses++;
             if (!member_send(r, member, &header, result))
                 member->error = ENOMEM;
@@ -255,7 +257,10 @@ static bool add(struct reducer *r, struct member *member)
         return false;
     }
     struct row *row = row_at(group, position);
-    if (position >= group->parted || (row->arrived && !row_agrees(row, in)))
+    uint32_t present = group->world - group->lacking;
+    /* Only who had left before could have brought what is missing. */
+    bool is_in_vain = group->lacking && row->arrived + 1 == present && !row->final && in->kind != FINAL;
+    if (position >= group->parted || is_in_vain || (row->arrived && !row_agrees(row, in)))
         return tell_odd(r, member);
     double at = now();
     if (!row->arrived) {
@@ -278,7 +283,7 @@ static bool add(struct reducer *r, struct member *member)
         member->error = ENOMEM;
         return false;
     }
-    if (row->arrived == group->world) {
+    if (row->arrived == present) {
         wait_for(r, member->rank, at - alone);
         finish(r, group, in, at);
     }
@@ -301,8 +306,19 @@ static bool end(void *whose)
 
 static bool may_read(const struct reducer *r, const struct member *member)
 {
-    return member->handle >= 0 && member->readable && !member->is_stopped && !member->error &&
-           member->unanswered < WINDOW && member->unsent < WINDOW && !report_is_full(&r->report);
+    bool has_room = member->is_leaving || (member->unanswered < WINDOW && member->unsent < WINDOW);
+    return member->handle >= 0 && member->readable && !member->is_stopped && !member->error && has_room &&
+           !report_is_full(&r->report);
+}
+
+/* Reads once and throws it away. As incoming_read. */
+static ssize_t discard(const struct member *member)
+{
+    static uint8_t nobodys[64 << 10];
+    ssize_t done = recv(member->handle, nobodys, sizeof nobodys, MSG_DONTWAIT);
+    if (done < 0)
+        return errno == EINTR || errno == EWOULDBLOCK ? -EAGAIN : -errno;
+    return done;
 }
 
 void member_serve(struct reducer *r, struct member *member)
@@ -311,14 +327,19 @@ void member_serve(struct reducer *r, struct member *member)
     if (member->handle < 0)
         return;
     flush(r, member);
+    if (member->is_leaving && !member->out_count)
+        shutdown(member->handle, SHUT_WR);
     for (int turn = 0; turn < TURN && may_read(r, member); turn++) {
-        ssize_t done = incoming_read(&member->incoming, member->handle, begin, end, &reading);
-        if (done > 0)
+        ssize_t done = member->is_leaving ? discard(member)
+                                          : incoming_read(&member->incoming, member->handle, begin, end, &reading);
+        if (done > 0) {
             r->numbers.received += (uint64_t)done;
-        else if (done == -EAGAIN)
+        } else if (done == -EAGAIN) {
             member->readable = false;
-        else
+            poller_again(&r->poller, member->slot, true, false);
+        } else {
             lose(r, member, (int)-done);
+        }
     }
     if (member->error && !member->is_stopped && !report_is_full(&r->report))
         lose(r, member, member->error);
@@ -326,7 +347,17 @@ void member_serve(struct reducer *r, struct member *member)
         become_due(r, member);
 }
 
-void member_end(struct reducer *r, struct member *member, uint8_t *unsent)
+void member_part(struct reducer *r, struct member *member)
+{
+    if (member->group)
+        member->group->members[member->rank] = NULL;
+    member->group = NULL;
+    block_drop(&r->blocks, member->payload);
+    member->payload = NULL;
+    member->unanswered = 0;
+}
+
+void member_end(struct reducer *r, struct member *member)
 {
     struct member **link = &r->due;
     while (*link && *link != member)
@@ -336,15 +367,8 @@ void member_end(struct reducer *r, struct member *member, uint8_t *unsent)
         if (!*link)
             r->due_end = link;
     }
-    for (; member->out_count; member->offset = 0, dequeue(r, member)) {
-        struct iovec parts[2];
-        int count = pieces(out_at(member, 0), member->offset, parts);
-        for (int i = 0; i < count && unsent; i++) {
-            memcpy(unsent, parts[i].iov_base, parts[i].iov_len);
-            unsent += parts[i].iov_len;
-        }
-    }
-    block_drop(&r->blocks, member->payload);
+    while (member->out_count)
+        dequeue(r, member);
     free(member->out);
     free(member);
 }

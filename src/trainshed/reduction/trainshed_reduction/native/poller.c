@@ -50,6 +50,12 @@ void poller_again(struct poller *poller, uint32_t index, bool read, bool write)
     (void)poller, (void)index, (void)read, (void)write;
 }
 
+void poller_renew(struct poller *poller, uint32_t index, int handle)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = index};
+    epoll_ctl(poller->handle, EPOLL_CTL_MOD, handle, &event);
+}
+
 void poller_wake(struct poller *poller)
 {
     uint64_t one = 1;
@@ -77,7 +83,6 @@ int poller_wait(struct poller *poller, int milliseconds, struct ready ready[AT_O
 #else
 
 #include <fcntl.h>
-
 
 void poller_close(struct poller *poller)
 {
@@ -109,6 +114,16 @@ bool poller_add(struct poller *poller, uint32_t index, int handle)
 {
     if (fcntl(handle, F_GETFD) < 0)
         return false;
+    if (index >= poller->count) {
+        uint32_t count = 2 * index + 1;
+        struct pollfd *grown = realloc(poller->handles, (count + 1) * sizeof *grown);
+        if (!grown)
+            return false;
+        for (uint32_t i = poller->count + 1; i <= count; i++)
+            grown[i] = (struct pollfd){.fd = -1};
+        poller->handles = grown;
+        poller->count = count;
+    }
     poller->handles[index + 1] = (struct pollfd){.fd = handle, .events = POLLIN | POLLOUT};
     return true;
 }
@@ -122,6 +137,11 @@ void poller_remove(struct poller *poller, uint32_t index, int handle)
 void poller_again(struct poller *poller, uint32_t index, bool read, bool write)
 {
     poller->handles[index + 1].events |= (short)((read ? POLLIN : 0) | (write ? POLLOUT : 0));
+}
+
+void poller_renew(struct poller *poller, uint32_t index, int handle)
+{
+    poller->handles[index + 1] = (struct pollfd){.fd = handle, .events = POLLIN};
 }
 
 void poller_wake(struct poller *poller)

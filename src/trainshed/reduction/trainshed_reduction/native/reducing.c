@@ -3,7 +3,7 @@
  * added up, and their sums sent. Who takes part, and what is wrong with whom, is for reducer.groups to say, which is
  * told of everything that is no chunk as it should be.
  *
- * One thread calls all of this. Sockets are the caller's to close, after reducer_part.
+ * One thread calls all of this. Sockets are the caller's to close, after reducer_drop.
  */
 
 #define _GNU_SOURCE
@@ -12,123 +12,66 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define AT_ONCE 64
 /* Whoever counts wants to hear of traffic after so long. */
 #define SECOND 1.0
 
-#if defined(__linux__) && !defined(TRAINSHED_PORTABLE)
-
-#include <sys/epoll.h>
-
-/* What is not a member's: the caller has something to do. */
-#define ELSEWHERE UINT32_MAX
-
-static int watch_open(int elsewhere)
+/* What can be read or written now; whether the caller has something to do. */
+static bool watch(struct reducer *r, double seconds)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = ELSEWHERE};
-    int poller = epoll_create1(EPOLL_CLOEXEC);
-    if (poller >= 0 && epoll_ctl(poller, EPOLL_CTL_ADD, elsewhere, &event) != 0) {
-        close(poller);
-        return -1;
-    }
-    return poller;
-}
-
-static bool watch(int poller, int handle, uint32_t slot)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.u32 = slot};
-    return epoll_ctl(poller, EPOLL_CTL_ADD, handle, &event) == 0;
-}
-
-void unwatch(const struct reducer *r, const struct member *member)
-{
-    struct epoll_event event = {0};
-    epoll_ctl(r->poller, EPOLL_CTL_DEL, member->handle, &event);
-}
-
-/* Whether the caller has something to do. */
-static bool watch_wait(struct reducer *r, double seconds)
-{
-    struct epoll_event ready[AT_ONCE];
+    struct ready ready[AT_ONCE];
     int milliseconds = seconds <= 0 ? 0 : seconds > 1e6 ? -1 : (int)(seconds * 1000) + 1;
-    int found = epoll_wait(r->poller, ready, AT_ONCE, milliseconds);
-    bool elsewhere = false;
+    bool elsewhere = false, woken = false;
+    int found = poller_wait(&r->poller, milliseconds, ready, &woken);
     for (int i = 0; i < found; i++) {
-        uint32_t all = ready[i].events, slot = ready[i].data.u32;
-        if (slot == ELSEWHERE) {
+        struct member *member = r->members[ready[i].index];
+        if (!member) {
             elsewhere = true;
             continue;
         }
-        struct member *member = r->members[slot];
-        bool over = all & (EPOLLERR | EPOLLHUP);
-        member->readable |= over || all & EPOLLIN;
-        member->writable |= over || all & EPOLLOUT;
+        member->readable |= ready[i].readable;
+        member->writable |= ready[i].writable;
         become_due(r, member);
     }
     return elsewhere;
 }
-
-#else /* Python alone serves there. */
-
-static int watch_open(int elsewhere)
-{
-    (void)elsewhere;
-    return -1;
-}
-static bool watch(int poller, int handle, uint32_t slot)
-{
-    (void)poller, (void)handle, (void)slot;
-    return false;
-}
-void unwatch(const struct reducer *r, const struct member *member)
-{
-    (void)r, (void)member;
-}
-static bool watch_wait(struct reducer *r, double seconds)
-{
-    (void)r, (void)seconds;
-    return true;
-}
-
-#endif
 
 EXPORT void reducer_free(struct reducer *r)
 {
     if (!r)
         return;
     blocks_free(&r->blocks);
-    if (r->poller >= 0)
-        close(r->poller);
+    poller_close(&r->poller);
     free(r->members);
     free(r->waited);
     free(r);
 }
 
-/* `elsewhere`: becomes readable when the caller has something else to do. NULL: no memory or no descriptors, or a system
- * without epoll. */
+/* `elsewhere`: becomes readable when the caller has something else to do. NULL: no memory or no descriptors. */
 EXPORT struct reducer *reducer_new(int elsewhere)
 {
     struct reducer *r = calloc(1, sizeof *r);
     if (!r)
         return NULL;
     r->due_end = &r->due;
-    r->poller = watch_open(elsewhere);
-    if (r->poller >= 0)
+    r->elsewhere = elsewhere;
+    r->slots = 16;
+    r->members = calloc(r->slots, sizeof *r->members);
+    if (poller_open(&r->poller, r->slots) && r->members && poller_add(&r->poller, 0, elsewhere))
         return r;
     reducer_free(r);
     return NULL;
 }
 
-/* A group of so many ranks that begins at a position; `operation`, `ordinal`: as reducer_group tells. NULL: no
- * memory. */
-EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operation, uint64_t ordinal)
+/* A group of so many ranks that begins at a position; `operation`, `ordinal`: as reducer_group tells. `lacking` of them
+ * have left before, and one has sent nothing from position `parted` on. NULL: no memory. */
+EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operation, uint64_t ordinal, uint32_t lacking,
+                                   uint64_t parted)
 {
     struct group *group = calloc(1, sizeof *group);
     if (!group)
         return NULL;
-    *group = (struct group){.world = world, .head = head, .parted = UINT64_MAX, .room = 64};
+    *group = (struct group){.world = world, .head = head, .lacking = lacking, .parted = parted, .room = 64};
     group->operation = operation;
     group->ordinal = ordinal;
     group->finished = now();
@@ -157,37 +100,54 @@ EXPORT void reducer_end(struct reducer *r, struct group *group)
     free(group);
 }
 
-/* The member's slot, or below 0: -errno. `received`: results below this position are at the rank already. */
-EXPORT int reducer_join(struct reducer *r, struct group *group, uint32_t rank, int handle, uint64_t received)
+/* The connection's slot, or below 0: -errno. It is in no group yet. */
+EXPORT int reducer_add(struct reducer *r, int handle)
 {
-    uint32_t slot = 0;
+    uint32_t slot = 1;
     while (slot < r->slots && r->members[slot])
         slot++;
     if (slot == r->slots) {
-        uint32_t slots = r->slots ? 2 * r->slots : 16;
-        struct member **grown = realloc(r->members, slots * sizeof(struct member *));
+        struct member **grown = realloc(r->members, 2 * r->slots * sizeof(struct member *));
         if (!grown)
             return -ENOMEM;
-        memset(grown + r->slots, 0, (slots - r->slots) * sizeof(struct member *));
+        memset(grown + r->slots, 0, r->slots * sizeof(struct member *));
         r->members = grown;
-        r->slots = slots;
+        r->slots *= 2;
     }
     struct member *member = calloc(1, sizeof *member);
     if (!member)
         return -ENOMEM;
-    *member = (struct member){.group = group, .handle = handle, .slot = slot, .rank = (uint16_t)rank};
-    member->position = group->head;
-    member->acknowledged = member->received = received;
-    if (!watch(r->poller, handle, slot)) {
+    *member = (struct member){.handle = handle, .slot = slot, .incoming.is_single = true};
+    if (!poller_add(&r->poller, slot, handle)) {
         int error = errno;
         free(member);
         return -error;
     }
-    r->members[slot] = group->members[rank] = member;
+    r->members[slot] = member;
     return (int)slot;
 }
 
-/* Bytes that were to be sent to it and are not. */
+/* The frame that was told of has been dealt with: the next may come. */
+EXPORT void reducer_resume(struct reducer *r, uint32_t slot)
+{
+    struct member *member = r->members[slot];
+    member->incoming.got = 0;
+    member->is_stopped = false;
+    become_due(r, member);
+}
+
+/* A rank of this group from here on. `received`: results below this position are at the rank already. */
+EXPORT void reducer_join(struct reducer *r, uint32_t slot, struct group *group, uint32_t rank, uint64_t received)
+{
+    struct member *member = group->members[rank] = r->members[slot];
+    member->group = group;
+    member->rank = (uint16_t)rank;
+    member->position = group->head;
+    member->acknowledged = member->received = received;
+    member->incoming.is_single = false;
+}
+
+/* Bytes that are still to be sent to it. */
 EXPORT uint64_t reducer_unsent(const struct reducer *r, uint32_t slot)
 {
     return r->members[slot]->unsent;
@@ -201,15 +161,25 @@ EXPORT void reducer_leave(struct reducer *r, uint32_t slot)
         member->group->parted = member->position;
 }
 
-/* Its connection is the caller's again, with the bytes that it has to send; NULL: nobody wants them. */
-EXPORT void reducer_part(struct reducer *r, uint32_t slot, uint8_t *unsent)
+/* Of no group any more: what is to be sent goes out, and then its end. */
+EXPORT void reducer_dismiss(struct reducer *r, uint32_t slot)
+{
+    struct member *member = r->members[slot];
+    member_part(r, member);
+    member->is_leaving = true;
+    member->is_stopped = false;
+    become_due(r, member);
+}
+
+/* The socket is the caller's again, to close. */
+EXPORT void reducer_drop(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
     if (member->handle >= 0)
-        unwatch(r, member);
-    member->group->members[member->rank] = NULL;
+        poller_remove(&r->poller, slot, member->handle);
     r->members[slot] = NULL;
-    member_end(r, member, unsent);
+    member_part(r, member);
+    member_end(r, member);
 }
 
 /* A whole frame to be sent after all that is to be sent already. 0, or an errno. */
@@ -234,9 +204,10 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
 {
     double until = seconds < 0 ? NEVER : now() + seconds, told = NEVER;
     r->report = (struct report){.events = events, .capacity = capacity, .text = text, .text_room = text_room};
+    poller_renew(&r->poller, 0, r->elsewhere);
     for (;;) {
         uint64_t before = r->numbers.received + r->numbers.sent;
-        bool elsewhere = watch_wait(r, r->due ? 0 : least(until, told) - now());
+        bool elsewhere = watch(r, r->due ? 0 : least(until, told) - now());
         struct member *last = NULL;
         if (r->due)
             for (last = r->due; last->next;)
@@ -255,13 +226,12 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
     }
 }
 
-/* Of a member: its position, what it has acknowledged, its latest operation's ordinal. */
-EXPORT void reducer_member(const struct reducer *r, uint32_t slot, uint64_t state[3])
+/* Of a member: its position, and its latest operation's ordinal. */
+EXPORT void reducer_member(const struct reducer *r, uint32_t slot, uint64_t state[2])
 {
     const struct member *member = r->members[slot];
     state[0] = member->position;
-    state[1] = member->acknowledged;
-    state[2] = member->ordinal;
+    state[1] = member->ordinal;
 }
 
 /* Of a group: its oldest row's position; the operation of which a chunk was finished last, -1 = none, and its

@@ -4,6 +4,7 @@
 #define TRAINSHED_REDUCING_H
 
 #include "frames.h"
+#include "poller.h"
 
 /* Memory of a payload, held by whoever counts among its `uses`. */
 struct block {
@@ -26,7 +27,8 @@ struct block *block_take(struct blocks *blocks, uint32_t size);
 void block_drop(struct blocks *blocks, struct block *block); /* NULL: nothing */
 void blocks_free(struct blocks *blocks);
 
-/* The chunks that the ranks have sent for one position, and their sum: rows.py says how. */
+/* The chunks that the ranks have sent for one position. Each rank's is added as soon as those of all lower ranks are in,
+ * so that the sum does not depend on who comes first. */
 struct row {
     struct header shape; /* of the first that came */
     double since, latest;
@@ -40,10 +42,11 @@ struct row {
 bool row_begin(struct row *row, uint32_t world, const struct header *shape, double at);
 /* Whether a chunk of this shape belongs into it. */
 bool row_agrees(const struct row *row, const struct header *header);
-/* The block is the row's from now on; false: no memory. */
+/* The block is the row's from now on: a FINAL one is the result already, and no rank's own chunk matters. False: no
+ * memory. */
 bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world,
              double at);
-/* A use of the result, which all ranks have brought; NULL: none has brought what is missing. */
+/* A use of the result. All ranks must have sent something, or one of them the result. */
 struct block *row_result(struct row *row, uint32_t world);
 void row_end(struct blocks *blocks, struct row *row, uint32_t world);
 
@@ -54,13 +57,16 @@ struct out {
 
 struct group;
 
+/* A worker's connection. */
 struct member {
-    struct group *group;
+    struct group *group; /* NULL: of none that runs; what it sends is no chunk then, and the caller hears of it */
     struct member *next; /* among those with something to do */
     int handle, error;   /* -1: it is broken; an errno that is still to be told */
     uint32_t slot;
     uint16_t rank;
-    bool readable, writable, is_due, is_stopped;
+    bool readable, writable, is_due;
+    bool is_stopped; /* the caller was told of something, and nothing is read until he says so */
+    bool is_leaving; /* it only hears why: what it sends is thrown away */
     struct incoming incoming;
     struct block *payload; /* of the incoming chunk; NULL: another frame comes in, to `text` */
     uint8_t text[TEXT];
@@ -74,6 +80,7 @@ struct member {
 struct group {
     uint32_t world;
     struct member **members; /* by rank; NULL: it has left */
+    uint32_t lacking;        /* ranks that had left before the group began */
     uint64_t head, parted;   /* positions: of the oldest row; from which on a rank that has left has sent nothing */
     struct row *rows;        /* a ring from `head` on */
     size_t room;
@@ -89,7 +96,8 @@ struct numbers {
 };
 
 struct reducer {
-    int poller;
+    struct poller poller;
+    int elsewhere;           /* a handle of the caller's, at slot 0 */
     struct member **members; /* by slot */
     uint32_t slots;
     struct member *due, **due_end; /* those with something to do, in the order of their turns */
@@ -109,12 +117,10 @@ struct member *take_due(struct reducer *r);
 void member_serve(struct reducer *r, struct member *member);
 /* To be sent after all that is to be sent already. Takes over a use of the payload; false: no memory. */
 bool member_send(struct reducer *r, struct member *member, const struct header *header, struct block *payload);
-/* It is nobody's any more. `unsent`: takes what was to be sent; NULL: nobody wants it. */
-void member_end(struct reducer *r, struct member *member, uint8_t *unsent);
+/* It is in no group any more, and what is coming of a chunk is forgotten. */
+void member_part(struct reducer *r, struct member *member);
+/* After `member_part`. */
+void member_end(struct reducer *r, struct member *member);
 struct row *row_at(const struct group *group, uint64_t position);
-
-/* ---- reducing.c ---- */
-
-void unwatch(const struct reducer *r, const struct member *member);
 
 #endif

@@ -1,19 +1,47 @@
-"""A reducer's groups in C, as Python sees them: members by the caller's name for them, records as events."""
+"""A reducer's connections and running groups, which are in C, as Python sees them: connections by the
+caller's name for them, records as events."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+import os
+from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 from trainshed_reduction import wire
 from trainshed_reduction.native.library import EVENT, Library
-from trainshed_reduction.reducer.peers import Lost, Message, Odd
-from trainshed_reduction.reducer.rows import Progress, Seen, Shape
+from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
+from trainshed_reduction.wire import Header
 
 _MESSAGE, _LOST = 2, 3
 _EVENTS = 64
 _TEXT = 256 << 10
 _HEADER = wire.HEADER.size
+_NEVER = 2**64 - 1
+
+
+class Message(NamedTuple):
+    """A frame came that is no chunk. `key`: whose, as in all of these; nothing more is read of it until
+    `resume`."""
+
+    key: object
+    header: Header
+    payload: bytes
+
+
+class Lost(NamedTuple):
+    """The connection broke, or the other side has closed it."""
+
+    key: object
+
+
+class Odd(NamedTuple):
+    """A header is not as it should be, by itself or for a chunk in its place; nothing more is read."""
+
+    key: object
+    header: bytes
+
+
+Event = Union[Message, Lost, Odd]
 
 
 class Numbers(NamedTuple):
@@ -26,134 +54,144 @@ class Numbers(NamedTuple):
     pending: int
 
 
-class NativeMember:
-    """One connection, from `join` on until `part`."""
+class NativeConnection:
+    """One worker's, until `drop`. Who closes the socket is the caller, afterwards."""
 
-    def __init__(self, home: NativeReducer, group: NativeGroup, slot: int, key: object) -> None:
+    def __init__(self, home: NativeReducer, slot: int, key: object) -> None:
         self._home = home
-        self._group = group
-        self._slot = slot
+        self.slot = slot
         #: The caller's name for it.
         self.key = key
+        self.group: Optional[NativeGroup] = None
 
     @property
     def unsent(self) -> int:
         """Bytes that wait to be sent."""
-        return self._home.functions.reducer_unsent(self._home.handle, self._slot)
-
-    def state(self) -> Tuple[int, int, int]:
-        """The position of the next chunk that it sends, what it has acknowledged, its latest operation's
-        ordinal."""
-        state = (ctypes.c_uint64 * 3)()
-        self._home.functions.reducer_member(self._home.handle, self._slot, state)
-        return state[0], state[1], state[2]
+        return self._home.functions.reducer_unsent(self._home.handle, self.slot)
 
     def tell(self, frame: bytes) -> None:
         """To be sent after all that is to be sent already."""
-        if self._home.functions.reducer_tell(self._home.handle, self._slot, frame):
+        if self._home.functions.reducer_tell(self._home.handle, self.slot, frame):
             raise MemoryError("no memory for a frame to be sent")
 
-    def leave(self) -> None:
-        """In good order: the others go on with what it has sent."""
-        self._home.functions.reducer_leave(self._home.handle, self._slot)
+    def resume(self) -> None:
+        """Read on after a `Message`; of who is in no running group only."""
+        self._home.functions.reducer_resume(self._home.handle, self.slot)
 
-    def part(self) -> bytes:
-        """The connection is the caller's again; what was still to be sent on it."""
-        unsent = ctypes.create_string_buffer(self.unsent)
-        self._home.functions.reducer_part(self._home.handle, self._slot, unsent)
-        del self._home.members[self._slot]
-        self._group.lacks(self)
-        return unsent.raw
+    def dismiss(self) -> None:
+        """What is to be sent goes out, and then its end; what comes is thrown away until `Lost`."""
+        self._home.functions.reducer_dismiss(self._home.handle, self.slot)
+        self._part()
+
+    def drop(self) -> None:
+        self._home.functions.reducer_drop(self._home.handle, self.slot)
+        del self._home.connections[self.slot]
+        self._part()
+
+    def _part(self) -> None:
+        group, self.group = self.group, None
+        if group is not None:
+            group.lacks(self)
 
 
 class NativeGroup:
-    """A running group of `world` ranks, all of which `join`; gone when the last has parted."""
+    """A running group: its ranks `join` at once, before anything else of them is read, and it is gone when
+    the last of them is dismissed or dropped."""
 
-    def __init__(self, home: NativeReducer, world: int, progress: Progress) -> None:
+    def __init__(
+        self, home: NativeReducer, world: int, progress: Progress, departed: Sequence[int]
+    ) -> None:
+        """`departed`: of the ranks that had left before, the positions of what they did not send any more."""
         head, operation, ordinal, _ = progress
         self._home = home
         self._world = world
-        self._handle = home.functions.reducer_begin(world, head, operation, ordinal)
-        self._members: List[NativeMember] = []
-        self._last = progress
+        self._connections: Dict[int, NativeConnection] = {}
+        self._handle = home.functions.reducer_begin(
+            world, head, operation, ordinal, len(departed), min(departed, default=_NEVER)
+        )
         if not self._handle:
             raise MemoryError("no memory for a group")
 
-    def join(self, rank: int, handle: int, received: int, key: object) -> NativeMember:
-        """`received`: results below this position are at the rank already. Raises OSError: the group is
-        not to be used."""
-        slot = self._home.functions.reducer_join(
-            self._home.handle, self._handle, rank, handle, received
+    def join(self, rank: int, connection: NativeConnection, received: int) -> None:
+        """`received`: results below this position are at the rank already."""
+        self._home.functions.reducer_join(
+            self._home.handle, connection.slot, self._handle, rank, received
         )
-        if slot < 0:
-            if not self._members:
-                self._home.functions.reducer_end(self._home.handle, self._handle)
-            raise OSError(-slot, "the connection cannot be waited for")
-        member = self._home.members[slot] = NativeMember(self._home, self, slot, key)
-        self._members.append(member)
-        return member
+        self._connections[rank] = connection
+        connection.group = self
 
-    def lacks(self, member: NativeMember) -> None:
-        """It has parted."""
-        self._members.remove(member)
-        if not self._members:
-            self._last = self.progress()
+    def leave(self, rank: int) -> None:
+        """In good order: the others go on with what it has sent."""
+        self._home.functions.reducer_leave(self._home.handle, self._connections[rank].slot)
+
+    def lacks(self, connection: NativeConnection) -> None:
+        """It is in the group no more."""
+        self._connections = {
+            rank: each for rank, each in self._connections.items() if each is not connection
+        }
+        if not self._connections:
             self._home.functions.reducer_end(self._home.handle, self._handle)
             self._handle = None
 
+    def state(self, rank: int) -> MemberState:
+        state = (ctypes.c_uint64 * 2)()
+        slot = self._connections[rank].slot
+        self._home.functions.reducer_member(self._home.handle, slot, state)
+        return MemberState(*state)
+
     def progress(self) -> Progress:
-        """As it was last, if all have parted."""
-        if self._handle is None:
-            return self._last
         state = (ctypes.c_int64 * 4)()
         self._home.functions.reducer_group(self._handle, state)
         return Progress(*state)
 
     def seen(self, position: int) -> Optional[Seen]:
         """None: nothing has come for it."""
-        if self._handle is None:
-            return None
         header = ctypes.create_string_buffer(_HEADER)
         since = ctypes.c_double()
         ranks = (ctypes.c_uint16 * self._world)()
         count = self._home.functions.reducer_row(self._handle, position, header, since, ranks)
         if not count:
             return None
-        return Seen(Shape.of(wire.unpack(header.raw)), since.value, ranks[:count])
+        return Seen(wire.unpack(header.raw), since.value, ranks[:count])
 
 
 class NativeReducer:
-    """All groups in C of one process. Not thread-safe."""
+    """All connections and groups of one process. Not thread-safe."""
 
-    def __init__(self, library: Library, handle: int) -> None:
+    def __init__(self, library: Library, elsewhere: int) -> None:
+        """`elsewhere`: a handle that becomes readable when the caller has something else to do. Raises
+        OSError: no descriptors or no memory are left."""
         self.functions = library.functions
-        self.handle = handle
-        self.members: Dict[int, NativeMember] = {}
+        self.handle = self.functions.reducer_new(elsewhere)
+        if not self.handle:
+            raise OSError("no descriptors or no memory are left for a reducer")
+        self.connections: Dict[int, NativeConnection] = {}
         """By slot."""
         self._run = library.unlocked.reducer_run
         self._events = ctypes.create_string_buffer(_EVENTS * EVENT.size)
         self._text = ctypes.create_string_buffer(_TEXT)
 
-    @staticmethod
-    def made(library: Library, elsewhere: int) -> Optional[NativeReducer]:
-        """None: the system has no epoll, or nothing is left to make one."""
-        handle = library.functions.reducer_new(elsewhere)
-        return NativeReducer(library, handle) if handle else None
+    def add(self, handle: int, key: object) -> NativeConnection:
+        """Read and send on this socket, which does not block. Raises OSError: it cannot be waited for."""
+        slot = self.functions.reducer_add(self.handle, handle)
+        if slot < 0:
+            raise OSError(-slot, os.strerror(-slot))
+        connection = self.connections[slot] = NativeConnection(self, slot, key)
+        return connection
 
-    def begin(self, world: int, progress: Progress) -> NativeGroup:
-        return NativeGroup(self, world, progress)
+    def begin(self, world: int, progress: Progress, departed: Sequence[int]) -> NativeGroup:
+        return NativeGroup(self, world, progress, departed)
 
-    def run(self, seconds: Optional[float]) -> "List[object]":
-        """Serve until there are events (see `peers`), the
-        caller has something else to do, or the time is over; a second after something has moved in any
-        case."""
+    def run(self, seconds: Optional[float]) -> List[Event]:
+        """Serve until there are events, the caller has something else to do, or the time is over (None:
+        never); a second after something has moved in any case."""
         patience = -1.0 if seconds is None else seconds
         count = self._run(self.handle, patience, self._events, _EVENTS, self._text, _TEXT)
-        events: List[object] = []
+        events: List[Event] = []
         texts = memoryview(self._text)
         records = memoryview(self._events)[: count * EVENT.size]
         for kind, slot, _, _, offset, size in EVENT.iter_unpack(records):
-            key = self.members[slot].key
+            key = self.connections[slot].key
             text = bytes(texts[offset : offset + size])
             if kind == _LOST:
                 events.append(Lost(key))
@@ -176,5 +214,5 @@ class NativeReducer:
         return seconds[:]
 
     def close(self) -> None:
-        """After all members have parted."""
+        """After all connections were dropped."""
         self.functions.reducer_free(self.handle)

@@ -1,51 +1,48 @@
-"""The sums of `arithmetic`, in C."""
+"""The sums in C, over buffers: what a reducer makes of its ranks' chunks.
+
+Half types are added in fp32 and rounded once, to the nearest, ties to even; what is no number then is 0x7E00
+(fp16) or 0x7FC0 (bf16), whatever bits went in. Integers wrap around.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from typing import Sequence, Union
 
-from trainshed_reduction.arithmetic import Buffer
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.wire import DType, Reduction
 
+Buffer = Union[bytearray, memoryview]
+"""Contiguous, writable, a whole number of elements."""
 
-class NativeKernels:
-    """The `arithmetic.Kernels` in C. Raises ValueError for buffers whose lengths do not go together."""
 
-    def __init__(self, library: Library) -> None:
-        self._widen = library.functions.sums_widen
-        self._add = library.functions.sums_add
-        self._finish = library.functions.sums_finish
-
-    def widen(self, dtype: DType, accumulator: Buffer, payload: Buffer) -> None:
-        total, source = _bytes(accumulator), _bytes(payload)
-        self._widen(dtype, total, source, _count(dtype, len(total), len(source)))
-
-    def add(self, dtype: DType, accumulator: Buffer, payload: Buffer) -> None:
-        total, source = _bytes(accumulator), _bytes(payload)
-        self._add(dtype, total, source, _count(dtype, len(total), len(source)))
-
-    def finish(
-        self,
-        dtype: DType,
-        reduction: Reduction,
-        ranks: int,
-        accumulator: Buffer,
-        result: Buffer,
-    ) -> None:
-        total, target = _bytes(accumulator), _bytes(result)
-        count = _count(dtype, len(total), len(target))
-        self._finish(dtype, reduction is Reduction.AVERAGE, ranks, total, target, count)
+def add_up(
+    library: Library,
+    dtype: DType,
+    reduction: Reduction,
+    payloads: Sequence[Buffer],
+    result: Buffer,
+) -> None:
+    """`result` = the sum or the mean of `payloads`, by rank, added in that order. Raises ValueError: their
+    lengths differ, or are no whole number of elements."""
+    functions = library.functions
+    size = memoryview(result).nbytes
+    count = size // dtype.itemsize
+    if any(memoryview(each).nbytes != count * dtype.itemsize for each in (result, *payloads)):
+        raise ValueError("payloads and result must be equally long, of whole {}".format(dtype.name))
+    target = _bytes(result)
+    total = target
+    if dtype.itemsize == 2:
+        total = (ctypes.c_char * (2 * size))()
+        functions.sums_widen(dtype, total, _bytes(payloads[0]), count)
+    else:
+        memoryview(result).cast("B")[:] = memoryview(payloads[0]).cast("B")
+    for payload in payloads[1:]:
+        functions.sums_add(dtype, total, _bytes(payload), count)
+    average = reduction is Reduction.AVERAGE
+    functions.sums_finish(dtype, average, len(payloads), total, target, count)
 
 
 def _bytes(buffer: Buffer) -> "ctypes.Array[ctypes.c_char]":
     """Its memory, held as long as this lives."""
     return (ctypes.c_char * memoryview(buffer).nbytes).from_buffer(buffer)
-
-
-def _count(dtype: DType, total: int, payload: int) -> int:
-    """Elements of `payload` bytes, and of as many in an accumulator of `total`."""
-    count = payload // dtype.itemsize
-    if payload != count * dtype.itemsize or total != count * max(dtype.itemsize, 4):
-        raise ValueError("{} bytes of {} do not go with {}".format(payload, dtype.name, total))
-    return count

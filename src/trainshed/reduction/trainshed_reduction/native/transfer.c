@@ -1,5 +1,5 @@
 /*
- * The moving part of client.port.Transfer, so that a worker's frames go on while Python's lock is elsewhere.
+ * The moving part of transfer.py, so that a worker's frames go on while Python's lock is elsewhere.
  *
  * One thread calls everything but transfer_wake. Memory of payloads and targets is the caller's, and stays valid while
  * a frame is neither released (transfer_released) nor forgotten (attach, detach, a lost connection).

@@ -1,4 +1,5 @@
-"""The transfer in C as Python sees it: keeps alive what C points to, and turns its records into events."""
+"""The transfer of one rank's chunks over its lanes, which is in C: keeps alive what C points to, and turns
+its records into events."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from trainshed_reduction import wire
 from trainshed_reduction.client.port import Frame, Lost, Message, Result
-from trainshed_reduction.framing import CLOSED
 from trainshed_reduction.native.library import EVENT, Library
 from trainshed_reduction.wire import Kind
 
@@ -22,6 +22,7 @@ _EVENTS = 1024
 _TEXT = 32 << 10
 _NONE_DUE = 2**64 - 1
 _HEADER = wire.HEADER.size
+_CLOSED = "the connection was closed by the other side"
 
 
 class _Lane:
@@ -46,12 +47,23 @@ class _Lane:
 
 
 class NativeTransfer:
-    """`port.Transfer` for plain TCP. Results of an operation that is not done yet may come a tenth of a
-    second late: Python's lock, which the caller waits for then, may be taken, and nothing moves meanwhile.
-    `credit`: bytes over all lanes. Raises OSError where there are no descriptors or no memory left."""
+    """Moves frames and results over the lanes of one rank; not thread-safe but for `wake`.
+
+    Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond
+    what came back, but for a chunk on each lane that has none under way: else ranks whose credit is used up
+    on different lanes would wait for each other. A result is received whole into a buffer of its own and then
+    copied to its target, or read straight into that if the system has all of it, so that a broken connection
+    never leaves half of one in a tensor. When a header is sent it says up to which position of the lane all
+    results are here, frames without a target included (they have theirs; no RESULT comes for them, no credit
+    is taken by them).
+
+    Results of an operation that is not done yet may come a tenth of a second late: Python's lock, which the
+    caller waits for then, may be taken, and nothing moves meanwhile."""
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
+        """`credit`: bytes over all lanes. Raises OSError: no descriptors or no memory are left."""
         self.acknowledged = [0] * lanes
+        """By lane: how many results all ranks have, as the reducer said last."""
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
         self._lanes = [_Lane() for _ in range(lanes)]
@@ -65,7 +77,9 @@ class NativeTransfer:
             raise OSError("no descriptors or no memory are left for the connections to reducers")
 
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
-        """Raises OSError: this is no socket that can be waited for."""
+        """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed
+        before are forgotten; results below `received` are here already and do not come. Raises OSError: it
+        cannot be waited for."""
         self.detach(lane)
         connection.setblocking(False)
         handle = connection.fileno()
@@ -81,7 +95,8 @@ class NativeTransfer:
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
-        """Raises ValueError: the payload or the target is not as long as the header says."""
+        """Forgotten on a lane without a connection. Raises ValueError: the payload or the target is not as
+        long as the header says."""
         state = self._lanes[lane]
         if not state.attached:
             return
@@ -101,6 +116,8 @@ class NativeTransfer:
         state.frames.append(frame)
 
     def run(self, seconds: float) -> "List[object]":
+        """Move bytes until there are events (Result, Message, Lost), `wake` was called, or the time is
+        over."""
         count = self._run(self._open(), seconds, self._events, _EVENTS, self._text, _TEXT)
         events: List[object] = []
         told: Set[int] = set()
@@ -117,7 +134,7 @@ class NativeTransfer:
                 events.append(Message(lane, wire.unpack(text[:_HEADER]), text[_HEADER:]))
                 continue
             if kind == _LOST:
-                cause = os.strerror(position) if position else CLOSED
+                cause = os.strerror(position) if position else _CLOSED
             else:
                 cause = _fault(self._lanes[lane], position, text)
             self._lanes[lane].begin(0, False)
@@ -128,12 +145,15 @@ class NativeTransfer:
         return events
 
     def set_credit(self, credit: int) -> None:
+        """For frames that begin from now on. In the thread that calls `run`."""
         self._functions.transfer_set_credit(self._open(), credit)
 
     def unsent(self) -> int:
+        """Frames pushed to attached lanes that the system has not taken to their last byte."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 
     def wake(self) -> None:
+        """From any thread: make `run` return."""
         with self._closing:
             if self._transfer:
                 self._functions.transfer_wake(self._transfer)

@@ -9,10 +9,10 @@ from typing import Optional, Sequence
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction import arithmetic
 from trainshed_reduction.client.port import Piece
-from trainshed_reduction.pytorch.tensors import TORCH, tensor_of
-from trainshed_reduction.wire import DType, Reduction
+from trainshed_reduction.native import library, sums
+from trainshed_reduction.pytorch.tensors import tensor_of
+from trainshed_reduction.wire import Reduction
 
 
 class Fallback:
@@ -71,19 +71,7 @@ class Fallback:
 
 
 def _add(piece: Piece, parts: "list[torch.Tensor]") -> None:
-    kernels = arithmetic.kernels()
+    found = library.load()
+    assert found is not None, "there were reducers"
     payloads = [memoryview(part.numpy()) for part in parts]
-    result = piece.data.cast("B")
-    if piece.dtype in (DType.FLOAT16, DType.BFLOAT16):
-        accumulator = memoryview(bytearray(2 * len(result)))
-        kernels.widen(piece.dtype, accumulator, payloads[0])
-    else:
-        accumulator = result
-        accumulator[:] = payloads[0]
-    for payload in payloads[1:]:
-        kernels.add(piece.dtype, accumulator, payload)
-    kernels.finish(piece.dtype, piece.reduction, len(parts), accumulator, result)
-
-
-def host_tensor(data: memoryview, dtype: DType) -> torch.Tensor:
-    return tensor_of(data, TORCH[dtype])
+    sums.add_up(found, piece.dtype, piece.reduction, payloads, piece.data)

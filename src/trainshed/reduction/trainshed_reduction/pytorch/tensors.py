@@ -17,7 +17,6 @@ DTYPES = {
     torch.int32: DType.INT32,
     torch.int64: DType.INT64,
 }
-TORCH = {wire: native for native, wire in DTYPES.items()}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

@@ -10,6 +10,9 @@ import time
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, settings, variables
+from trainshed_reduction.native import library
+from trainshed_reduction.reducer.counters import Overview
+from trainshed_reduction.reducer.processes import Supervisor, listen
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Unusable
 
@@ -82,18 +85,21 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
         tls = proof.tls_of(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
-    # Sums need no linear algebra; a pool of threads for each process would only be in the way.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from trainshed_reduction.reducer.counters import Overview
-    from trainshed_reduction.reducer.processes import Supervisor, listen
-
+    reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
+    found = library.load()
+    if found is None:
+        text = "reducers need the package's part in C: {}".format(library.reason())
+        reports.note("no part in C", text, "WARNING")
+        return _fail(text)
     try:
         listeners = listen(told.address, told.processes)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*told.address, error))
-    reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
     overview = Overview(told.processes, reports, _write, time.monotonic())
-    return Supervisor(listeners, told.token, tls, overview, _write).run()
+    supervisor = Supervisor(
+        listeners, token=told.token, tls=tls, library=found, overview=overview, write=_write
+    )
+    return supervisor.run()
 
 
 if __name__ == "__main__":

@@ -6,57 +6,44 @@ Pure but for where an overview writes.
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
+from trainshed_reduction.native.reducing import Numbers
 from trainshed_reduction.reports import Reports
 
-Numbers = Dict[str, Union[int, List[float]]]
+Metrics = Dict[str, Union[int, List[float]]]
 _WAIT = "wait_seconds"
 _SAME_EVERYWHERE = ("operations", "connections")
 """Every process takes part in every operation of every worker."""
 
 
 class Counters:
-    """What one process has counted since its start; the last three are as of now."""
+    """What one process has counted since its start, beside the part in C; the last two are as of now."""
 
     def __init__(self) -> None:
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.operations = 0
-        self.chunks = 0
         self.resets = 0
         """How often a group began again because a connection broke."""
         self.refused = 0
         self.connections = 0
         self.chunks_in_flight = 0
-        self.pending_bytes = 0
-        self._wait: List[float] = []
 
-    def add(self, received: int, sent: int, chunks: int, operations: int) -> None:
-        """What the part in C has counted lately."""
-        self.received_bytes += received
-        self.sent_bytes += sent
-        self.chunks += chunks
-        self.operations += operations
-
-    def waited(self, rank: int, seconds: float) -> None:
-        """Of a group's time, when that rank alone was missing."""
-        if rank >= len(self._wait):
-            self._wait.extend([0.0] * (rank + 1 - len(self._wait)))
-        self._wait[rank] += seconds
-
-    def snapshot(self, waited_natively: Sequence[float] = ()) -> Numbers:
-        """`waited_natively`: by rank, as the part in C has counted it since the start."""
-        numbers: Numbers = {name: value for name, value in vars(self).items() if name[0] != "_"}
-        both = zip_longest(self._wait, waited_natively, fillvalue=0.0)
-        numbers[_WAIT] = [round(sum(each), 3) for each in both]
-        return numbers
+    def snapshot(self, done: Numbers, waited: Sequence[float]) -> Metrics:
+        """`done`: what the part in C has counted; `waited`: seconds of a group's time, by the rank that alone
+        was missing then."""
+        return {
+            "received_bytes": done.received,
+            "sent_bytes": done.sent,
+            "operations": done.operations,
+            "chunks": done.chunks,
+            **vars(self),
+            "pending_bytes": done.pending,
+            _WAIT: [round(each, 3) for each in waited],
+        }
 
 
-def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Numbers:
+def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Metrics:
     """Of all processes: counts add up; what each sees of the same thing is counted once."""
-    numbers: Numbers = {}
+    numbers: Metrics = {}
     wait: List[float] = []
     for snapshot in snapshots:
         for name, value in snapshot.items():
@@ -97,7 +84,7 @@ class Overview:
         self._reports = reports
         #: Takes a line.
         self._write = write
-        self._numbers: List[Numbers] = [{} for _ in range(processes)]
+        self._numbers: List[Metrics] = [{} for _ in range(processes)]
         self._idle_at: float = now + IDLE_SECONDS
         self._report_at = 0.0
         self._reported = now - _SECOND
@@ -137,7 +124,7 @@ class Overview:
         self._idle_at = 0.0
         self._reports.note("serving", "serving {} workers".format(world))
 
-    def metrics(self, process: int, numbers: Numbers, now: float) -> None:
+    def metrics(self, process: int, numbers: Metrics, now: float) -> None:
         self._numbers[process] = numbers
         if numbers.get("connections"):
             self._idle_at = 0.0

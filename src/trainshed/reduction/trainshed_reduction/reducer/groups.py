@@ -3,58 +3,36 @@ happens comes in as calls with the time, what is to be done goes out as effects.
 
 It gathers until all ranks are there, or have left in good order before; then it runs, until a connection
 breaks and it gathers again. What was under way is forgotten then and comes once more: START tells from where
-on. Every rank sends something for every position, in order, so rows are finished in order.
+on. Every rank sends something for every position, in order. The chunks themselves are added up elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Union
+from typing import Dict, List, NamedTuple, Optional, Union
 
 from trainshed_reduction import proof, wire
-from trainshed_reduction.arithmetic import Kernels
-from trainshed_reduction.reducer.buffers import Block, Buffers
+from trainshed_reduction.reducer import rows
 from trainshed_reduction.reducer.counters import Counters
-from trainshed_reduction.reducer.rows import Progress, Row, Seen, Shape, disagreement, ranks
+from trainshed_reduction.reducer.rows import Progress, RunningRows, Seen
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 
-if TYPE_CHECKING:
-    from trainshed_reduction.native.reducing import NativeGroup, NativeMember
-
 WINDOW = 16 << 20
-"""Bytes that a worker may have here without a result, and a chunk more."""
+"""Bytes that a worker may have here without a result, and a chunk more; as in members.c."""
 
 
 class Member:
     """A worker's connection, from its HELLO on. Every HELLO makes another one."""
 
-    __slots__ = (
-        "acknowledged",
-        "group",
-        "hello",
-        "native",
-        "ordinal",
-        "position",
-        "rank",
-        "unanswered",
-    )
+    __slots__ = ("group", "hello", "ordinal", "position", "rank")
 
     def __init__(self, hello: Hello, group: "Group") -> None:
         self.hello = hello
         self.rank = hello.rank
         self.group = group
         self.position = hello.received
-        """Of the next chunk that it sends."""
-        self.acknowledged = hello.received
+        """Of the next chunk that it sends, as far as was seen here."""
         self.ordinal = 0
-        """Of the latest operation that it has begun, as far as was seen here."""
-        self.native: Optional[NativeMember] = None
-        """Where its chunks are taken, if not here."""
-        self.unanswered = 0
-        """Bytes that it has sent and that no result was made of yet."""
-
-    @property
-    def is_full(self) -> bool:
-        return self.unanswered >= WINDOW
+        """Of the latest operation that it has begun, likewise."""
 
 
 class DepartedRank(NamedTuple):
@@ -69,14 +47,6 @@ class DepartedRank(NamedTuple):
         return "rank {} has left the group{}".format(rank, after)
 
 
-class Deliver(NamedTuple):
-    """Send a result to these."""
-
-    members: "List[Member]"
-    header: bytes
-    payload: Block
-
-
 class Tell(NamedTuple):
     """Send one frame; a `reminder` not where something else is still unsent: that worker does not wait for
     us."""
@@ -84,12 +54,6 @@ class Tell(NamedTuple):
     member: "Member"
     frame: bytes
     is_reminder: bool = False
-
-
-class Resume(NamedTuple):
-    """There is room again for what these send."""
-
-    members: "List[Member]"
 
 
 class Dismiss(NamedTuple):
@@ -112,13 +76,13 @@ class Completed(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Its members send chunks from now on: `Group.go_native` may be called, before anything else of them is
+    """Its members send chunks from now on: `Group.run` is to be called, before anything else of them is
     read."""
 
     group: "Group"
 
 
-Effect = Union[Deliver, Tell, Resume, Dismiss, Log, Completed, Started]
+Effect = Union[Tell, Dismiss, Log, Completed, Started]
 
 
 _PATIENCE = 0.6
@@ -128,9 +92,7 @@ _PATIENCE = 0.6
 class Group:
     """One generation and epoch of a group. `generation` 0: nobody has come yet who knows it."""
 
-    def __init__(
-        self, hello: Hello, kernels: Kernels, buffers: Buffers, counters: Counters, now: float
-    ) -> None:
+    def __init__(self, hello: Hello, counters: Counters, now: float) -> None:
         self.generation = hello.generation
         self.epoch = hello.epoch
         self.world = hello.world
@@ -139,21 +101,14 @@ class Group:
         """Ranks that know no generation, and cannot be of this one."""
         self.failure = ""
         """Why this generation and epoch cannot go on, if so."""
-        self._kernels = kernels
-        self._buffers = buffers
         self._counters = counters
         self._running = False
         self._completed = False
         self._since = now
         self._parted: Dict[int, DepartedRank] = {}
         self._lost: Dict[int, float] = {}
-        self._rows: Dict[int, Row] = {}
-        self._head = 0
-        self._finished = now
-        self._operation = -1
-        """The latest of which a chunk is finished; its ordinal."""
-        self._ordinal = 0
-        self._native: Optional[NativeGroup] = None
+        self._rows: Optional[RunningRows] = None
+        self._progress = Progress(0, -1, 0, 0)
 
     @property
     def is_waiting(self) -> bool:
@@ -165,47 +120,42 @@ class Group:
 
     @property
     def chunks_in_flight(self) -> int:
-        return len(self._rows) if self._native is None else self._native.progress().begun
+        return 0 if self._rows is None else self._rows.progress().begun
 
     @property
     def progress(self) -> Progress:
-        """As of START, for who adds up the chunks in place of this."""
-        return Progress(self._head, self._operation, self._ordinal, 0)
+        """As of START, for who adds up the chunks."""
+        return self._progress
 
-    def go_native(self, group: "NativeGroup") -> None:
+    @property
+    def departed(self) -> "List[int]":
+        """The positions from which on ranks that have left in good order have sent nothing."""
+        return [each.position for each in self._parted.values()]
+
+    def run(self, rows: RunningRows) -> None:
         """Chunks are added up there until the group begins anew; `odd` is told of those that are not as they
         should be."""
-        self._native = group
+        self._rows = rows
 
     def _catch_up(self) -> None:
         """With what was done there."""
-        if self._native is None:
-            return
-        self._head, self._operation, self._ordinal, _ = self._native.progress()
-        for member in self.members.values():
-            if member.native is not None:
-                member.position, member.acknowledged, member.ordinal = member.native.state()
-
-    def _row(self, position: int) -> "Optional[Seen]":
-        """What has come for a position."""
-        if self._native is not None:
-            return self._native.seen(position)
-        row = self._rows.get(position)
-        return None if row is None else Seen(row.shape, row.since, row.arrived)
+        if self._rows is not None:
+            self._progress = self._rows.progress()
+            for member in self.members.values():
+                member.position, member.ordinal = self._rows.state(member.rank)
 
     def _stop(self) -> None:
         """Nothing is under way any more."""
         self._catch_up()
-        self._native = None
+        self._rows = None
         self.members.clear()
-        self._rows.clear()
         self._running = False
 
     def gather(self, member: Member, now: float) -> List[Effect]:
         """Another rank has come; an earlier connection of the same one is of no use any more."""
         rank = member.rank
         self._catch_up()
-        if not member.hello.generation and (self.failure or self._operation >= 0):
+        if not member.hello.generation and (self.failure or self._progress.operation >= 0):
             # This group could not have come so far without START having told that rank its generation.
             earlier = self.parked.pop(rank, None)
             self.parked[rank] = member
@@ -228,21 +178,19 @@ class Group:
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
         everybody = [*self.members.values(), *self._parted.values()]
-        self._head = min(each.position for each in everybody)
+        head = min(each.position for each in everybody)
+        self._progress = self._progress._replace(head=head, begun=0)
         self._running = True
-        self._finished = now
-        start = Start(self._head, self.generation, self.world)
+        start = Start(head, self.generation, self.world)
         frame = proof.frame(Kind.START, wire.pack_start(start))
         effects: List[Effect] = []
         for each in self.members.values():
-            each.position = self._head
+            each.position = head
             effects.append(Tell(each, frame))
         if not self._completed and self.world > 1:  # One alone only asks for the ports.
             self._completed = True
             effects.append(Completed(self.world))
-        if len(self.members) == self.world > 1:
-            effects.append(Started(self))
-        return effects
+        return [*effects, Started(self)]
 
     def _reset(self, now: float) -> List[Effect]:
         """Everybody comes again."""
@@ -252,94 +200,32 @@ class Group:
         self._counters.resets += 1
         return effects
 
-    def chunk(self, member: Member, header: Header, payload: Block, now: float) -> List[Effect]:
-        """A DATA or FINAL frame. Raises Malformed: the connection is to be closed, and `lose` called."""
-        position = member.position
-        self._check_sender(member, header)
-        member.acknowledged = max(member.acknowledged, header.acknowledged)
-        member.position += 1
-        member.ordinal = header.ordinal
-        shape = Shape.of(header)
-        row = self._rows.get(position)
-        objection = self._objection(member, shape, position, row)
-        if objection:
-            return objection
-        if row is None:
-            row = self._rows[position] = Row(shape, self._kernels, self._buffers, now)
-        alone = max(row.latest, self._finished)
-        row.add(member.rank, payload, header.kind is Kind.FINAL, now)
-        member.unanswered += header.nbytes
-        if header.kind is Kind.DATA and member.hello.received <= position:
-            row.takers.append(member.rank)
-        if len(row.arrived) < self.world and (not self._parted or self._missing(position)):
-            return []
-        self._counters.waited(member.rank, now - alone)
-        return self._finish(row, header, now)
-
     def odd(self, member: Member, header: Header) -> List[Effect]:
-        """A chunk that was not taken where chunks are added up in place of this. Raises Malformed."""
+        """A chunk that was not taken where chunks are added up. Raises Malformed: the connection is to be
+        closed, and `lose` called."""
         self._catch_up()
-        self._check_sender(member, header)
-        position = member.position
-        objection = self._objection(member, Shape.of(header), position, self._row(position))
-        if not objection:
-            raise Malformed("a {} frame came that no worker sends".format(header.kind.name))
-        return objection
-
-    def _check_sender(self, member: Member, header: Header) -> None:
-        """Raises Malformed."""
-        if not self._running:
+        if self._rows is None:
             raise Malformed("a chunk came before START")
         if header.rank != member.rank:
             raise Malformed("rank {} sent a chunk as rank {}".format(member.rank, header.rank))
+        objection = self._objection(member, header, self._rows.seen(member.position))
+        if not objection:
+            raise Malformed("a {} frame came that no worker sends".format(header.kind.name))
+        return self.fail(objection)
 
-    def _objection(
-        self, member: Member, shape: Shape, position: int, row: "Union[Row, Seen, None]"
-    ) -> List[Effect]:
-        """The end of the group, if such a chunk does not belong there; else nothing."""
-        for rank, parted in self._parted.items():
-            if parted.position <= position:
-                return self.fail(parted.text(rank))
+    def _objection(self, member: Member, shape: Header, seen: "Optional[Seen]") -> str:
+        """Why such a chunk does not belong there; "" if it does."""
         if shape.reduction == Reduction.AVERAGE and DType(shape.dtype).is_integer:
-            return self.fail(
-                "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
-                    shape.ordinal, member.rank, DType(shape.dtype).name
-                )
+            return "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
+                shape.ordinal, member.rank, DType(shape.dtype).name
             )
-        if row is not None and not row.shape.agrees(shape):
-            return self.fail(disagreement(member.rank, shape, row.arrived, row.shape))
-        return []
+        if seen is not None and not rows.are_alike(seen.shape, shape):
+            return rows.disagreement(member.rank, shape, seen.arrived, seen.shape)
+        # Only who has left could have brought what is missing.
+        return next((each.text(rank) for rank, each in self._parted.items()), "")
 
     def _missing(self, position: int) -> List[int]:
         return [each.rank for each in self.members.values() if each.position <= position]
-
-    def _finish(self, row: Row, header: Header, now: float) -> List[Effect]:
-        result = row.result(self.world)
-        if result is None:  # Only who has left could have brought what is missing.
-            rank, parted = next(iter(self._parted.items()))
-            return self.fail(parted.text(rank))
-        del self._rows[self._head]
-        self._head += 1
-        self._finished = now
-        self._counters.chunks += 1
-        if header.operation != self._operation:
-            self._operation, self._ordinal = header.operation, header.ordinal
-            self._counters.operations += 1
-        resumed: List[Member] = []
-        for each in self.members.values():
-            was_full = each.is_full
-            each.unanswered -= header.nbytes
-            if was_full and not each.is_full:
-                resumed.append(each)
-        effects: List[Effect] = []
-        if row.takers:
-            acknowledged = min((each.acknowledged for each in self.members.values()), default=0)
-            result_header = header._replace(kind=Kind.RESULT, rank=0, acknowledged=acknowledged)
-            takers = [self.members[rank] for rank in row.takers if rank in self.members]
-            effects.append(Deliver(takers, wire.pack(result_header), result))
-        if resumed:
-            effects.append(Resume(resumed))
-        return effects
 
     def leave(self, member: Member, now: float) -> List[Effect]:
         """It said BYE."""
@@ -347,13 +233,13 @@ class Group:
         self._catch_up()
         if not self._forget(member):
             return effects
-        if member.native is not None:
-            member.native.leave()
+        if self._rows is not None:
+            self._rows.leave(member.rank)
         if not self.members:  # The group is over; what comes next may be one of the same name.
             self._parted.clear()
             self._stop()
             return effects
-        ordinal = member.ordinal or self._ordinal
+        ordinal = member.ordinal or self._progress.ordinal
         parted = self._parted[member.rank] = DepartedRank(member.position, ordinal)
         if any(each.position > parted.position for each in self.members.values()):
             return effects + self.fail(parted.text(member.rank))
@@ -399,10 +285,11 @@ class Group:
         row = None
         self._catch_up()
         if self._running:
-            row = self._row(self._head)
+            head = self._progress.head
+            row = None if self._rows is None else self._rows.seen(head)
             since = self._since if row is None else row.since
-            missing = self._missing(self._head)
-            waiting += [each for each in self.members.values() if each.position > self._head]
+            missing = self._missing(head)
+            waiting += [each for each in self.members.values() if each.position > head]
         else:
             since = self._since
             present = {*self.members, *self._parted}
@@ -412,7 +299,7 @@ class Group:
             return []
         if not missing or self.parked:
             missing = [0]  # It alone brings a new generation.
-        text = "waits {:.0f} s for {}".format(now - since, ranks(missing))
+        text = "waits {:.0f} s for {}".format(now - since, rows.ranks(missing))
         lost = sorted(rank for rank in missing if rank in self._lost)[:4]
         for rank in lost:
             text += "; rank {} lost its connection {:.0f} s ago".format(
@@ -428,7 +315,7 @@ class Group:
         """Tell those that all wait for what it is: they may have given the same operation to their native
         backend."""
         text = "{} {} {}".format(
-            ranks(row.arrived), "have" if len(row.arrived) > 1 else "has", row.shape.text
+            rows.ranks(row.arrived), "have" if len(row.arrived) > 1 else "has", rows.text(row.shape)
         )
         frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
         return [Tell(self.members[rank], frame, True) for rank in missing if rank in self.members]

@@ -20,7 +20,7 @@ import time
 import traceback
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainshed_reduction.arithmetic import kernels
+from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.counters import Outlet, Overview
 from trainshed_reduction.reducer.server import Server
 
@@ -95,8 +95,10 @@ class Supervisor:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
+        *,
         token: bytes,
         tls: Optional[ssl.SSLContext],
+        library: Library,
         overview: Overview,
         write: Callable[[str], None],
     ) -> None:
@@ -104,6 +106,7 @@ class Supervisor:
         self._ports = [each.getsockname()[1] for each in listeners]
         self._token = token
         self._tls = tls
+        self._library = library
         self._overview = overview
         #: Takes a line for a person.
         self._write = write
@@ -162,7 +165,7 @@ class Supervisor:
             self._listeners[number],
             self._ports,
             self._token,
-            kernels=kernels(),
+            library=self._library,
             outlet=_outlet(write),
             tls=self._tls,
         )

@@ -1,56 +1,27 @@
-"""A row: the chunks that the ranks have sent for one position of a group, and their sum. Pure."""
+"""What has come of the chunks of a running group, and how people are told of it. Pure."""
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Protocol
 
-from trainshed_reduction.arithmetic import Kernels
-from trainshed_reduction.reducer.buffers import Block, Buffers
 from trainshed_reduction.wire import DType, Header, Reduction
 
 
-class Shape(NamedTuple):
-    """What the ranks' headers for one position must agree in, but for the ordinal: where callbacks issue
-    native all-reduces, the ranks may have come by different numbers of those."""
-
-    ordinal: int
-    operation: int
-    chunk: int
-    total: int
-    step: int
-    dtype: int
-    reduction: int
-
-    @staticmethod
-    def of(header: Header) -> "Shape":
-        return Shape(
-            header.ordinal,
-            header.operation,
-            header.chunk,
-            header.total,
-            header.step,
-            header.dtype,
-            header.reduction,
-        )
-
-    def agrees(self, other: "Shape") -> bool:
-        return self[1:] == other[1:]
-
-    @property
-    def text(self) -> str:
-        """What a rank has, for people."""
-        return "the {} of {} elements of {}".format(
-            Reduction(self.reduction).name, self.total, DType(self.dtype).name
-        )
-
-
 class Seen(NamedTuple):
-    """What has come for one position. `shape`: of the first chunk, which came at `since`; `arrived`: ranks,
-    in the order in which they came."""
+    """What has come for one position. `shape`: header of the first chunk, which came at `since`; `arrived`:
+    ranks, in the order in which they came."""
 
-    shape: Shape
+    shape: Header
     since: float
     arrived: List[int]
+
+
+class MemberState(NamedTuple):
+    """`position`: of the next chunk that a rank sends; `ordinal`: of the latest operation that it has
+    begun."""
+
+    position: int
+    ordinal: int
 
 
 class Progress(NamedTuple):
@@ -63,111 +34,57 @@ class Progress(NamedTuple):
     begun: int
 
 
-class Row:
-    """Adds each rank's chunk as soon as those of all lower ranks are in, so that the sum does not depend on
-    who comes first. Times are seconds of whatever clock the caller has."""
+class RunningRows(Protocol):
+    """Where the chunks of a running group are added up. `native.reducing.NativeGroup` is one."""
 
-    __slots__ = (
-        "_accumulator",
-        "_buffers",
-        "_dtype",
-        "_early",
-        "_final",
-        "_first",
-        "_kernels",
-        "_next",
-        "arrived",
-        "latest",
-        "shape",
-        "since",
-        "takers",
+    def progress(self) -> Progress: ...
+
+    def seen(self, position: int) -> Optional[Seen]:
+        """None: nothing has come for it."""
+        ...
+
+    def state(self, rank: int) -> MemberState: ...
+
+    def leave(self, rank: int) -> None:
+        """In good order: the others go on with what it has sent."""
+        ...
+
+
+def are_alike(shape: Header, other: Header) -> bool:
+    """Whether the chunks of two ranks for one position can be added. They may have other ordinals: where
+    callbacks issue native all-reduces, the ranks may have come by different numbers of those."""
+    return _compared(shape) == _compared(other)
+
+
+def _compared(shape: Header) -> "tuple[int, ...]":
+    _, dtype, reduction, _, chunk, operation, total, step, *_ = shape
+    return dtype, reduction, chunk, operation, total, step
+
+
+def text(shape: Header) -> str:
+    """What a rank has, for people."""
+    return "the {} of {} elements of {}".format(
+        Reduction(shape.reduction).name, shape.total, DType(shape.dtype).name
     )
 
-    def __init__(self, shape: Shape, kernels: Kernels, buffers: Buffers, now: float) -> None:
-        self.shape = shape
-        self.since = now
-        self.latest = now
-        """When the last chunk came."""
-        self.arrived: List[int] = []
-        """Ranks, in the order in which they came."""
-        self.takers: List[int] = []
-        """Those of them that the result is to go to."""
-        self._dtype = DType(shape.dtype)
-        self._kernels = kernels
-        self._buffers = buffers
-        self._next = 0
-        self._early: Dict[int, Block] = {}
-        self._first: Optional[Block] = None
-        self._accumulator: Optional[Block] = None
-        self._final: Optional[Block] = None
 
-    def add(self, rank: int, payload: Block, is_final: bool, now: float) -> None:
-        """`payload` is the row's from now on. `is_final`: it is the result already, and no rank's own chunk
-        matters."""
-        self.arrived.append(rank)
-        self.latest = now
-        if self._final is not None:
-            return
-        if is_final:
-            self._final = payload
-            self._accumulator = self._first = None
-            self._early.clear()
-            return
-        self._early[rank] = payload
-        while self._next in self._early:
-            self._accumulate(self._early.pop(self._next))
-            self._next += 1
-
-    def _accumulate(self, payload: Block) -> None:
-        if self._accumulator is not None:
-            self._kernels.add(self._dtype, self._accumulator.data, payload.data)
-        elif self._dtype.itemsize > 2:
-            self._first = self._accumulator = payload
-        else:
-            self._first = payload
-            self._accumulator = self._buffers.take(2 * len(payload.data))
-            self._kernels.widen(self._dtype, self._accumulator.data, payload.data)
-
-    def result(self, world: int) -> Optional[Block]:
-        """To be called once; None if a rank's chunk is missing and nobody has brought the result."""
-        if self._final is not None:
-            return self._final
-        if self._next < world or self._first is None or self._accumulator is None:
-            return None
-        self._kernels.finish(
-            self._dtype,
-            Reduction(self.shape.reduction),
-            world,
-            self._accumulator.data,
-            self._first.data,
-        )
-        return self._first
-
-
-def disagreement(rank: int, shape: Shape, others: "List[int]", theirs: Shape) -> str:
+def disagreement(rank: int, shape: Header, others: "List[int]", theirs: Header) -> str:
     """Says what one rank has and what the others have, each in full: of two nobody can tell who is wrong. Of
     two the lower one is named first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     has = "have" if len(others) > 1 else "has"
+    mine, other = text(shape), text(theirs)
     if shape.ordinal != theirs.ordinal:
         return (
             "{} has {} as operation {}, {} {} {} as operation {}: every rank must issue the same "
-            "all-reduces in the same "
-            "order".format(
-                ranks([rank]),
-                shape.text,
-                shape.ordinal,
-                ranks(others),
-                has,
-                theirs.text,
-                theirs.ordinal,
+            "all-reduces in the same order".format(
+                ranks([rank]), mine, shape.ordinal, ranks(others), has, other, theirs.ordinal
             )
         )
-    mine, other = shape.text, theirs.text
     if mine == other:
         mine, other = (
-            "{}, chunk {} of {} elements each".format(each.text, each.chunk, each.step)
+            "{}, chunk {} of {} elements each".format(text(each), each.chunk, each.step)
             for each in (shape, theirs)
         )
     return "operation {}: {} has {}, {} {} {}".format(

@@ -1,7 +1,9 @@
-"""One process of a reducer: a thread, a selector, and every connection that comes to its port.
+"""One process of a reducer: a thread, and every connection that comes to its port.
 
 Whoever connects proves within seconds, and with a few bytes of memory, that it knows the job's token; only
-then may it send chunks. While nothing happens and nobody waits, nothing runs here.
+then may it send chunks. What the part in C tells of connections goes to the sessions, and their effects to
+connections. One that breaks, or carries what is no protocol, is closed, and nobody else's. While nothing
+happens and nobody waits, nothing runs here.
 """
 
 from __future__ import annotations
@@ -10,20 +12,18 @@ import selectors
 import socket
 import ssl
 import time
-from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
+from collections import deque
+from typing import Callable, Deque, Dict, List, Optional, Sequence
 
-from trainshed_reduction import framing, proof, wire
-from trainshed_reduction.arithmetic import Kernels
-from trainshed_reduction.reducer.buffers import Buffers
-from trainshed_reduction.reducer.connections import Connection
+from trainshed_reduction import proof, sockets, wire
+from trainshed_reduction.native.library import Library
+from trainshed_reduction.native.reducing import Event, Lost, Message, NativeReducer, Numbers, Odd
+from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.counters import Counters, Outlet
-from trainshed_reduction.reducer.groups import WINDOW, Effect
-from trainshed_reduction.reducer.peers import READ, Peer, Peers
+from trainshed_reduction.reducer.groups import WINDOW, Effect, Group, Member
 from trainshed_reduction.reducer.sessions import Refusal, Sessions
-from trainshed_reduction.wire import Accept, Kind
-
-if TYPE_CHECKING:
-    from trainshed_reduction.native.reducing import NativeReducer
+from trainshed_reduction.tunnel import Tunnel
+from trainshed_reduction.wire import Accept, Kind, Malformed
 
 STRANGERS = 64
 """Connections at a time that have not proved themselves."""
@@ -32,13 +32,33 @@ _HURRY = 1.0
 _PAUSE = 0.5
 """Seconds until the system is asked for another connection after it could not give one."""
 _SECOND = 1.0
+_LINGER = 2.0
+"""Seconds in which the other side is to read why its connection ends."""
 _VANISHED = 60.0
 """Seconds after which a worker is gone that takes nothing any more."""
 
 
+class Peer:
+    """Who is at the other end; a stranger as long as it has no member."""
+
+    def __init__(
+        self, connection: socket.socket, address: str, now: float, native: NativeReducer
+    ) -> None:
+        """Raises OSError."""
+        self.connection = connection
+        self.address = address
+        self.native = native.add(connection.fileno(), self)
+        self.challenge = proof.nonce()
+        self.came = now
+        self.member: Optional[Member] = None
+        self.until = 0.0
+        """When the connection is closed, if it was told why."""
+        self.is_closed = False
+
+
 class Server:
-    """One process of a reducer: takes workers' connections and serves their groups. `ports` are those of all
-    its processes, in their order."""
+    """Takes workers' connections and serves their groups. `ports` are those of all the reducer's processes,
+    in their order."""
 
     def __init__(
         self,
@@ -46,42 +66,38 @@ class Server:
         ports: Sequence[int],
         token: bytes,
         *,
-        kernels: Kernels,
+        library: Library,
         outlet: Outlet,
         tls: Optional[ssl.SSLContext] = None,
     ) -> None:
+        """Raises OSError."""
         self._listener = listener
         self._token = token
         #: Where lines and numbers go.
         self._outlet = outlet
         self._tls = tls
         self._accept = Accept(b"", proof.nonce()[:16], WINDOW, wire.MAX_CHUNK, tuple(ports))
-        self._buffers = Buffers()
         self._counters = Counters()
-        self._sessions = Sessions(kernels, self._buffers, self._counters)
+        self._sessions = Sessions(self._counters)
+        #: Of what is no worker's connection.
         self._selector = selectors.DefaultSelector()
-        self._native = None if tls is not None else _native(self._selector)
-        #: Of the part in C, when they were looked at last.
-        self._numbers = (0,) * 5
-        now = time.monotonic()
-        self._peers = Peers(
-            selector=self._selector,
-            sessions=self._sessions,
-            counters=self._counters,
-            outlet=outlet,
-            greet=self._greet,
-            native=self._native,
-            now=now,
-        )
+        self._native = NativeReducer(library, self._selector.fileno())
+        self._numbers = Numbers(0, 0, 0, 0, 0)
+        #: In the order in which they came; so below.
+        self._strangers: Dict[Peer, None] = {}
+        self._members: Dict[Member, Peer] = {}
+        self._leaving: Dict[Peer, None] = {}
+        self._now = time.monotonic()
         self._listens = False
         self._listen_at = self._status_at = self._report_at = 0.0
-        self._reported = now - _SECOND
+        self._reported = self._now - _SECOND
+        self._has_news = True
         self._ended = False
         listener.setblocking(False)
 
     def watch(self, handle: int, call: Callable[[], None]) -> None:
         """Call it whenever the handle is readable."""
-        self._selector.register(handle, READ, call)
+        self._selector.register(handle, selectors.EVENT_READ, call)
 
     def end(self) -> None:
         """For what `watch` calls: `run` returns."""
@@ -90,85 +106,70 @@ class Server:
     def run(self) -> None:
         """Serve until `end`. Connections are closed then without a word: workers come again, to whoever
         listens."""
-        peers = self._peers
         while not self._ended:
             self._keep_time()
-            patience = self._patience()
-            if self._native is not None:
-                said = self._native.run(patience)
-                peers.now = time.monotonic()
-                peers.hear(said)
-                self._catch_up()
-                patience = 0.0
-            for key, events in self._selector.select(patience):
-                peers.now = time.monotonic()
-                if isinstance(key.data, Peer):
-                    peers.serve(key.data, events)
-                else:
-                    key.data()
-            peers.serve_ready()
-        peers.close()
+            events = self._native.run(self._patience())
+            self._now = time.monotonic()
+            for event in events:
+                self._carry_out(self._hear(event))
+            for key, _ in self._selector.select(0):
+                key.data()
+            before, self._numbers = self._numbers, self._native.numbers()
+            self._has_news |= self._numbers != before
         self._report()
-        if self._native is not None:
-            self._native.close()
+        for peer in [*self._strangers, *self._members.values(), *self._leaving]:
+            self._close(peer)
+        self._native.close()
 
-    def _catch_up(self) -> None:
-        """With what the part in C has counted."""
-        assert self._native is not None
-        before, self._numbers = self._numbers, self._native.numbers()
-        counted = [now - then for now, then in zip(self._numbers, before)]
-        if any(counted):
-            self._counters.add(*counted[:4])
-            self._peers.has_news = True
+    # ---- time
 
     def _patience(self) -> Optional[float]:
-        """Seconds until there is something to do of which the selector does not tell; None: never."""
-        moments = [self._listen_at, self._status_at, self._report_at, self._peers.moment]
-        for oldest in self._peers.strangers:
-            moments.append(oldest.came + self._time_limit())
-            break
+        """Seconds until there is something to do of which nobody tells; None: never."""
+        moments = [self._listen_at, self._status_at, self._report_at]
+        moments += [peer.came + self._time_limit() for peer in [*self._strangers][:1]]
+        moments += [peer.until for peer in [*self._leaving][:1]]
         first = min((each for each in moments if each), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
     def _time_limit(self) -> float:
-        crowded = len(self._peers.strangers) >= STRANGERS
+        crowded = len(self._strangers) >= STRANGERS
         return _HURRY if crowded else proof.HANDSHAKE_SECONDS
 
     def _keep_time(self) -> None:
-        now = self._peers.now = time.monotonic()
-        for stranger in [*self._peers.strangers]:
-            if now < stranger.came + self._time_limit():
-                break
-            self._peers.drop(stranger)
+        now = self._now = time.monotonic()
+        late = [each for each in self._strangers if now >= each.came + self._time_limit()]
+        for peer in [*late, *(each for each in self._leaving if now >= each.until)]:
+            self._carry_out(self._drop(peer))
         if self._status_at and now >= self._status_at:
             self._status_at = 0.0
-            self._peers.carry_out(self._sessions.status(now))
+            self._carry_out(self._sessions.status(now))
         if not self._status_at and self._sessions.is_waiting:
             self._status_at = now + _SECOND
-        if self._peers.has_news and not self._report_at:
+        if self._has_news and not self._report_at:
             self._report_at = max(now, self._reported + _SECOND)
         if self._report_at and now >= self._report_at:
             self._report()
         if now >= self._listen_at:
             self._listen_at = 0.0
-            self._listen(len(self._peers.strangers) < STRANGERS)
+            self._listen(len(self._strangers) < STRANGERS)
 
     def _report(self) -> None:
-        waited = () if self._native is None else self._native.waited()
-        self._counters.connections = self._peers.connected
+        numbers = self._native.numbers()
+        self._counters.connections = len(self._members)
         self._counters.chunks_in_flight = self._sessions.chunks_in_flight
-        self._counters.pending_bytes = self._buffers.used_bytes + self._numbers[-1]
-        self._outlet("metrics", self._counters.snapshot(waited))
-        self._reported = self._peers.now
+        self._outlet("metrics", self._counters.snapshot(numbers, self._native.waited()))
+        self._reported = self._now
         self._report_at = 0.0
-        self._peers.has_news = False
+        self._has_news = False
+
+    # ---- who comes
 
     def _listen(self, wanted: bool) -> None:
         if wanted == self._listens:
             return
         self._listens = wanted
         if wanted:
-            self._selector.register(self._listener, READ, self._welcome)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._welcome)
         else:
             self._selector.unregister(self._listener)
 
@@ -180,59 +181,129 @@ class Server:
         except OSError as error:
             self._outlet("log", "cannot take another connection: {}".format(error))
             self._listen(False)
-            self._listen_at = self._peers.now + _PAUSE
+            self._listen_at = self._now + _PAUSE
             return
         try:
-            secured = self._prepare(connection)
+            connection = self._prepared(connection)
+            peer = Peer(connection, "{}:{}".format(*address[:2]), self._now, self._native)
         except OSError:  # It has gone already.
             connection.close()
             return
-        address_text = "{}:{}".format(*address[:2])
-        self._peers.add(Peer(Connection(secured, self._buffers), address_text, self._peers.now))
-        self._listen(len(self._peers.strangers) < STRANGERS)
+        self._strangers[peer] = None
+        peer.native.tell(proof.frame(Kind.CHALLENGE, peer.challenge))
+        self._listen(len(self._strangers) < STRANGERS)
 
-    def _prepare(self, connection: socket.socket) -> socket.socket:
+    def _prepared(self, connection: socket.socket) -> socket.socket:
         """Raises OSError."""
+        sockets.set_options(connection, _VANISHED)
+        if self._tls is not None:
+            connection.settimeout(proof.HANDSHAKE_SECONDS)
+            secured = self._tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+            connection = Tunnel(secured, secured.do_handshake)
         connection.setblocking(False)
-        framing.set_options(connection, _VANISHED)
-        if self._tls is None:
-            return connection
-        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection
 
-    def _greet(self, peer: Peer, payload: bytes) -> "List[Effect]":
-        """A stranger's HELLO. Raises Malformed."""
-        hello = wire.unpack_hello(payload)
+    def _greet(self, peer: Peer, event: "Message | Odd") -> "List[Effect]":
+        """What a stranger says. Raises Malformed."""
+        if isinstance(event, Odd):
+            wire.unpack(event.header)
+        if isinstance(event, Odd) or event.header.kind is not Kind.HELLO:
+            raise Malformed("HELLO must come first")
+        hello = wire.unpack_hello(event.payload)
         if not proof.is_worker(self._token, peer.challenge, hello):
             return self._refuse(peer, proof.WRONG_TOKEN, "a worker")
         try:
-            member, following = self._sessions.admit(hello, self._peers.now)
+            member, following = self._sessions.admit(hello, self._now)
         except Refusal as refusal:
             return self._refuse(peer, str(refusal), "rank {}".format(hello.rank))
+        del self._strangers[peer]
+        peer.member = member
+        self._members[member] = peer
         accept = proof.prove_reducer(self._token, peer.challenge, hello, self._accept)
-        self._peers.admit(peer, member)
-        peer.connection.send(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
-        self._peers.serve(peer, selectors.EVENT_WRITE)
+        peer.native.tell(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
+        peer.native.resume()
         return following
 
     def _refuse(self, peer: Peer, text: str, who: str) -> "List[Effect]":
         self._counters.refused += 1
         self._outlet("log", "refused {} at {}: {}".format(who, peer.address, text))
-        return self._peers.dismiss(peer, proof.text_frame(Kind.REFUSE, text))
+        return self._dismiss(peer, proof.text_frame(Kind.REFUSE, text))
 
+    # ---- what comes, and what is to be done
 
-def _native(selector: selectors.BaseSelector) -> "Optional[NativeReducer]":
-    """The part in C, which waits for the selector as well; None where there is none."""
-    fileno = getattr(selector, "fileno", None)
-    if fileno is None:
-        return None
-    try:
-        from trainshed_reduction.native import library
+    def _hear(self, event: Event) -> "List[Effect]":
+        peer = event.key
+        assert isinstance(peer, Peer)
+        if peer.is_closed:
+            return []
+        if isinstance(event, Lost):
+            return self._drop(peer)
+        if peer.until:
+            return []  # Something before it has ended the connection.
+        try:
+            if peer.member is None:
+                return self._greet(peer, event)
+            if isinstance(event, Message):
+                return self._sessions.frame(peer.member, event.header, event.payload, self._now)
+            return self._sessions.odd(peer.member, wire.unpack(event.header))
+        except Malformed as error:
+            self._outlet("log", "{}: {}".format(peer.address, error))
+            return self._dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
 
-        found = library.load()
-        if found is None:
-            return None
-        from trainshed_reduction.native.reducing import NativeReducer
+    def _carry_out(self, following: "List[Effect]") -> None:
+        pending: Deque[Effect] = deque(following)
+        while pending:
+            effect = pending.popleft()
+            if isinstance(effect, groups.Log):
+                self._outlet("log", effect.text)
+            elif isinstance(effect, groups.Completed):
+                self._outlet("serving", effect.world)
+                self._outlet("log", "group of {} workers is complete".format(effect.world))
+            elif isinstance(effect, groups.Started):
+                self._run_group(effect.group)
+            elif (peer := self._members.get(effect.member)) is not None:
+                if isinstance(effect, groups.Tell):
+                    if not (effect.is_reminder and peer.native.unsent):
+                        peer.native.tell(effect.frame)
+                elif effect.farewell:
+                    pending.extend(self._dismiss(peer, effect.farewell))
+                else:
+                    pending.extend(self._drop(peer))
 
-        return NativeReducer.made(found, fileno())
-    except (ImportError, OSError):
-        return None
+    def _run_group(self, group: Group) -> None:
+        rows = self._native.begin(group.world, group.progress, group.departed)
+        for member in group.members.values():
+            rows.join(member.rank, self._members[member].native, member.hello.received)
+        group.run(rows)
+
+    def _dismiss(self, peer: Peer, farewell: bytes) -> "List[Effect]":
+        """Close the connection when this has been read, or after a while."""
+        following = self._part(peer)
+        peer.native.tell(farewell)
+        peer.native.dismiss()
+        peer.until = self._now + _LINGER
+        self._leaving[peer] = None
+        return following
+
+    def _drop(self, peer: Peer) -> "List[Effect]":
+        """Close the connection; what follows for others."""
+        following = self._part(peer)
+        self._leaving.pop(peer, None)
+        self._close(peer)
+        return following
+
+    def _part(self, peer: Peer) -> "List[Effect]":
+        self._strangers.pop(peer, None)
+        member, peer.member = peer.member, None
+        if member is None:
+            return []
+        self._has_news = True
+        del self._members[member]
+        return self._sessions.lose(member, self._now)
+
+    def _close(self, peer: Peer) -> None:
+        peer.is_closed = True
+        peer.native.drop()
+        peer.connection.close()

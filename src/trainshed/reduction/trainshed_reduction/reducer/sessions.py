@@ -7,11 +7,9 @@ older generation or epoch is refused, a newer one ends what is left of the older
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import List, Tuple, Union
+from typing import List, Tuple
 
 from trainshed_reduction import proof
-from trainshed_reduction.arithmetic import Kernels
-from trainshed_reduction.reducer.buffers import Block, Buffers
 from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Dismiss, Effect, Group, Member
 from trainshed_reduction.wire import Header, Hello, Kind, Malformed
@@ -27,9 +25,7 @@ class Refusal(Exception):
 class Sessions:
     """The groups that workers have come for, by name, generation and epoch."""
 
-    def __init__(self, kernels: Kernels, buffers: Buffers, counters: Counters) -> None:
-        self._kernels = kernels
-        self._buffers = buffers
+    def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._groups: OrderedDict[bytes, Group] = OrderedDict()
 
@@ -70,16 +66,13 @@ class Sessions:
         empty = [name for name, group in self._groups.items() if group.is_empty]
         if len(empty) >= _REMEMBERED:
             del self._groups[empty[0]]
-        group = Group(hello, self._kernels, self._buffers, self._counters, now)
+        group = Group(hello, self._counters, now)
         self._groups[hello.group] = group
         return group
 
-    def frame(
-        self, member: Member, header: Header, payload: "Union[Block, bytes]", now: float
-    ) -> List[Effect]:
-        """What came on a connection. Raises Malformed: it is to be closed, and `lose` called."""
-        if isinstance(payload, Block):
-            return member.group.chunk(member, header, payload, now)
+    def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
+        """What came on a connection and is no chunk. Raises Malformed: it is to be closed, and `lose`
+        called."""
         if header.kind is Kind.BYE:
             effects = member.group.leave(member, now)
             self._forget_single(member)
@@ -92,7 +85,7 @@ class Sessions:
         raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
 
     def odd(self, member: Member, header: Header) -> List[Effect]:
-        """What was not taken where chunks are added up in place of the groups. Raises Malformed."""
+        """A header that was not taken where chunks are added up. Raises Malformed."""
         if header.kind not in (Kind.DATA, Kind.FINAL):
             raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
         return member.group.odd(member, header)

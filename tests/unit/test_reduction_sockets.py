@@ -2,7 +2,7 @@
 
 import socket
 
-from trainshed_reduction.framing import set_options
+from trainshed_reduction.sockets import set_options
 
 
 def test_how_much_is_under_way_is_not_cubic_s_to_say() -> None:

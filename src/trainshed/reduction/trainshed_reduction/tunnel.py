@@ -1,0 +1,176 @@
+"""TLS for what only knows plain sockets: a thread carries bytes between the connection and one of a pair of
+sockets, and whoever uses the connection has the other one.
+
+So frames are read and sent in one way, by the part in C, and TLS stays Python's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import sys
+import threading
+import time
+from typing import Any, Callable, Optional, cast
+
+_ROOM = 512 << 10
+"""Bytes on their way in a direction."""
+_LAST_WORDS = 2.0
+"""Seconds for what is still to be sent when nobody reads any more."""
+_INTERVAL = 2e-4
+"""Seconds after which a thread that computes in Python gives the interpreter away while there are tunnels:
+with Python's own 5 ms they would stand still for most of the time."""
+_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Tunnel(socket.socket):
+    """The user's end. The connection is the tunnel's from here on, and ends soon after this is closed; its
+    name and its options are had from here."""
+
+    def __init__(
+        self, connection: ssl.SSLSocket, handshake: "Optional[Callable[[], object]]" = None
+    ) -> None:
+        """`handshake`: called in the tunnel's thread before anything is carried, while the connection still
+        blocks; where it raises OSError, this end finds the end of the connection."""
+        near, far = socket.socketpair()
+        super().__init__(near.family, near.type, near.proto, near.detach())
+        self._connection = connection
+        self._thread = threading.Thread(
+            target=_carry, args=(connection, far, handshake), name="reduction-tls", daemon=True
+        )
+        self._thread.start()
+
+    def getsockname(self) -> Any:
+        return self._connection.getsockname()
+
+    def getsockopt(self, *option: Any) -> Any:
+        return cast(Any, self._connection).getsockopt(*option)
+
+    def setsockopt(self, *option: Any) -> None:
+        self._connection.setsockopt(*option)
+
+    def end(self) -> None:
+        """Close it, and wait until the last that was sent is on its way."""
+        self.close()
+        self._thread.join(_LAST_WORDS)
+
+
+class _Direction:
+    """What one side gives and the other one takes."""
+
+    def __init__(self, source: socket.socket, target: socket.socket, far: socket.socket) -> None:
+        """`far`: which of them is the user's. Where that fails he has gone, and the connection has not."""
+        self._source = source
+        self._target = target
+        self._far = far
+        self._ended = False
+        self.is_over = False
+        """The source has ended and the target was told, or nobody wants it any more."""
+        self.left = memoryview(b"")
+        """Bytes that the target has not taken."""
+        self._room = memoryview(bytearray(_ROOM))
+
+    @property
+    def reads(self) -> bool:
+        return not self._ended and not self.left
+
+    def give_up(self) -> None:
+        self._ended = self.is_over = True
+        self.left = memoryview(b"")
+
+    def move(self) -> bool:
+        """Whether anything did. Raises OSError: the connection is gone."""
+        moved = self.reads and self._read()
+        try:
+            if self.left:
+                self.left = self.left[self._target.send(self.left) :]
+                moved = True
+        except _NOT_NOW:
+            pass
+        except ConnectionError:
+            if self._target is not self._far:
+                raise
+            self.give_up()
+        if self._ended and not self.left and not self.is_over:
+            self.is_over = moved = True
+            # SSLSocket's own shutdown would go on without TLS.
+            socket.socket.shutdown(self._target, socket.SHUT_WR)
+        return moved
+
+    def _read(self) -> bool:
+        """All that is there: TLS gives it in pieces of 16 KiB, which are not worth waking anybody up for."""
+        count = 0
+        try:
+            while not self._ended and count < _ROOM:
+                size = self._source.recv_into(self._room[count:])
+                self._ended = not size
+                count += size
+        except _NOT_NOW:
+            pass
+        except ConnectionError:
+            if self._source is not self._far:
+                raise
+            self._ended = True
+        self.left = self._room[:count]
+        return count > 0
+
+
+def _carry(
+    connection: ssl.SSLSocket, far: socket.socket, handshake: "Optional[Callable[[], object]]"
+) -> None:
+    with connection, far, _interval, contextlib.suppress(OSError):
+        if handshake is not None:
+            handshake()
+        for side in (connection, far):
+            side.setblocking(False)
+        # Both directions in this thread: a connection of OpenSSL's must not be used in two.
+        inward, outward = _Direction(connection, far, far), _Direction(far, connection, far)
+        until = float("inf")
+        while time.monotonic() < until and not (inward.is_over and outward.is_over):
+            moved = inward.move() | outward.move()
+            if not moved and _wait(connection, far, inward, outward):
+                # Its user has closed it, not only ended sending. What he has sent still goes out.
+                inward.give_up()
+            if inward.is_over:
+                until = min(until, time.monotonic() + _LAST_WORDS)
+
+
+def _wait(
+    connection: ssl.SSLSocket, far: socket.socket, inward: _Direction, outward: _Direction
+) -> bool:
+    """Until something can be moved, or nobody reads any more."""
+    poll = select.poll()
+    for side, source, target in ((connection, inward, outward), (far, outward, inward)):
+        events = (select.POLLIN if source.reads else 0) | (select.POLLOUT if target.left else 0)
+        # POLLHUP is told whatever is asked for.
+        if events or (side is far and not inward.is_over):
+            poll.register(side, events)
+    told = dict(poll.poll(1000 * _LAST_WORDS if inward.is_over else None))
+    return bool(told.get(far.fileno(), 0) & select.POLLHUP)
+
+
+class _Interval:
+    """Python's switch interval, shorter while there is a tunnel in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tunnels = 0
+        self._before = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._tunnels:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, _INTERVAL))
+            self._tunnels += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._tunnels -= 1
+            if not self._tunnels:
+                sys.setswitchinterval(self._before)
+
+
+_interval = _Interval()

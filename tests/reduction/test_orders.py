@@ -1,0 +1,308 @@
+"""What a reducer makes of frames that come in any order, with any breaks: always the rank-ordered sum."""
+
+import contextlib
+import itertools
+import queue
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.reduction import native_library
+from tests.reduction.workers import SECONDS, TOKEN, Worker
+from trainshed_reduction import wire
+from trainshed_reduction.native.library import Library
+from trainshed_reduction.reducer.server import Server
+from trainshed_reduction.wire import DType, Header, Kind, Reduction
+
+_numbers = itertools.count()
+
+
+class Serving:
+    """A reducer's process in a thread of this one."""
+
+    def __init__(self, library: Library) -> None:
+        self.said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._server = Server(
+            self._listener,
+            [self.port],
+            TOKEN,
+            library=library,
+            outlet=lambda what, value: self.said.put((what, value)),
+        )
+        self._ending, ended = socket.socketpair()
+        self._server.watch(ended.detach(), self._server.end)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+
+    def metrics(self, ranks: int) -> dict[str, Any]:
+        """When so many have been served, and nobody is connected any more."""
+        while True:
+            what, value = self.said.get(timeout=SECONDS)
+            if (
+                what == "metrics"
+                and len(value["wait_seconds"]) == ranks
+                and not value["connections"]
+            ):
+                return value
+
+    def close(self) -> None:
+        self._ending.close()
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.fixture(scope="module", params=["native", "portable"])
+def serving(request: pytest.FixtureRequest) -> Iterator[Serving]:
+    flags = native_library.PORTABLE if request.param == "portable" else ()
+    made = Serving(native_library.shared(*flags))
+    yield made
+    made.close()
+
+
+class SimulatedWorker:
+    """A rank that does what the protocol says, one step at a time."""
+
+    def __init__(
+        self, port: int, group: str, rank: int, inputs: list[list[bytes]], shapes: list[Header]
+    ) -> None:
+        self.port = port
+        self.group = group
+        self.rank = rank
+        self.shapes = shapes
+        self.inputs = inputs[rank]
+        self.world = len(inputs)
+        self.results: list[bytes] = []
+        self.position: int | None = None
+        self.worker: Worker | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.results) == len(self.shapes) and self.position == len(self.shapes)
+
+    def step(self) -> None:
+        """Does the next thing that there is to do, if any."""
+        if self.worker is None:
+            have = len(self.results)
+            self.worker = Worker(self.port, self.rank, self.world, group=self.group, received=have)
+            self.position = None
+        elif self.position is not None and self.position < len(self.shapes):
+            shape = self.shapes[self.position]
+            is_here = self.position < len(self.results)
+            data = (self.results if is_here else self.inputs)[self.position]
+            header = shape._replace(
+                kind=Kind.FINAL if is_here else Kind.DATA,
+                rank=self.rank,
+                acknowledged=len(self.results),
+                ordinal=shape.operation + 1,
+            )
+            with contextlib.suppress(ConnectionError):
+                self.worker.connection.sendall(wire.pack(header) + data)
+            self.position += 1
+
+    def receive(self, seconds: float = 0.0) -> None:
+        if self.worker is None:
+            return
+        self.worker.connection.settimeout(SECONDS)
+        if not select.select([self.worker.connection], [], [], seconds)[0]:
+            return
+        try:
+            header, data = self.worker.frame()
+        except ConnectionError:
+            self.break_off()
+            return
+        if header.kind is Kind.START:
+            self.position = wire.unpack_start(data).position
+            return
+        shape = self.shapes[len(self.results)]
+        assert (header.kind, header.operation, header.chunk) == (
+            Kind.RESULT,
+            shape.operation,
+            shape.chunk,
+        )
+        self.results.append(data)
+
+    def break_off(self) -> None:
+        if self.worker is not None:
+            self.worker.connection.close()
+            self.worker = None
+
+
+def rank_ordered(parts: list[bytes], shape: Header) -> bytes:
+    """The result by the plainest means."""
+    half = {DType.FLOAT16: np.float16, DType.BFLOAT16: None}
+    dtype = DType(shape.dtype)
+    full: Any = {
+        DType.FLOAT64: np.float64,
+        DType.INT32: np.int32,
+        DType.INT64: np.int64,
+    }.get(dtype, np.float32)
+
+    def widened(data: bytes) -> Any:
+        if dtype is DType.BFLOAT16:
+            return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return np.frombuffer(data, half.get(dtype, full)).astype(full)
+
+    total = widened(parts[0])
+    for part in parts[1:]:
+        total = total + widened(part)
+    if shape.reduction == Reduction.AVERAGE:
+        total = total / full(len(parts))
+    if dtype is DType.BFLOAT16:
+        # Of the two neighbours the nearer one, of two equally near ones the even.
+        below = total.view(np.uint32) >> 16
+        cut = total.view(np.uint32) & 0xFFFF
+        up = (cut > 0x8000) | ((cut == 0x8000) & (below & 1 == 1))
+        return (below + up).astype(np.uint16).tobytes()
+    return total.astype(half.get(dtype, full)).tobytes()
+
+
+def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[bytes]]]:
+    """Some operations of a few chunks each, and every rank's input."""
+    shapes: list[Header] = []
+    for operation in range(source.randint(1, 3)):
+        dtype = source.choice(list(DType))
+        reduction = Reduction.SUM if dtype.is_integer else source.choice(list(Reduction))
+        step, total = source.randint(1, 4), source.randint(1, 12)
+        for chunk in range(-(-total // step)):
+            count = min(step, total - chunk * step)
+            shapes.append(
+                Header(
+                    Kind.DATA,
+                    dtype,
+                    reduction,
+                    0,
+                    chunk,
+                    operation,
+                    total,
+                    step,
+                    count * dtype.itemsize,
+                )
+            )
+    generator = np.random.default_rng(source.randrange(2**32))
+
+    def part(shape: Header) -> bytes:
+        count = shape.nbytes // DType(shape.dtype).itemsize
+        values = generator.normal(0, 1000, count)
+        match DType(shape.dtype):
+            case DType.BFLOAT16:
+                return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+            case dtype:
+                return values.astype(dtype.name.lower()).tobytes()
+
+    return shapes, [[part(shape) for shape in shapes] for _ in range(world)]
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(world=st.integers(1, 4), source=st.randoms(use_true_random=False))
+def test_every_result_is_the_rank_ordered_sum(
+    serving: Serving, world: int, source: random.Random
+) -> None:
+    """spec/reduction#losses: whatever the order of arrival, and however often connections break, with results
+    on their way."""
+    shapes, inputs = _work(world, source)
+    group = f"orders {next(_numbers)}"
+    workers = [SimulatedWorker(serving.port, group, rank, inputs, shapes) for rank in range(world)]
+    for _ in range(source.randint(0, 60)):
+        worker = source.choice(workers)
+        action = source.randrange(12)
+        if action == 0:
+            worker.break_off()
+        elif action < 5:
+            worker.receive()
+        else:
+            worker.step()
+    deadline = time.monotonic() + SECONDS
+    while not all(worker.is_done for worker in workers):
+        assert time.monotonic() < deadline
+        for worker in workers:
+            worker.step()
+            worker.receive(0.001)
+    for worker in workers:
+        worker.break_off()
+        for shape, result, *parts in zip(shapes, worker.results, *inputs, strict=True):
+            assert result == rank_ordered(parts, shape)
+
+
+def _group(serving: Serving, received: Sequence[int], name: str = "") -> list[Worker]:
+    """Its ranks, by what each has received."""
+    name = name or f"group {next(_numbers)}"
+    workers = [
+        Worker(serving.port, rank, len(received), group=name, received=has)
+        for rank, has in enumerate(received)
+    ]
+    assert {worker.start().position for worker in workers} == {min(received)}
+    return workers
+
+
+def test_a_result_that_a_rank_brings_is_not_sent_back_to_it(serving: Serving) -> None:
+    """spec/reduction#exactness: who has a result already needs none; who has not gets these very bytes."""
+    first, second = _group(serving, [1, 0])
+    second.send(bytes(4))
+    first.send(b"7777", kind=Kind.FINAL)
+    assert second.result() == b"7777"
+    for worker in (first, second):
+        worker.send(bytes(8), operation=1)
+    assert first.result() == second.result() == bytes(8)
+
+
+def test_acknowledged_is_what_all_ranks_have(serving: Serving) -> None:
+    """spec/reduction#exactness: only then may a rank forget a result."""
+    first, second = _group(serving, [0, 0])
+    for position in range(3):
+        first.send(bytes(4), operation=position, acknowledged=position)
+        second.send(bytes(4), operation=position, acknowledged=min(position, 1))
+        assert first.frame()[0].acknowledged == second.frame()[0].acknowledged == min(position, 1)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_after_a_rank_has_left_a_break_needs_the_others_only(
+    serving: Serving, has_it: bool
+) -> None:
+    """spec/reduction#losses: its results are brought by who has them; if nobody has, that is said."""
+    name = f"left {next(_numbers)}"
+    members = _group(serving, [0, 0, 0], name)
+    for worker in members:
+        worker.send(bytes(4))
+    for worker in members:
+        worker.result()
+    members[2].bye()
+    assert members[2].end() == ""
+    members[0].connection.close()
+    assert members[1].end() == ""
+    first = Worker(serving.port, 0, 3, group=name)
+    second = Worker(serving.port, 1, 3, group=name, received=int(has_it))
+    assert first.start().position == second.start().position == 0
+    first.send(bytes(4))
+    second.send(b"3333", kind=Kind.FINAL if has_it else Kind.DATA)
+    if has_it:
+        assert first.result() == b"3333"
+    else:
+        assert first.end() == second.end() == "rank 2 has left the group after operation 1"
+
+
+def test_waiting_is_charged_to_the_last_rank(serving: Serving) -> None:
+    """spec/reduction: metrics per reducer: wait by rank; and nothing is left of what is over."""
+    workers = _group(serving, [0] * 6)
+    for worker in workers[:5]:
+        worker.send(bytes(4))
+    time.sleep(0.05)
+    workers[5].send(bytes(4))
+    for worker in workers:
+        worker.result()
+        worker.connection.close()
+    metrics = serving.metrics(6)
+    assert metrics["wait_seconds"][5] >= 0.05
+    assert metrics["pending_bytes"] == metrics["chunks_in_flight"] == 0

@@ -1,0 +1,109 @@
+"""TLS for who knows plain sockets only (spec/reduction#security)."""
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.reduction.certificates import Authority, authority
+from tests.reduction.workers import SECONDS
+from trainshed_reduction import proof
+from trainshed_reduction.tunnel import Tunnel
+
+Ends = tuple[Tunnel, Tunnel]
+"""A worker's and a reducer's, of one connection."""
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture
+def ends(ours: Authority) -> Iterator[Ends]:
+    one, other = socket.socketpair()
+    shown = proof.reducer_tls(str(ours.certificate), str(ours.key))
+    secured = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
+    reducer = Tunnel(secured, secured.do_handshake)
+    worker = Tunnel(proof.worker_tls(str(ours.root)).wrap_socket(one))
+    for end in (worker, reducer):
+        end.settimeout(SECONDS)
+    yield worker, reducer
+    worker.close()
+    reducer.close()
+
+
+def _received(end: socket.socket, most: int = 1 << 30) -> bytes:
+    parts: list[bytes] = []
+    while most and (data := end.recv(min(most, 1 << 20))):
+        parts.append(data)
+        most -= len(data)
+    return b"".join(parts)
+
+
+def test_bytes_go_both_ways_at_once(ends: Ends) -> None:
+    """spec/reduction#flow-control: more than the pairs of sockets hold, and neither way waits for the
+    other."""
+    size = 5_000_000
+    data = [bytes([number]) * size for number in range(2)]
+    senders = [
+        threading.Thread(target=end.sendall, args=(what,))
+        for end, what in zip(ends, data, strict=True)
+    ]
+    for sender in senders:
+        sender.start()
+    assert _received(ends[1], size) == data[0]
+    assert _received(ends[0], size) == data[1]
+    for sender in senders:
+        sender.join()
+
+
+def test_last_words_are_heard(ends: Ends) -> None:
+    """spec/reduction#losses: a worker that leaves says so, and its program may end at once."""
+    worker, reducer = ends
+    reducer.sendall(b"nobody reads this")
+    worker.sendall(b"goodbye")
+    worker.end()
+    assert _received(reducer) == b"goodbye"
+
+
+def test_who_is_gone_is_missed(ends: Ends) -> None:
+    """spec/reduction#losses: at once, on the other side."""
+    worker, reducer = ends
+    reducer.close()
+    assert _received(worker) == b""
+
+
+def test_a_farewell_is_read_by_who_still_sends(ends: Ends) -> None:
+    """spec/reduction#reports: the reducer has ended sending, and throws away what comes."""
+    worker, reducer = ends
+    reducer.sendall(b"it is over")
+    reducer.shutdown(socket.SHUT_WR)
+    worker.sendall(b"more")
+    assert _received(worker) == b"it is over"
+
+
+def test_who_speaks_no_tls_is_gone(ours: Authority) -> None:
+    """spec/reduction#security: nothing of what it says comes through."""
+    one, other = socket.socketpair()
+    shown = proof.reducer_tls(str(ours.certificate), str(ours.key))
+    secured = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
+    with one, Tunnel(secured, secured.do_handshake) as reducer:
+        reducer.settimeout(SECONDS)
+        one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert _received(reducer) == b""
+
+
+def test_programs_in_python_let_it_go_on(ends: Ends) -> None:
+    """spec/reduction#flow-control: while there are connections over TLS Python changes threads more often,
+    and then as before."""
+    assert sys.getswitchinterval() < 0.001
+    for end in ends:
+        end.end()
+    deadline = time.monotonic() + SECONDS
+    while sys.getswitchinterval() < 0.001:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
