@@ -97,3 +97,28 @@ def test_a_board_that_says_nonsense_harms_nobody(
     pages = TouchedPages()
     assert faults_of_a_start(pages, SHIM, memory) >= PAGES
     assert faults_of_a_start(pages, SHIM, memory) >= PAGES
+
+
+def test_what_is_not_mapped_in_a_later_fork_is_passed_over(
+    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's memory may have grown before it noted what it wrote to."""
+    noted = touched_pages.Touched.runs
+
+    def runs(touched: touched_pages.Touched) -> list[tuple[int, int]]:
+        return [(mmap.PAGESIZE, 1 << 20), *noted(touched)]
+
+    monkeypatch.setattr(touched_pages.Touched, "runs", runs)
+    pages = TouchedPages()
+    assert faults_of_a_start(pages, SHIM, memory) >= PAGES
+    assert faults_of_a_start(pages, SHIM, memory) < PAGES // 10
+
+
+def test_kernels_before_6_13_copy_run_by_run(
+    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "_PROCESS_MADVISE", -1)
+    assert not kernel.populate_all(bytes(16))
+    pages = TouchedPages()
+    assert faults_of_a_start(pages, SHIM, memory) >= PAGES
+    assert faults_of_a_start(pages, SHIM, memory) < PAGES // 10

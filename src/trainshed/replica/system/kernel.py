@@ -293,6 +293,11 @@ def write(path: str, text: str) -> None:
 
 
 _POPULATE_WRITE = 23
+_PIDFD_OPEN, _PROCESS_MADVISE = 434, 440
+_RUN = struct.Struct("QQ")
+"""An address and a length, as the kernel takes them."""
+_MOST_RUNS = 1024
+"""In one call."""
 
 
 def can_populate() -> bool:
@@ -304,6 +309,40 @@ def populate(address: int, length: int) -> bool:
     """Have pages of this process's own memory as if it had written to each, in one go. False: the kernel
     cannot do that. What is not mapped there is passed over."""
     return _advise(address, length) in (0, errno.ENOMEM)
+
+
+def populate_all(runs: bytes) -> bool:
+    """The same of many runs of pages in one call for a thousand of them, each an address and a length as two
+    64-bit words. False: the kernel cannot do that (before Linux 6.13)."""
+    try:
+        own = syscall(_PIDFD_OPEN, "pidfd_open", os.getpid(), 0)
+    except OSError:
+        return False
+    lengths = [length for _, length in _RUN.iter_unpack(runs)]
+    try:
+        first = 0
+        while first < len(lengths):
+            last = min(first + _MOST_RUNS, len(lengths))
+            part = runs[first * _RUN.size : last * _RUN.size]
+            done = _advise_all(own, part, last - first)
+            if done < 0:
+                return False
+            while first < last and done >= lengths[first]:
+                done -= lengths[first]
+                first += 1
+            if first < last:
+                first += 1  # It stops at what is not mapped.
+    finally:
+        os.close(own)
+    return True
+
+
+def _advise_all(own: int, runs: bytes, count: int) -> int:
+    """Bytes that are done; -1: the kernel cannot do it."""
+    try:
+        return syscall(_PROCESS_MADVISE, "process_madvise", own, runs, count, _POPULATE_WRITE, 0)
+    except OSError as error:
+        return 0 if error.errno == errno.ENOMEM else -1
 
 
 def _advise(address: int, length: int) -> int:

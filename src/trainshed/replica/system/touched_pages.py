@@ -4,8 +4,9 @@ before it has anything to do.
 A fork shares its parent's pages until one of the two writes to them, and each first write costs a fault and a
 copy: of what a start costs in a fork of the zygote, most. Forks of one parent write to the same pages. The
 first that starts something notes which (`Touched`), on a board that it shares with its parent; those that
-wait after that copy them while they wait, by one call for each run of pages, and no page that they would not
-have copied themselves. Needs Linux 5.14; elsewhere nothing is noted and nothing copied. Runs on Python 3.6.
+wait after that copy them while they wait, by one call for all of them (Linux 6.13) or for each run of pages,
+and no page that they would not have copied themselves. Needs Linux 5.14; elsewhere nothing is noted and
+nothing copied. Runs on Python 3.6.
 """
 
 import mmap
@@ -37,7 +38,8 @@ class TouchedPages:
 
     def __init__(self) -> None:
         self._board = mmap.mmap(-1, 2 * _PART)
-        self._known: "dict[int, Runs]" = {}
+        #: As on the board, of each kind.
+        self._known: "dict[int, bytes]" = {}
 
     def look(self) -> None:
         """Take in what was noted, before the next fork."""
@@ -47,13 +49,14 @@ class TouchedPages:
                 if runs:
                     self._known[kind] = runs
 
-    def _noted(self, kind: int) -> "Runs":
+    def _noted(self, kind: int) -> bytes:
         (count,) = _COUNT.unpack_from(self._board, kind * _PART)
         first = kind * _PART + _COUNT.size
-        return [
-            _RUN.unpack_from(self._board, first + index * _RUN.size)
-            for index in range(min(count, _MOST_RUNS))
-        ]
+        noted = self._board[first : first + min(count, _MOST_RUNS) * _RUN.size]
+        return b"".join(
+            _RUN.pack(address, min(length, _MOST_BYTES))
+            for address, length in _RUN.iter_unpack(noted)
+        )
 
     def ready(self, kind: int) -> "Callable[[], None]":
         """In a fork that waits: copy what is known to be written to, and have nothing more to do with the
@@ -81,9 +84,11 @@ def _nothing() -> None:
     """Where there is nothing to be noted."""
 
 
-def _copy(runs: "Runs") -> None:
-    for address, length in runs:
-        if not kernel.populate(address, min(length, _MOST_BYTES)):
+def _copy(runs: bytes) -> None:
+    if kernel.populate_all(runs):
+        return
+    for address, length in _RUN.iter_unpack(runs):
+        if not kernel.populate(address, length):
             return
 
 
