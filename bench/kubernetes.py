@@ -1,12 +1,13 @@
-"""The Kubernetes engine beside plain Pods, on a real cluster of two nodes on this machine
+"""The Kubernetes engine beside Pods by hand, on a real cluster of two nodes on this machine
 (`tests.kubernetes.lab`).
 
 `python -m bench.kubernetes` starts the cluster and a service on it, and makes Pods by hand in turn with it:
-one, and as many as a gang has, which run the same statement by the Python of the image. Needs what the lab
-needs; says so otherwise.
+one, and as many as a gang has, which run the same statement by the Python of the image. Each start is told as
+soon as it is over. Needs what the lab needs; says so otherwise.
 """
 
 import argparse
+import contextlib
 import http.client
 import itertools
 import json
@@ -16,12 +17,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import CACHE, Service
+from tests.e2e.running import CACHE, Service, container_job
 from tests.kubernetes.lab import ADMIN, IMAGE, KubernetesLab, why_not
 from tests.kubernetes.whole import MEMORY_MIB, configure, service_on
 from tests.slurm.nodes import HUB, until
@@ -36,35 +37,51 @@ GANG = 16
 FIRST, GANG_RATIO, IN_PLACE = 60.0, 1.3, 100.0
 CALLS = 3.0
 """What is promised: ms above the floor, ratio, ms, calls of a Pod (issue 20, point 6)."""
-_HOLD = 3.0
-"""Seconds for which a gang's replicas stay up until all have started."""
 _PODS = "/api/v1/namespaces/default/pods"
+_HEADERS = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
+_BEGUN = ("running", "terminated")
+"""States of a container (API) in which its program may have written its line."""
+_STAYING = f"{measures.STAMP}; import signal; signal.pause()"
+"""The program of a gang's replicas: they stay up until all have begun, and are ended then."""
 
 
 @dataclass
 class ByHand:
-    """Plain Pods, by one connection to the API."""
+    """Pods by one connection to the API, which hears of them by a watch, as `kubectl get --watch` does."""
 
     lab: KubernetesLab
     _numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        address = self.lab.address(HUB)
-        self._api = http.client.HTTPSConnection(address, 6443, context=context, timeout=60)
+        self._api = self._connected()
 
-    def start(self, count: int, hold: float = 0.0, *, shm: bool = False) -> float:
-        """Milliseconds until the last of them has run its first statement. `shm`: with more than 64 MiB of
-        shared memory, which is a volume."""
-        names = [f"bare-{next(self._numbers)}" for _ in range(count)]
+    def start(self, count: int, **shape: bool) -> float:
+        """Milliseconds until the last of them has run its first statement. `shape`: as `_manifest` has it."""
+        mark = f"bare-{next(self._numbers)}"
+        names = [f"{mark}-{n}" for n in range(count)]
+        program = measures.STAMP if count == 1 else _STAYING
         begun = time.time_ns()
         for name in names:
-            self._call("POST", _PODS, _bare(name, hold, shm=shm))
-        stamps = [self._stamp(name) for name in names]
+            self._call("POST", _PODS, _manifest(name, mark, program, **shape))
+        stamps = [self._stamp(name) for name in self._begun(mark, count)]
         for name in names:
             self._call("DELETE", f"{_PODS}/{name}", {"gracePeriodSeconds": 0})
         return (max(stamps) - begun) / 1e6
+
+    def _begun(self, mark: str, count: int) -> Iterator[str]:
+        """Names of Pods, each as soon as it is known that its container runs, or ran."""
+        told: set[str] = set()
+        with contextlib.closing(self._connected()) as api:
+            api.request("GET", f"{_PODS}?watch=true&labelSelector=bench%3D{mark}", None, _HEADERS)
+            answer = api.getresponse()
+            while len(told) < count:
+                pod = json.loads(answer.readline())["object"]
+                name, states = pod["metadata"]["name"], pod["status"].get("containerStatuses", ())
+                if name not in told and any(
+                    one in state["state"] for state in states for one in _BEGUN
+                ):
+                    told.add(name)
+                    yield name
 
     def _stamp(self, name: str) -> int:
         for _ in until(f"the line of Pod {name}", 120):
@@ -73,91 +90,146 @@ class ByHand:
                 return int(said)
         raise AssertionError
 
+    def _connected(self) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return http.client.HTTPSConnection(
+            self.lab.address(HUB), 6443, context=context, timeout=120
+        )
+
     def _call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body)
-        self._api.request(method, path, content, headers)
+        self._api.request(method, path, content, _HEADERS)
         answer = self._api.getresponse()
         return answer.status, answer.read()
 
 
-def _bare(name: str, hold: float, *, shm: bool) -> dict[str, Any]:
-    script = f"{measures.STAMP}\ntime.sleep({hold})" if hold else measures.STAMP
+def _manifest(
+    name: str, mark: str, program: str, *, token: bool = True, shm: bool = False
+) -> dict[str, Any]:
+    """As `kubectl run` makes it, which has a token of its account. `token`: False = not even that, so that it
+    has no volume. `shm`: with more than 64 MiB of shared memory, as training with loader processes needs."""
     container: dict[str, Any] = {
         "name": "bare",
         "image": IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["python3", "-c", script],
+        "command": ["python3", "-c", program],
         "resources": {"requests": {"cpu": "40m", "memory": f"{MEMORY_MIB + 256}Mi"}},
     }
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": token,
         "containers": [container],
     }
     if shm:
         container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
         spec["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    metadata = {"name": name, "labels": {"bench": mark}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def measure(rounds: int) -> list[Row]:
-    """None, with a note, where there can be no such cluster."""
+def measure(rounds: int, gangs: int) -> list[Row]:
+    """`rounds` of single starts, `gangs` of gangs. None, with a note, where there can be no such cluster."""
     if reason := why_not():
         print(f"bench: kubernetes is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
+        _tell("the cluster starts")
         with KubernetesLab(directory / "lab") as lab:
             config = configure(lab, directory / "service", overcommit=100.0)
             with service_on(lab, config) as service:
-                rows = [*_starts(lab, service, rounds), *_again(lab, service, rounds)]
-                return [*rows, _calls(lab)]
+                # First of all those that have all nodes sent what programs run in.
+                rows = [
+                    _gangs(lab, service, gangs),
+                    *_starts(lab, service, rounds),
+                    _again(lab, service, rounds),
+                    _calls(lab),
+                ]
+                _tell("the cluster ends")
+        return rows
 
 
-def _settled(lab: KubernetesLab, one: Callable[[], float]) -> float:
-    """Once nothing is left of what was before it."""
-    for _ in until("the end of all Pods", 120):
-        if not lab.get("pods")["items"]:
-            break
-    return one()
+def _tell(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:4.1f}: {what}", flush=True)
+
+
+def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[[], float]:
+    """A start that is told, once nothing is left of what was before it."""
+
+    def settled() -> float:
+        lab.forget_pods()
+        found = start()
+        _tell(f"{what}: {found:.0f} ms")
+        return found
+
+    return settled
+
+
+def _counted(rounds: int, *starts: Callable[[], float]) -> Iterator[list[float]]:
+    """Of each in turn, without the rounds that do not count."""
+    found = measures.interleaved(rounds + FORGIVEN, *starts)
+    return (values[FORGIVEN:] for values in found)
 
 
 def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
     by_hand = ByHand(lab)
-    bare, with_volume, ours, bare_gang, gang = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(
-            rounds + FORGIVEN,
-            lambda: _settled(lab, lambda: by_hand.start(1)),
-            lambda: _settled(lab, lambda: by_hand.start(1, shm=True)),
-            # The service ends connections that were idle while old kubelets cleared their Pods away.
-            lambda: _settled(lab, lambda: measures.first_line(Connection(service))[0]),
-            lambda: _settled(lab, lambda: by_hand.start(GANG, _HOLD)),
-            lambda: _settled(lab, lambda: measures.together(Connection(service), GANG, 3 * _HOLD)),
-        )
+    plain, with_shm, without, ours = _counted(
+        rounds,
+        _one(lab, "a Pod as kubectl makes it", lambda: by_hand.start(1)),
+        _one(
+            lab, "a Pod with a volume at /dev/shm", lambda: by_hand.start(1, shm=True, token=False)
+        ),
+        _one(lab, "a Pod without any volume", lambda: by_hand.start(1, token=False)),
+        # The service ends connections that were idle while old kubelets cleared their Pods away.
+        _one(lab, "a job", lambda: measures.first_line(Connection(service))[0]),
     )
-    many = f"{GANG} replicas on 2 nodes all started, p50, against {GANG} bare Pods"
     return [
-        above("submit → first line, p50, against a bare Pod", ours, bare, FIRST),
-        above("the same, against a bare Pod with a volume at /dev/shm", ours, with_volume, FIRST),
-        restarts.row(many, gang, bare_gang, GANG_RATIO),
+        above("submit → first line, p50, against a Pod as kubectl makes it", ours, plain, FIRST),
+        above("the same, against a Pod with a volume at /dev/shm alone", ours, with_shm),
+        above("the same, against a Pod without any volume", ours, without),
     ]
 
 
-def _again(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
+def _gangs(lab: KubernetesLab, service: Service, rounds: int) -> Row:
     by_hand = ByHand(lab)
-    bare, in_place = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(
-            rounds + FORGIVEN,
-            lambda: _settled(lab, lambda: by_hand.start(1)),
-            lambda: _settled(lab, lambda: restarts.restart(service)),
-        )
+    bare, gang = _counted(
+        rounds,
+        _one(lab, f"{GANG} Pods as kubectl makes them", lambda: by_hand.start(GANG)),
+        _one(lab, f"a gang of {GANG}", lambda: _gang(service)),
+    )
+    name = f"{GANG} replicas on 2 nodes all started, p50, against {GANG} Pods as kubectl makes them"
+    return restarts.row(name, gang, bare, GANG_RATIO)
+
+
+def _gang(service: Service) -> float:
+    """Milliseconds until the last replica has run its first statement."""
+    connection = Connection(service)
+    begun = time.time_ns()
+    job = connection.submit(container_job(_STAYING, pools=(1, GANG - 1)))
+    stamps: list[int] = []
+    for message in connection.messages(job):
+        if message.isdigit():
+            stamps.append(int(message))
+        if len(stamps) == GANG:
+            Connection(service).call("POST", f"/trainshed/v1/jobs/{job}:cancel")
+            break
+    if len(stamps) != GANG:
+        why = Connection(service).call("GET", f"/trainshed/v1/jobs/{job}/timeline")
+        raise RuntimeError(f"{len(stamps)} of {GANG} replicas wrote their line: {why}")
+    return (max(stamps) - begun) / 1e6
+
+
+def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
+    by_hand = ByHand(lab)
+    plain, in_place = _counted(
+        rounds,
+        _one(lab, "a Pod as kubectl makes it", lambda: by_hand.start(1)),
+        _one(lab, "a worker in place", lambda: restarts.restart(service)),
     )
     name = "worker killed → first line of its next incarnation, p50, against a new Pod"
-    return [bounded(name, in_place, bare, IN_PLACE)]
+    return bounded(name, in_place, plain, IN_PLACE)
 
 
 def _calls(lab: KubernetesLab) -> Row:
@@ -171,10 +243,11 @@ def _calls(lab: KubernetesLab) -> Row:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.kubernetes", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each start")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of single starts")
+    parser.add_argument("--gangs", type=int, default=2, help="rounds of gangs")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    found = measure(options.rounds)
+    found = measure(options.rounds, options.gangs)
     print(f"load {load:.1f} before the run, {os.getloadavg()[0]:.1f} after it")
     return report.tell(found)
 

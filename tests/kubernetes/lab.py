@@ -173,6 +173,19 @@ class KubernetesLab(Machines):
             if not self.get("pods", "--all-namespaces")["items"]:
                 return
 
+    def forget_pods(self) -> None:
+        """Wait until all Pods were deleted and nothing of them runs, and have the API forget them: kubelets
+        take up to a minute until they say that one is gone which they have ended long before."""
+        for _ in until("the end of all Pods", 60):
+            left = self.get("pods")["items"]
+            if not left:
+                return
+            if all("deletionTimestamp" in pod["metadata"] for pod in left) and not any(
+                self._docker(name, "ps", "--quiet").stdout for name in self.nodes
+            ):
+                break
+        self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
+
     def logs(self) -> str:
         """The ends of all its logs."""
         found = sorted((self.directory / "log").iterdir())
@@ -434,8 +447,11 @@ class KubernetesLab(Machines):
             "serializeImagePulls": False,
             "maxPods": 60,
             "registryPullQPS": 0,
+            # As newer ones have them by themselves.
             "kubeAPIQPS": 50,
             "kubeAPIBurst": 100,
+            "eventRecordQPS": 50,
+            "eventBurst": 100,
             "containerLogMaxSize": "10Mi",
         }
 
