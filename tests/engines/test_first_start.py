@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import json
 import os
-import select
 import socket
 import sys
 import threading
+import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from trainshed.engines.remote.first_start import FirstStart, choose_slots
 from trainshed.engines.remote.first_starter import FirstStarter
 from trainshed.engines.remote.messages import AgentDocument, NodeFacts
 from trainshed.engines.remote.mirror import StreamCopies
+from trainshed.replica import protocol
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 
@@ -252,22 +254,49 @@ def test_programs_go_first_where_others_take_the_other_processors(
     monkeypatch: pytest.MonkeyPatch, busy: int, waits: bool
 ) -> None:
     """ADR 93."""
-    polls: list[select.poll] = []
-
-    def new_poll(make: type[select.poll] = select.poll) -> select.poll:
-        polls.append(make())
-        return polls[-1]
-
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.send(b"started")
-        opened = opening.Opening("", [])
-        opened.programs.append(("replica", {}, ours))
+    with _one_that_says(b"") as opened:
         monkeypatch.setattr(os, "cpu_count", lambda: 8)
         monkeypatch.setattr(opening, "_busy", lambda: busy)
-        monkeypatch.setattr(select, "poll", new_poll)
-        opening.give_precedence(opened)
-    assert bool(polls) is waits
+        monkeypatch.setattr(opening, "_LONGEST_START", 0.05)
+        assert (_waited(opened) >= 0.05) is waits
+
+
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [
+        ([{"e": "started", "at": 1}], True),
+        ([{"e": "started", "at": 1}, {"e": "lines", "n": 1}], False),
+        ([{"e": "lost", "cause": "no disk"}], False),
+    ],
+)
+def test_an_agent_loads_when_its_programs_have_come_to_a_line(
+    monkeypatch: pytest.MonkeyPatch, said: list[protocol.Message], waits: bool
+) -> None:
+    """ADR 120: but for a tenth of a second at most, since whoever reads lines waits for the agent."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(opening, "_LONGEST_START", 60.0)
+    monkeypatch.setattr(opening, "_FIRST_LINES", 0.1)
+    words = b"".join(map(protocol.encode, said))
+    with _one_that_says(words) as opened:
+        assert (_waited(opened) >= 0.1) is waits
+        [(_, _, shim)] = opened.programs
+        assert shim.recv(1000) == words, "the agent reads it again"
+
+
+@contextlib.contextmanager
+def _one_that_says(words: bytes) -> Generator[opening.Opening]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(words)
+        opened = opening.Opening("", [])
+        opened.programs.append(("replica", {}, ours))
+        yield opened
+
+
+def _waited(opened: opening.Opening) -> float:
+    begun = time.monotonic()
+    opening.give_precedence(opened)
+    return time.monotonic() - begun
 
 
 def _blocking(zygote: spawner.ZygoteHandle) -> socket.socket:

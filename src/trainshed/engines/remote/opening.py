@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _LONGEST_START = 0.5
 """Seconds for which an agent waits for programs to start."""
+_FIRST_LINES = 0.1
+"""The same for their first lines, once they were started."""
+_WORDS = 4096
+"""Bytes of what a shim says, more than a start's."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
 BEGIN = b"begin\n"
 """The last line of an agent's standard input: what it was given may begin."""
@@ -154,19 +158,36 @@ def _fit(message: "dict[str, Any]") -> None:
 
 
 def give_precedence(opening: "Opening | None") -> None:
-    """Where programs take all processors to start, wait until each was started, or something else is said of
-    it: agents load at their cost."""
+    """Where programs take all processors to start, wait until each has written a line, or something else is
+    said of it but that it was started: agents load at their cost. Not for longer than `_FIRST_LINES` after
+    the last was started: whoever reads lines waits for the agent."""
     if opening is None or len(opening.programs) < (os.cpu_count() or 1) - _busy():
         return
-    poll = select.poll()
-    left = {connection.fileno() for _, _, connection in opening.programs}
-    for handle in left:
-        poll.register(handle, select.POLLIN)
+    shims = {connection.fileno(): connection for _, _, connection in opening.programs}
+    silent, unstarted = set(shims), set(shims)
     until = time.monotonic() + _LONGEST_START
-    while left and (rest := until - time.monotonic()) > 0:
-        for handle, _ in poll.poll(rest * 1000):
-            poll.unregister(handle)
-            left.discard(handle)
+    # Each word once: all of them stay to be read.
+    with select.epoll() as poll:
+        for handle in shims:
+            poll.register(handle, select.EPOLLIN | select.EPOLLET)
+        while silent and (rest := until - time.monotonic()) > 0:
+            for handle, _ in poll.poll(rest):
+                unstarted.discard(handle)
+                if not _was_only_started(shims[handle]):
+                    silent.discard(handle)
+                if not unstarted:
+                    until = min(until, time.monotonic() + _FIRST_LINES)
+
+
+def _was_only_started(shim: socket.socket) -> bool:
+    """Nothing else is said of its program yet."""
+    try:
+        said = shim.recv(_WORDS, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return b'"started"' in said and said.count(b"\n") == 1
 
 
 def _busy() -> int:
