@@ -7,16 +7,14 @@ A worker says how its group came together, then whatever comes of the all-reduce
 import contextlib
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.reduction.ranks import PATIENCE, Array, FileBoard, expected, inputs, issue, settings
+from tests.reduction.ranks import Array, FileBoard, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, environment
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import ReductionFailed
@@ -51,23 +49,6 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seed}\n")
         self._process.stdin.flush()
-
-    def children(self) -> list[int]:
-        found: list[int] = []
-        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
-                found += map(int, (task / "children").read_text().split())
-        return found
-
-    def replace_reducer(self) -> None:
-        """SIGKILL for the worker's own; returns when it has another one."""
-        before = self.children()
-        for child in before:
-            os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE
-        while not set(self.children()) - set(before):
-            assert time.monotonic() < deadline, "the worker has not started its reducer again"
-            time.sleep(0.01)
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -32,9 +32,9 @@ def environment(**more: str) -> dict[str, str]:
 class Reducer:
     """One on loopback, at the same port whenever it is started."""
 
-    def __init__(self, processes: int = 1, tls: Authority | None = None) -> None:
+    def __init__(self, threads: int = 1, tls: Authority | None = None) -> None:
         self.address: Address = ("127.0.0.1", free_port())
-        self._processes = processes
+        self._threads = threads
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,7 +43,7 @@ class Reducer:
         told = {
             variables.LISTEN: "{}:{}".format(*self.address),
             variables.TOKEN: TOKEN.decode(),
-            variables.PROCESSES: str(self._processes),
+            variables.PROCESSES: str(self._threads),
         }
         if self._tls is not None:
             told[variables.CERT_FILE] = str(self._tls.certificate)
@@ -65,8 +65,8 @@ class Reducer:
 class Reducers:
     """A context with so many of them."""
 
-    def __init__(self, count: int, processes: int = 1, tls: Authority | None = None) -> None:
-        self.all = [Reducer(processes, tls) for _ in range(count)]
+    def __init__(self, count: int, threads: int = 1, tls: Authority | None = None) -> None:
+        self.all = [Reducer(threads, tls) for _ in range(count)]
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -3,15 +3,15 @@
 
 import re
 import ssl
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.reduction import hybrid, ranks
+from tests.reduction import hybrid
 from tests.reduction.certificates import Authority, authority
 from tests.reduction.hybrid import Worker, right
+from tests.reduction.native_library import shared
 from tests.reduction.ranks import settings
 from tests.reduction.reducers import TOKEN, Address, Reducers
 from trainshed_reduction import proof
@@ -53,23 +53,6 @@ def _sums(workers: list[Worker], *seeds: int) -> None:
         assert [worker.line() for worker in workers] == [right(seed)] * len(workers)
 
 
-@pytest.mark.soak  # Whose worker is gone is not waited for: below.
-def test_workers_take_their_own_reducers_along_when_they_die(tmp_path: Path) -> None:
-    """spec/reduction#hybrid: exact sums over reducers of the pool and of the workers; nothing is left after
-    SIGKILL."""
-    with Reducers(1) as reducers, hybrid.workers(reducers.addresses, tmp_path, {}) as workers:
-        assert all("hybrid" in worker.line() for worker in workers)
-        _sums(workers, 0, 1)
-        children = [child for worker in workers for child in worker.children()]
-        assert len(children) == len(workers)
-        for worker in workers:
-            worker.kill()
-        deadline = time.monotonic() + ranks.PATIENCE
-        while any(Path(f"/proc/{child}").exists() for child in children):
-            assert time.monotonic() < deadline, "a worker's own reducer outlived it"
-            time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     # Files are read in test_all_workers_are_pure_where_one_has_nothing_to_show.
     "given",
@@ -77,7 +60,7 @@ def test_workers_take_their_own_reducers_along_when_they_die(tmp_path: Path) -> 
 )
 def test_workers_that_reduce_speak_tls(tmp_path: Path, ours: Authority, given: str) -> None:
     """spec/reduction#security (hybrid, security): with the job's certificate, or the user's, every connection
-    is TLS and every bit as without; a worker's own reducer that died is believed again when it is back."""
+    is TLS and every bit as without."""
     told = _files(ours, ours) if given == "files" else _texts(ours, ours)
     with (
         Reducers(1, tls=ours) as reducers,
@@ -87,8 +70,6 @@ def test_workers_that_reduce_speak_tls(tmp_path: Path, ours: Authority, given: s
             said = worker.line()
             assert "hybrid" in said and "over TLS" in said
         _sums(workers, 0, 1)
-        workers[1].replace_reducer()
-        _sums(workers, 2)
 
 
 def test_a_worker_s_own_reducer_has_to_show_the_job_s_certificate(
@@ -97,7 +78,7 @@ def test_a_worker_s_own_reducer_has_to_show_the_job_s_certificate(
     """spec/reduction#security: the other workers verify it like a reducer of the pool; another authority's is
     not believed."""
     for shown in (ours, theirs):
-        beside = OwnReducer("127.0.0.1", settings((), **_texts(theirs, shown)), lambda _: None)
+        beside = OwnReducer("127.0.0.1", settings((), **_texts(theirs, shown)), shared())
         try:
             fault = _meet(beside.address, proof.worker_tls(str(theirs.root)))
             assert ("certificate verify failed" in fault) if shown is ours else not fault
@@ -106,19 +87,13 @@ def test_a_worker_s_own_reducer_has_to_show_the_job_s_certificate(
 
 
 def _meet(address: Address, tls: ssl.SSLContext) -> str:
-    """Why a worker does not believe a reducer that has just been started; "" if it does."""
+    """Why a worker does not believe a reducer; "" if it does."""
     hello = Hello(b"", b"", proof.group_digest("met"), 1, 0, 0, 1, 0)
-    deadline = time.monotonic() + ranks.PATIENCE
-    while True:
-        try:
-            proof.connect(address, TOKEN, hello, tls=tls)[0].close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        except ssl.SSLError as error:
-            return str(error)
-        else:
-            return ""
+    try:
+        proof.connect(address, TOKEN, hello, tls=tls)[0].close()
+    except ssl.SSLError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -150,7 +125,6 @@ def test_all_workers_are_pure_where_one_has_nothing_to_show(
             assert "pure over TLS" in said
             assert re.search(why, said), said
         _sums(workers, 0)
-        assert [worker.children() for worker in workers] == [[], [], []]
 
 
 @pytest.mark.parametrize(

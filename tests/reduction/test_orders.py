@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 class Serving:
-    """A reducer's process in a thread of this one."""
+    """A reducer's thread in this process."""
 
     def __init__(self, library: Library) -> None:
         self.said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -40,8 +40,6 @@ class Serving:
             library=library,
             outlet=lambda what, value: self.said.put((what, value)),
         )
-        self._ending, ended = socket.socketpair()
-        self._server.watch(ended.detach(), self._server.end)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
 
@@ -57,7 +55,7 @@ class Serving:
                 return value
 
     def close(self) -> None:
-        self._ending.close()
+        self._server.end()
         self._thread.join()
         self._listener.close()
 

@@ -1,11 +1,10 @@
-"""A reducer as it runs: its processes, its ports, what it prints and reports. spec/reduction#reports,
+"""A reducer as it runs: its threads, its ports, what it prints and reports. spec/reduction#reports,
 spec/reduction#losses."""
 
 import itertools
 import json
 import os
 import re
-import signal
 import ssl
 import subprocess
 import sys
@@ -33,11 +32,11 @@ def _gather(ports: list[int], world: int) -> list[list[Worker]]:
     return lanes
 
 
-def test_sums_come_back_from_every_process(tmp_path: Path) -> None:
-    """spec/reduction#exactness: reducers, one process per core, each a port of its own; metrics per reducer;
+def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
+    """spec/reduction#exactness: reducers, one thread per core, each a port of its own; metrics per reducer;
     the end in good order."""
     source = np.random.default_rng(6)
-    with reducer(tmp_path, processes=2) as running:
+    with reducer(tmp_path, threads=2) as running:
         lanes = _gather(running.ports, 3)
         assert lanes[0][0].accept.ports == lanes[1][2].accept.ports == tuple(running.ports)
         assert running.line() == "group of 3 workers is complete"
@@ -188,56 +187,6 @@ def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -
             Worker(running.port, 0, 2)
 
 
-def test_the_death_of_one_process_ends_all(tmp_path: Path) -> None:
-    """spec/reduction#losses: a reducer is restarted as a whole; it says which process died and how."""
-    with reducer(tmp_path, processes=3) as running:
-        victim = running.children()[1]
-        others = [each for each in running.children() if each != victim]
-        os.kill(victim, signal.SIGKILL)
-        assert running.process.wait(SECONDS) == 1
-        text = f"process 1 (port {running.ports[1]}) was killed by signal 9: the reducer ends"
-        assert running.line() == text
-        assert not any(Path(f"/proc/{each}").exists() for each in others)
-
-
-def test_a_process_that_is_told_to_end_before_the_first_is_no_failure(tmp_path: Path) -> None:
-    """spec/program#stopping: SIGTERM goes to all processes of a replica, in any order."""
-    with reducer(tmp_path, processes=2) as running:
-        quick = running.children()[1]
-        os.kill(quick, signal.SIGTERM)
-        deadline = time.monotonic() + SECONDS
-        while _runs(quick):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        running.process.terminate()
-        assert running.process.wait(SECONDS) == 0
-
-
-def test_its_processes_do_not_outlive_the_first(tmp_path: Path) -> None:
-    """spec/reduction#losses: also if that is killed; a restarted reducer finds its port free."""
-    with reducer(tmp_path, processes=2) as running:
-        children = running.children()
-        running.process.kill()
-        assert running.process.stdout
-        assert running.process.stdout.read() == ""  # The end of all who could write there.
-        deadline = time.monotonic() + SECONDS
-        while any(_runs(child) for child in children):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        environ = {variables.LISTEN: f"127.0.0.1:{running.port}"}
-        with reducer(tmp_path, environ=environ) as next_one:
-            assert next_one.port == running.port
-
-
-def _runs(process: int) -> bool:
-    """Not even as a zombie, which nobody may be there to reap."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
     """spec/reduction#frameworks: no process wakes up while a group has nothing to reduce."""
     with reducer(tmp_path) as running:
@@ -246,20 +195,23 @@ def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
             worker.send_array(np.zeros(8, np.float32))
             assert worker.rank == 1 or running.line() == "group of 2 workers is complete"
         assert all(len(worker.result()) == 32 for worker in workers)
-        (child,) = running.children()
         deadline = time.monotonic() + SECONDS
-        while (before := _switches(child)) and time.monotonic() < deadline:
+        while (before := _switches(running.process.pid)) and time.monotonic() < deadline:
             time.sleep(1.2)  # Whatever comes back every second would show.
-            if _switches(child) == before:
+            if _switches(running.process.pid) == before:
                 break
         else:
             pytest.fail("it never came to rest")
 
 
-def _switches(process: int) -> str:
-    """How often it has given up the processor by itself."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
+def _switches(process: int) -> list[str]:
+    """How often each of its threads has given up the processor by itself."""
+    return [
+        line
+        for status in Path(f"/proc/{process}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 security, flow control."""
 
 import contextlib
-import os
 import random
 import resource
 import signal
@@ -198,16 +197,15 @@ def test_noise_behind_a_farewell_is_nobody_s(tmp_path: Path) -> None:
     """spec/reduction#security: what comes after that for which a connection is ended is not looked at, and
     the reducer goes on, though nobody is there to be told."""
     with reducer(tmp_path) as running:
-        (child,) = running.children()
         worker = Worker(running.port, 0, 1, group="brief")
         worker.start()
-        os.kill(child, signal.SIGSTOP)
+        running.process.send_signal(signal.SIGSTOP)
         farewell = proof.text_frame(Kind.ERROR, "it is over")
         worker.connection.sendall(farewell + b"?" * wire.HEADER.size)
         linger = struct.pack("ii", 1, 0)
         worker.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         worker.connection.close()  # By a reset.
-        os.kill(child, signal.SIGCONT)
+        running.process.send_signal(signal.SIGCONT)
         with Worker(running.port, 0, 2) as waiting:
             # It says so once a second, so the connections before have been closed for good meanwhile.
             assert [waiting.status()[:5] for _ in range(4)] == ["waits"] * 4

@@ -24,7 +24,7 @@ SIZES = (1, 4097, 70_003)
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[tuple[Address, ...]]:
-    with Reducers(2, processes=2) as reducers:
+    with Reducers(2, threads=2) as reducers:
         yield reducers.addresses
 
 
@@ -53,7 +53,7 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
     told = settings(addresses[:reducers], chunk=chunk)
     group = Ranks(told, world, group=f"sums {world}")
     group.run(act)
-    assert f"{2 * reducers} process" in group.all[0].describe()
+    assert f"{2 * reducers} thread" in group.all[0].describe()
 
 
 def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Address, ...]) -> None:
@@ -304,7 +304,7 @@ def test_closing_fails_what_is_under_way(addresses: tuple[Address, ...]) -> None
 def test_sums_over_tls(tmp_path: Path) -> None:
     """spec/reduction#security: the same with the job's certificate; another authority's is not believed."""
     ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
-    with Reducers(1, processes=2, tls=ours) as reducers:
+    with Reducers(1, threads=2, tls=ours) as reducers:
 
         def act(rank: int, communicator: Communicator) -> bytes:
             array = inputs(3, rank, 500_000, DType.FLOAT32)

@@ -151,16 +151,9 @@ class RunningReducer:
         assert self.process.stdout
         return self.process.stdout.readline().rstrip("\n")
 
-    def children(self) -> list[int]:
-        tasks = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(each) for each in tasks.read_text().split()]
-
     def resident_bytes(self) -> int:
-        """Of all its serving processes."""
-        pages = [
-            int(Path(f"/proc/{child}/statm").read_text().split()[1]) for child in self.children()
-        ]
-        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def end(self) -> int:
         """SIGTERM; the exit status."""
@@ -170,7 +163,7 @@ class RunningReducer:
 
 @contextlib.contextmanager
 def reducer(
-    directory: Path, *, processes: int = 1, environ: Mapping[str, str] | None = None
+    directory: Path, *, threads: int = 1, environ: Mapping[str, str] | None = None
 ) -> Generator[RunningReducer]:
     """A real one on free ports of the loopback."""
     report_file = directory / "report.json"
@@ -179,7 +172,7 @@ def reducer(
         "PYTHONPATH": str(PACKAGE),
         variables.TOKEN: TOKEN.decode(),
         variables.LISTEN: "127.0.0.1:0",
-        variables.PROCESSES: str(processes),
+        variables.PROCESSES: str(threads),
         variables.REPORT_FILE: str(report_file),
         **(environ or {}),
     }
@@ -193,7 +186,7 @@ def reducer(
         assert process.stdout
         first = process.stdout.readline()
         ports = [int(each) for each in re.findall(r"127\.0\.0\.1:(\d+)", first)]
-        assert len(ports) == processes, first
+        assert len(ports) == threads, first
         yield RunningReducer(process, ports, report_file)
     finally:
         if process.poll() is None:

@@ -40,10 +40,10 @@ def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
 
 
 def test_the_mode_is_told_with_what_it_can_gain() -> None:
-    """spec/reduction#exactness: one line: reducers, processes, mode, limit, break-even."""
+    """spec/reduction#exactness: one line: reducers, threads, mode, limit, break-even."""
     known = _SETTINGS._replace(worker_gbps=10.0, reducer_gbps=10.0)
     pure = describe(known, 8, 8, 16, layout.Shares(1 / 8, 0.0))
-    assert pure.startswith("8 reducers (16 processes), pure; at most 1.75 times the ring's speed")
+    assert pure.startswith("8 reducers (16 threads), pure; at most 1.75 times the ring's speed")
     assert "4.57 times a worker's bandwidth" in pure
     assert "these have 8.00" in pure
     hybrid = describe(known, 4, 2, 2, layout.shares(4, 2, 1.0))
@@ -51,7 +51,7 @@ def test_the_mode_is_told_with_what_it_can_gain() -> None:
     assert "at most 1.25 times" in hybrid
     for secured in (known._replace(ca="PEM"), known._replace(ca_file="/ca.pem")):
         told = describe(secured, 8, 8, 16, layout.Shares(1 / 8, 0.0))
-        assert told.startswith("8 reducers (16 processes), pure over TLS; at most 1.75 times")
+        assert told.startswith("8 reducers (16 threads), pure over TLS; at most 1.75 times")
     assert describe(_SETTINGS, 2, 1, 1, layout.Shares(1.0, 0.0)) == (
-        "1 reducer (1 process), pure; at most 1.00 times the ring's speed"
+        "1 reducer (1 thread), pure; at most 1.00 times the ring's speed"
     )

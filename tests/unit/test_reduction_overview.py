@@ -1,4 +1,4 @@
-"""What a person and the service get to see of a reducer's processes. spec/reduction."""
+"""What a person and the service get to see of a reducer's threads. spec/reduction."""
 
 import json
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
     assert (note["id"], note["text"]) == ("serving", "serving 4 workers")
 
 
-def test_what_all_processes_say_is_said_once(tmp_path: Path) -> None:
+def test_what_all_threads_say_is_said_once(tmp_path: Path) -> None:
     """spec/reduction: one line for each event that matters."""
     seen = Seen(tmp_path)
     for now in (1.0, 1.2, 7.0):

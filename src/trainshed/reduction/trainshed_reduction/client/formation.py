@@ -1,4 +1,4 @@
-"""The coming together of a group: a generation, reducers and their processes, workers' own reducers, and all
+"""The coming together of a group: a generation, reducers and their threads, workers' own reducers, and all
 lanes connected, before anything is summed."""
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Formation(NamedTuple):
 
     def describe(self, settings: Settings, world: int) -> str:
         """One line: how many reducers, which mode, and what that can gain."""
-        processes = sum(lane.host < self.reducers for lane in self.lanes)
-        return describe(settings, world, self.reducers, processes, self.shares, lack=self.lack)
+        threads = sum(lane.host < self.reducers for lane in self.lanes)
+        return describe(settings, world, self.reducers, threads, self.shares, lack=self.lack)
 
 
 class GroupFormation:
@@ -131,7 +131,7 @@ class GroupFormation:
         assert self._membership.agreement is not None
         place = OwnReducerAddress(lack=nothing_to_show(self._settings, self.dial.tls))
         if not place.lack:
-            self.beside = OwnReducer(own, self._settings, self._membership.log)
+            self.beside = OwnReducer(own, self._settings, self.library)
             place = OwnReducerAddress(*self.beside.address)
         left = self._deadline - time.monotonic()
         places = self._membership.agreement.places(place, left)
@@ -173,12 +173,12 @@ def describe(
     settings: Settings,
     world: int,
     reducers: int,
-    processes: int,
+    threads: int,
     shares: layout.Shares,
     *,
     lack: str = "",
 ) -> str:
-    """`reducers`: replicas of the pool, of `processes` in all. `lack`: why workers do not reduce though it
+    """`reducers`: replicas of the pool, of `threads` in all. `lack`: why workers do not reduce though it
     would pay."""
     known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
     # Where nothing is known of the links, reducers are taken to have what they need.
@@ -194,7 +194,7 @@ def describe(
         limit = bounds.limit
     text = "{} ({}), {}{}; at most {:.2f} times the ring's speed".format(
         _count(reducers, "reducer"),
-        _count(processes, "process", "processes"),
+        _count(threads, "thread"),
         mode,
         " over TLS" if settings.is_secured else "",
         limit,
@@ -210,8 +210,8 @@ def describe(
     return text
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return "{} {}".format(number, one if number == 1 else many or one + "s")
+def _count(number: int, one: str) -> str:
+    return "{} {}{}".format(number, one, "" if number == 1 else "s")
 
 
 def _pure(reducers: int) -> layout.Shares:
@@ -219,11 +219,11 @@ def _pure(reducers: int) -> layout.Shares:
 
 
 def _with_others(first: Lane) -> List[Lane]:
-    """The lanes to all the processes of a reducer's host."""
+    """The lanes to all the threads of a reducer's host."""
     assert first.accept is not None
     address = first.target.first
     return [first] + [
-        Lane(first.host, Target(address, process, (address[0], port)), first.owner)
-        for process, port in enumerate(first.accept.ports)
-        if process
+        Lane(first.host, Target(address, thread, (address[0], port)), first.owner)
+        for thread, port in enumerate(first.accept.ports)
+        if thread
     ]

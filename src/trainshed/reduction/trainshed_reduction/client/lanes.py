@@ -1,4 +1,4 @@
-"""A lane: one worker's connection to one process of a reducer, over time. When it is tried again, who is
+"""A lane: one worker's connection to one thread of a reducer, over time. When it is tried again, who is
 missing, and since when the reducer is gone.
 
 Each attempt to connect runs in a short-lived thread, so that one that does not answer delays no other. What
@@ -54,11 +54,11 @@ class Dial(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Process `process` of the reducer whose first process listens at `first`. `guess`: where it was seen
+    """Thread `thread` of the reducer whose first thread listens at `first`. `guess`: where it was seen
     last."""
 
     first: Address
-    process: int
+    thread: int
     guess: Address
 
 
@@ -127,27 +127,25 @@ class Attempt(threading.Thread):
         raise ConnectionAbortedError("nobody wants it any more")
 
     def _reach(self) -> "Tuple[Accept, Address]":
-        """Where a process listens may have changed; the first one of its host knows. Raises as
+        """Where a thread listens may have changed; the first one of its host knows. Raises as
         `proof.connect`."""
-        first, process, address = self._target
-        if process:
+        first, thread, address = self._target
+        if thread:
             try:
                 accept = self._greet(address)
             except proof.Refused:
                 raise
             except (OSError, wire.Malformed):
                 accept = None
-            if accept is not None and accept.ports[process : process + 1] == (address[1],):
+            if accept is not None and accept.ports[thread : thread + 1] == (address[1],):
                 return accept, address
             self.close()
             ports = ask_ports(first, self._dial)
-            if process >= len(ports):
+            if thread >= len(ports):
                 raise wire.Malformed(
-                    "{}:{} has {} processes now; process {} is gone".format(
-                        *first, len(ports), process
-                    )
+                    "{}:{} has {} threads now; thread {} is gone".format(*first, len(ports), thread)
                 )
-            address = (first[0], ports[process])
+            address = (first[0], ports[thread])
         return self._greet(address), address
 
     def _greet(self, address: Address) -> Accept:

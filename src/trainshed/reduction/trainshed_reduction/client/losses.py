@@ -172,7 +172,7 @@ class Losses:
                 lane.dropped = True
                 text = "{} is lost for good ({}): the group goes on without it"
                 cause = lane.cause or "other ranks cannot reach it"
-                # One note for all processes of a reducer.
+                # One note for all threads of a reducer.
                 self._say("lost {}:{}".format(*lane.target.first), text.format(lane, cause))
         shares = [post.share for post in posts]
         alive = [not lane.dropped for lane in self._lanes]

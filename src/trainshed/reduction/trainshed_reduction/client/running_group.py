@@ -45,7 +45,6 @@ class RunningGroup:
         self._log = membership.log
         self._dial = formed.dial
         self._inbox = formed.inbox
-        self._beside = formed.beside
         self._lanes = lanes = formation.lanes
         several = len({lane.host for lane in lanes}) > 1
         # One reducer alone may be what that rank cannot reach: then it is given up first.
@@ -257,8 +256,6 @@ class RunningGroup:
 
     def _look_after(self, now: float) -> None:
         losses = self._losses
-        if self._beside is not None:
-            self._beside.look_after()
         for lane in self._patience.look(self._ledger, self._lanes, now):
             losses.tell_silence(lane)
             self._lose(lane, "nothing was heard from it for {:.0f} s".format(now - lane.seen))

@@ -12,14 +12,14 @@ from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from trainshed_reduction import proof, settings, variables
 from trainshed_reduction.native import library
 from trainshed_reduction.reducer.counters import Overview
-from trainshed_reduction.reducer.processes import Supervisor, listen
+from trainshed_reduction.reducer.threads import listen, serve
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Unusable
 
 
 class Options(NamedTuple):
     address: Tuple[str, int]
-    processes: int
+    threads: int
     token: bytes
 
 
@@ -33,7 +33,7 @@ def options(arguments: Sequence[str], environ: "Mapping[str, str]") -> Options:
         "--listen",
         metavar="HOST:PORT",
         default=environ.get(variables.LISTEN, ""),
-        help="of the first process; the others take free ports of the same host (${})".format(
+        help="of the first thread; the others take free ports of the same host (${})".format(
             variables.LISTEN
         ),
     )
@@ -78,7 +78,7 @@ def _fail(text: str) -> int:
 
 
 def main(arguments: "Optional[Sequence[str]]" = None) -> int:
-    """The exit status: 0 after SIGTERM, 1 if one of its processes ended by itself, 2 if it could not
+    """The exit status: 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not
     begin."""
     try:
         told = options(sys.argv[1:] if arguments is None else arguments, os.environ)
@@ -92,14 +92,13 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
         reports.note("no part in C", text, "WARNING")
         return _fail(text)
     try:
-        listeners = listen(told.address, told.processes)
+        listeners = listen(told.address, told.threads)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*told.address, error))
-    overview = Overview(told.processes, reports, _write, time.monotonic())
-    supervisor = Supervisor(
+    overview = Overview(told.threads, reports, _write, time.monotonic())
+    return serve(
         listeners, token=told.token, tls=tls, library=found, overview=overview, write=_write
     )
-    return supervisor.run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Counters of a reducer's work and waits: of one process, and of all together, as people and the service see
+"""Counters of a reducer's work and waits: of one thread, and of all together, as people and the service see
 them.
 
 Pure but for where an overview writes.
@@ -14,11 +14,11 @@ from trainshed_reduction.reports import Reports
 Metrics = Dict[str, Union[int, List[float]]]
 _WAIT = "wait_seconds"
 _SAME_EVERYWHERE = ("operations", "connections")
-"""Every process takes part in every operation of every worker."""
+"""Every thread takes part in every operation of every worker."""
 
 
 class Counters:
-    """What one process has counted since its start, beside the part in C; the last two are as of now."""
+    """What one thread has counted since its start, beside the part in C; the last two are as of now."""
 
     def __init__(self) -> None:
         self.resets = 0
@@ -42,7 +42,7 @@ class Counters:
 
 
 def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Metrics:
-    """Of all processes: counts add up; what each sees of the same thing is counted once."""
+    """Of all threads: counts add up; what each sees of the same thing is counted once."""
     numbers: Metrics = {}
     wait: List[float] = []
     for snapshot in snapshots:
@@ -60,7 +60,7 @@ def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Metri
 
 
 Outlet = Callable[[str, object], None]
-"""Where what a process has to tell goes, by what it is: `log`, a line; `serving`, of how many workers a group
+"""Where what a thread has to tell goes, by what it is: `log`, a line; `serving`, of how many workers a group
 is complete; `metrics`, the numbers as of now, at most once a second and only when something has changed. It
 neither blocks for long nor raises."""
 
@@ -69,22 +69,22 @@ IDLE_SECONDS = 60.0
 """Until somebody is told that no worker has come."""
 _SECOND = 1.0
 _SAME = 5.0
-"""Seconds in which several processes say the same of the same event."""
+"""Seconds in which several threads say the same of the same event."""
 _SPAN = 10.0
 _LINES = 50
 """Lines in so many seconds; more would drown all others."""
 
 
 class Overview:
-    """All processes of a reducer together. Times are seconds of one clock."""
+    """All threads of a reducer together. Times are seconds of one clock."""
 
     def __init__(
-        self, processes: int, reports: Reports, write: Callable[[str], None], now: float
+        self, threads: int, reports: Reports, write: Callable[[str], None], now: float
     ) -> None:
         self._reports = reports
         #: Takes a line.
         self._write = write
-        self._numbers: List[Metrics] = [{} for _ in range(processes)]
+        self._numbers: List[Metrics] = [{} for _ in range(threads)]
         self._idle_at: float = now + IDLE_SECONDS
         self._report_at = 0.0
         self._reported = now - _SECOND
@@ -97,14 +97,14 @@ class Overview:
         """When `keep_time` has something to do."""
         return min((each for each in (self._idle_at, self._report_at) if each), default=None)
 
-    def hear(self, process: int, what: str, value: Any, now: float) -> None:
-        """What a process tells (`Outlet`)."""
+    def hear(self, thread: int, what: str, value: Any, now: float) -> None:
+        """What a thread tells (`Outlet`)."""
         if what == "log":
             self.log(value, now)
         elif what == "serving":
             self.serving(value)
         else:
-            self.metrics(process, value, now)
+            self.metrics(thread, value, now)
 
     def log(self, text: str, now: float) -> None:
         if now - self._said.get(text, now - _SAME) < _SAME:
@@ -124,8 +124,8 @@ class Overview:
         self._idle_at = 0.0
         self._reports.note("serving", "serving {} workers".format(world))
 
-    def metrics(self, process: int, numbers: Metrics, now: float) -> None:
-        self._numbers[process] = numbers
+    def metrics(self, thread: int, numbers: Metrics, now: float) -> None:
+        self._numbers[thread] = numbers
         if numbers.get("connections"):
             self._idle_at = 0.0
         self._report_at = self._report_at or max(now, self._reported + _SECOND)

@@ -1,4 +1,4 @@
-"""One process of a reducer: a thread, and every connection that comes to its port.
+"""One thread of a reducer, and every connection that comes to its port.
 
 Whoever connects proves within seconds, and with a few bytes of memory, that it knows the job's token; only
 then may it send chunks. What the part in C tells of connections goes to the sessions, and their effects to
@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, List, Optional, Sequence
+from typing import Deque, Dict, List, Optional, Sequence
 
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.native.library import Library
@@ -57,8 +57,8 @@ class Peer:
 
 
 class Server:
-    """Takes workers' connections and serves their groups. `ports` are those of all the reducer's processes,
-    in their order."""
+    """Takes workers' connections and serves their groups. `ports` are those of all the reducer's threads, in
+    their order."""
 
     def __init__(
         self,
@@ -93,14 +93,16 @@ class Server:
         self._reported = self._now - _SECOND
         self._has_news = True
         self._ended = False
+        #: Readable when `end` was called.
+        self._ending, self._woken_by = socket.socketpair()
+        self._selector.register(self._woken_by, selectors.EVENT_READ, self._end)
         listener.setblocking(False)
 
-    def watch(self, handle: int, call: Callable[[], None]) -> None:
-        """Call it whenever the handle is readable."""
-        self._selector.register(handle, selectors.EVENT_READ, call)
-
     def end(self) -> None:
-        """For what `watch` calls: `run` returns."""
+        """From any thread: `run` returns."""
+        self._ending.close()
+
+    def _end(self) -> None:
         self._ended = True
 
     def run(self) -> None:
@@ -120,6 +122,8 @@ class Server:
         for peer in [*self._strangers, *self._members.values(), *self._leaving]:
             self._close(peer)
         self._native.close()
+        self._selector.close()
+        self._woken_by.close()
 
     # ---- time
 
