@@ -236,9 +236,10 @@ class ScriptedRuntimes:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
-        self.prepared = 0
+        self.prepared = self.looks = 0
 
     def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+        self.looks += 1
         return PreparedRuntime("") if self.warm else None
 
     def reduction(self) -> str | None:

@@ -60,6 +60,20 @@ def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(tmp_pat
     asyncio.run(story())
 
 
+def test_environments_that_are_there_are_looked_for_once_for_each_start(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as w:
+            uid = await w.create(numbered(1, 1))
+            await w.state(uid, JobState.RUNNING)
+            assert w.runtimes.looks == 1
+            w.engine.exit(uid, 1, PRIMARY, 139)
+            again = await w.until(uid, lambda job: job.attempt == 2)
+            await w.state(uid, JobState.RUNNING)
+            assert (again.attempt, w.runtimes.prepared) == (2, 0)
+
+    asyncio.run(story())
+
+
 def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path, limit=2) as w:

@@ -1,5 +1,6 @@
 """Redaction of a program's environment: credentials, and what looks like one, are hidden. Pure."""
 
+import functools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +22,8 @@ _TELLING_VALUES: Final = re.compile(
 )
 _LEAST_REPEATED: Final = 6
 """Characters of a value that is looked for in other variables as well: `true` and `root` stand everywhere."""
+_NAMES: Final = 512
+"""Of which it is remembered how they were judged: most programs have variables of the same names."""
 
 
 def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
@@ -52,11 +55,15 @@ def _without(value: str, texts: Iterable[str]) -> str:
 
 
 def _tells(name: str, value: str) -> bool:
+    return _is_called_so(name) or _TELLING_VALUES.search(value) is not None
+
+
+@functools.lru_cache(_NAMES)
+def _is_called_so(name: str) -> bool:
     upper = name.upper()
     parts = upper.split("_")
     return (
         any(_ENDINGS.search(part) for part in parts)
         or (len(parts) > 1 and parts[-1] in _KEYS)
         or any(key in upper for key in _KEY_IDS)
-        or _TELLING_VALUES.search(value) is not None
     )

@@ -12,7 +12,7 @@ and writes them; nothing is committed for a line.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain, count
 from types import TracebackType
 from typing import Self, assert_never
@@ -76,6 +76,8 @@ _LONGEST_TOLD = 300
 
 Package = tuple[RuntimeChoice, tuple[str, ...]]
 """A runtime and the packages on top of it."""
+Prepared = Mapping[Package, PreparedRuntime]
+"""Environments that are there."""
 
 
 class JobCarrier:
@@ -87,6 +89,8 @@ class JobCarrier:
         self._job = job
         self._finished = finished
         self._done: set[Instruction] = set()
+        #: What `is_ready` found, for what is carried out next.
+        self._found: Prepared = {}
         self._current: Instruction | None = None
         self._changed = asyncio.Event()
         self._step: asyncio.Task[bool] | None = None
@@ -97,6 +101,13 @@ class JobCarrier:
     def task(self) -> asyncio.Task[None] | None:
         """What works now, if anything does."""
         return self._task
+
+    def is_ready(self, job: Job) -> bool:
+        """Whether a start needs no preparation. What is carried out next, if it is that start, takes the
+        environments that were found here: it does not look again."""
+        found = found_runtimes(self._ports.runtimes, job)
+        self._found = {} if found is None else found
+        return found is not None
 
     def look(self) -> None:
         """The stored job has changed, or is seen for the first time: begin what it demands."""
@@ -169,7 +180,9 @@ class JobCarrier:
         tries = 0
         while True:
             try:
-                await _carry_out(self._ports, self._job(), instruction)
+                found = self._found
+                self._found = {}
+                await _carry_out(self._ports, self._job(), instruction, found)
             except EngineUnavailable as failure:
                 delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
                 if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
@@ -230,13 +243,14 @@ def _includes(done: Instruction, one: Instruction) -> bool:
     return done == one
 
 
-async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
+async def _carry_out(ports: Ports, job: Job, instruction: Instruction, found: Prepared) -> None:
+    """`found`: environments of the job that were there just now; the others are looked for."""
     engine, uid = ports.engine, job.uid
     match instruction:
         case PrepareRuntime():
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
-            await _start(ports, job, instruction)
+            await _start(ports, job, instruction, found)
         case StopReplica(attempt, replica, incarnation):
             if await _has_slots(engine, uid, attempt):
                 await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
@@ -255,15 +269,15 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
             assert_never(instruction)
 
 
-async def _start(ports: Ports, job: Job, instruction: StartReplicas) -> None:
+async def _start(ports: Ports, job: Job, instruction: StartReplicas, found: Prepared) -> None:
     # Beside the start: a program takes longer to its first line than this does.
     beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
-    await _launch(ports, job, instruction)
+    await _launch(ports, job, instruction, found)
     await beginning
 
 
-async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
-    prepared = await prepared_runtimes(ports, job, instruction.attempt)
+async def _launch(ports: Ports, job: Job, instruction: StartReplicas, found: Prepared) -> None:
+    prepared = await prepared_runtimes(ports, job, instruction.attempt, found)
     packages = await reduction_directory(ports, job)
     await _release_before(ports.engine, job.uid, instruction.attempt)
     requests = slot_requests(job, ports.launch_defaults)
@@ -313,13 +327,20 @@ def packages(job: Job) -> tuple[Package, ...]:
     return tuple(sorted(wanted, key=repr))
 
 
-def ready(runtimes: Runtimes, job: Job) -> bool:
-    """True if a start needs no preparation: everything is built and nothing has to be probed."""
+def found_runtimes(runtimes: Runtimes, job: Job) -> Prepared | None:
+    """The environments of a job, if its start needs no preparation: everything is built and nothing has to be
+    probed."""
     if _is_probed(job) or job.spec.data is not None:
-        return False
+        return None
     if has_reducers(job.spec) and runtimes.reduction() is None:
-        return False
-    return all(runtimes.ready(choice, uris) is not None for choice, uris in packages(job))
+        return None
+    found: dict[Package, PreparedRuntime] = {}
+    for package in packages(job):
+        runtime = runtimes.ready(*package)
+        if runtime is None:
+            return None
+        found[package] = runtime
+    return found
 
 
 def preparation_message(job: Job) -> str:
@@ -377,16 +398,25 @@ async def begin_log(ports: Ports, job: Job) -> None:
         about(log, job.uid, attempt=job.attempt).warning("log not written: %s", failure)
 
 
-async def prepared_runtimes(ports: Ports, job: Job, attempt: int) -> dict[Package, PreparedRuntime]:
-    """The environments of a job, of which one may have gone since they were prepared."""
-    wanted = packages(job)
-    there = {package: ports.runtimes.ready(*package) for package in wanted}
-    found = {package: runtime for package, runtime in there.items() if runtime is not None}
-    if len(found) < len(wanted):
+async def prepared_runtimes(
+    ports: Ports, job: Job, attempt: int, found: Prepared
+) -> dict[Package, PreparedRuntime]:
+    """The environments of a job, of which one may have gone since they were prepared. `found`: those that are
+    known to be there."""
+    prepared = dict(found)
+    missing: list[Package] = []
+    for package in packages(job):
+        if package not in prepared:
+            runtime = ports.runtimes.ready(*package)
+            if runtime is None:
+                missing.append(package)
+            else:
+                prepared[package] = runtime
+    if missing:
         async with BuildOutput(job.uid, attempt, ports.log, ports.report) as output:
-            for package in (one for one in wanted if one not in found):
-                found[package] = await ports.runtimes.prepare(*package, output.hear)
-    return found
+            for package in missing:
+                prepared[package] = await ports.runtimes.prepare(*package, output.hear)
+    return prepared
 
 
 async def reduction_directory(ports: Ports, job: Job) -> str:

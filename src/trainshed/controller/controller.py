@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from trainshed.controller.alarms import LONGEST_DELAY, Alarms
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
-from trainshed.controller.carrier import JobCarrier, preparation_message, ready
+from trainshed.controller.carrier import JobCarrier, preparation_message
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.job_meters import count_step
 from trainshed.controller.job_traces import JobTraces
@@ -596,7 +596,7 @@ class Controller:
 
     def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
         """A job whose runtime is there starts in the same commit."""
-        if ready(self._ports.runtimes, job):
+        if self._tracked[job.uid].carrier.is_ready(job):
             return self._fold(job, RuntimePrepared(job.attempt), entries)
         if job.attempt != before.attempt:
             entries.append(TimelineEntry(self._now(), "preparing", preparation_message(job)))

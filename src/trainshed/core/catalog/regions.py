@@ -2,6 +2,7 @@
 call."""
 
 import difflib
+import functools
 from typing import Final
 
 from trainshed.core.catalog.tables import table
@@ -23,6 +24,7 @@ _DOMAIN: Final = "googleapis.com"
 _OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging", "secretmanager")
 
 
+@functools.cache
 def apis() -> tuple[str, ...]:
     """Hosts of the APIs: those of all regions, then each region's own."""
     return (
