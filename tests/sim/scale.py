@@ -52,7 +52,7 @@ class Hall:
             Node(f"node-{i:05}", (16, 32, 64, 96)[i % 4], (16, 32, 64, 96)[i % 4] * 4 * GIB)
             for i in range(nodes)
         ]
-        self.room = CapacityTracker(Policy(strict=True), lambda _: None)
+        self.room = CapacityTracker(Policy(strict=True), lambda _: None, lambda: None, lambda: 0.0)
 
     def measure(self) -> Figures:
         room = self.room

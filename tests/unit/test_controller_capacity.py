@@ -1,6 +1,7 @@
 """The scheduler's snapshot as the controller keeps it: decisions count from the moment they are made
 (docs/adr/0012)."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
-from trainshed.core.capacity import NodeCondition, OthersUse
+from trainshed.core.capacity import NodeCondition, OthersUse, WaitReason
 from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -19,16 +20,17 @@ from trainshed.core.lifecycle.events import (
     ReplicaPlaced,
 )
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Node, NodeState
-from trainshed.scheduler.model import Policy
+from trainshed.scheduler.model import Decision, Policy
 
 NOW = CREATED + 100 * SECOND
 ON_A = JobAdmitted(((PRIMARY, "a"),))
 
 
 def room(*nodes: str, vcpus: int = 4) -> CapacityTracker:
-    made = CapacityTracker(Policy(strict=True), lambda _: None)
+    made = CapacityTracker(Policy(strict=True), lambda _: None, lambda: None)
     made.set_nodes([Node(name, vcpus, 2**40) for name in nodes])
     return made
 
@@ -103,3 +105,73 @@ def test_a_decision_counts_until_the_job_is_stored_without_it(
     assert not made.counts(subject.uid, event)
     assert decided(made, subject) == [event]
     assert made.counts(subject.uid, event)
+
+
+class InTurns:
+    """A tracker whose decisions take a turn for each step. `soon`: how often it wanted to go on."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.soon = 0
+        seconds = itertools.count()
+        self.room = CapacityTracker(
+            Policy(strict=True), lambda _: None, self._go_on_soon, lambda: float(next(seconds))
+        )
+        self.room.set_nodes([Node(name, 4, 2**40) for name in nodes])
+        while self.turn():
+            pass
+
+    def turn(self) -> list[Decision]:
+        """The decisions of the turns up to the first that has some; none if nobody wants to go on."""
+        made: list[Decision] = []
+        while self.soon and not made:
+            self.soon -= 1
+            made += self.room.go_on(NOW)
+        return made
+
+    def _go_on_soon(self) -> None:
+        self.soon += 1
+
+
+def test_a_long_decision_takes_turns_and_what_is_told_meanwhile_counts_after_it() -> None:
+    """ADR 123: as if all of it had been decided in the moment in which it was begun."""
+    scene = InTurns("a", "b")
+    first, second, third = (
+        replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
+        for uid in (7, 8, 9)
+    )
+    for one in (first, second):
+        scene.room.put(one)
+    assert scene.room.decide(NOW) == ()
+    assert scene.soon == 1
+    # Told and asked in the middle: nothing of it is known to those who decide.
+    scene.room.put(third)
+    scene.room.put(second)  # It is told again, as it is: that is no news.
+    scene.room.set_node_state("b", NodeState.GONE, "gone")
+    assert scene.room.decide(NOW) == ()
+    assert scene.room.queue_length == 2
+    assert [status.replicas for status in scene.room.node_statuses()] == [(), ()]
+    admitted = scene.turn() + scene.turn()
+    assert [decision.uid for decision in admitted] == [7, 8]
+    event = event_of_decision(admitted[1], second)
+    assert event is not None
+    assert scene.room.counts(second.uid, event)
+    # And then it counts: the node is gone, and the third waits for one.
+    assert scene.turn() == []
+    assert scene.room.queue_length == 1
+    waiting = scene.room.why(third.uid, NOW)
+    assert waiting is not None
+    assert waiting.reason is WaitReason.CAPACITY
+
+
+def test_a_job_that_is_over_in_the_middle_of_a_decision_gives_its_place_to_another() -> None:
+    scene = InTurns("a")
+    first, second = (
+        replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
+        for uid in (7, 8)
+    )
+    scene.room.put(first)
+    assert scene.room.decide(NOW) == ()
+    scene.room.put(replace(first, state=JobState.CANCELLED))
+    scene.room.put(second)
+    assert [decision.uid for decision in scene.turn()] == [first.uid]
+    assert [decision.uid for decision in scene.turn()] == [second.uid]

@@ -12,6 +12,7 @@ from tests.soaks import SOAKS
 from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.scheduler import explaining
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -24,7 +25,7 @@ from trainshed.scheduler.model import (
     Preempt,
     StockOut,
 )
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.planning import Planning, plan
 from trainshed.scheduler.snapshot import Snapshot
 
 CPUS = "cpus_n1_e2"
@@ -179,6 +180,29 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
         assert all(world.nodes[name].condition is NodeCondition.READY for name in chosen)
     world.carry_out(made, NOW)
     world.check()
+
+
+@GENERATED
+@given(worlds(), st.lists(st.booleans(), min_size=8, max_size=8))
+def test_a_plan_in_steps_is_the_plan_at_once_and_shows_nothing_between(
+    world: World, reads: Sequence[bool]
+) -> None:
+    """ADR 123: who reads the snapshot between two steps, or asks for a plan of his own, finds it as it was,
+    and changes nothing of the plan."""
+    at_once, before = plan(world.snapshot, NOW), books(world.snapshot)
+    asked = gang(1000, 2)
+    preflight = explaining.preflight(world.snapshot, asked, NOW)
+    planning = Planning(world.snapshot, NOW)
+    made, steps = None, 0
+    while made is None:
+        if reads[steps % len(reads)]:
+            planning.step_back()
+            assert books(world.snapshot) == before
+            assert explaining.preflight(world.snapshot, asked, NOW) == preflight
+        made = planning.go_on()
+        steps += 1
+    assert made == at_once
+    assert books(world.snapshot) == before
 
 
 @GENERATED

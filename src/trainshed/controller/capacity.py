@@ -4,10 +4,15 @@ A decision counts from the moment it is made: it is put into the snapshot before
 the next one does not give the same capacity away again. Whatever a job then makes of it corrects the
 snapshot; a job that is stored anew before it has taken the decision undoes it, and the decision must not be
 taken any more (`counts`).
+
+What would hold up the event loop is decided in turns. All that is told meanwhile counts as told after it, and
+changes the snapshot when the decision is made; what is asked meanwhile is answered from before.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import assert_never
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,10 +60,12 @@ from trainshed.scheduler.model import (
     gang,
     with_choice,
 )
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.planning import Planning
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
+_TURN: Final = 0.01
+"""Seconds of processor time after which a decision goes on in another turn of the event loop."""
 _NEVER = 2**62
 """`not_before` of a job that has not taken its stock-out yet: it is not refused twice."""
 
@@ -74,10 +81,27 @@ class NodeNews(Struct, frozen=True):
 
 class CapacityTracker:
     """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a
-    job start."""
+    job start. `go_on_soon`: called when `go_on` is to be, in another turn of the event loop. `spent`: the
+    seconds of processor time that were used so far."""
 
-    def __init__(self, policy: Policy, wake_at: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        wake_at: Callable[[int], None],
+        go_on_soon: Callable[[], None],
+        spent: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._wake_at = wake_at
+        self._go_on_soon = go_on_soon
+        self._spent = spent
+        #: What is being decided; None = nothing.
+        self._deciding: Iterator[Decision | None] | None = None
+        #: The plan of it, which has the snapshot for itself.
+        self._planning: Planning | None = None
+        #: What was told since that began, in order.
+        self._told_since: list[Callable[[], None]] = []
+        #: By job, what was told of it last since then.
+        self._latest: dict[JobUid, Job] = {}
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
         self._policy = policy
@@ -99,6 +123,23 @@ class CapacityTracker:
             return
         if job.uid in self._delays and not _is_starting(job, self._delays[job.uid][0]):
             del self._delays[job.uid]
+        if self._deciding is not None:
+            if self._is_no_news(job):
+                return
+            self._latest[job.uid] = job
+        self._tell(partial(self._put, job))
+
+    def _is_no_news(self, job: Job) -> bool:
+        """Whether the job stands where those who decide believe it to: it would otherwise undo what they have
+        decided of it by then."""
+        known = self._state(job.uid)
+        return (
+            job.uid not in self._latest
+            and known is not None
+            and gang_state(job, known, self._policy) == known
+        )
+
+    def _put(self, job: Job) -> None:
         before = self._state(job.uid)
         if self._is_told(job, before):
             return
@@ -113,7 +154,11 @@ class CapacityTracker:
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than was told last."""
         before = self._state(job.uid)
-        if before is None or self._is_told(job, before):
+        if (latest := self._latest.get(job.uid)) is not None:
+            before = gang_state(latest, before, self._policy)
+        elif self._is_told(job, before):
+            return False
+        if before is None:
             return False
         now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
@@ -127,6 +172,10 @@ class CapacityTracker:
 
     def forget(self, uid: JobUid) -> None:
         self._delays.pop(uid, None)
+        self._latest.pop(uid, None)
+        self._tell(partial(self._forget, uid))
+
+    def _forget(self, uid: JobUid) -> None:
         self._told.pop(uid, None)
         if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
@@ -135,11 +184,14 @@ class CapacityTracker:
     def set_nodes(self, nodes: Sequence[Node]) -> None:
         """What the engine offers."""
         self._nodes = {node.name: node for node in nodes}
-        self._refresh_nodes()
+        self._tell(self._refresh_nodes)
 
     def set_node_state(self, node: str, state: NodeState, cause: str) -> None:
         """What the engine says of a node."""
         self._engine_says[node] = (state, cause)
+        self._tell(partial(self._refresh_node, node))
+
+    def _refresh_node(self, node: str) -> None:
         if node in self._nodes:
             self._snapshot.set_node(self._node_room(self._nodes[node]))
             self._changed = True
@@ -147,10 +199,13 @@ class CapacityTracker:
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
         """The nodes that operators put under maintenance."""
         self._drains = {drain.node: drain for drain in drains}
-        self._refresh_nodes()
+        self._tell(self._refresh_nodes)
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
-        self._snapshot.set_quotas(dict(quotas))
+        self._tell(partial(self._set_quotas, dict(quotas)))
+
+    def _set_quotas(self, quotas: dict[QuotaKey, float]) -> None:
+        self._snapshot.set_quotas(quotas)
         self._changed = True
 
     def time_passed(self) -> None:
@@ -161,20 +216,74 @@ class CapacityTracker:
 
     def decide(self, now: Nanos) -> tuple[Decision, ...]:
         """What follows from everything that was told; each decision once. Costs nothing to speak of if
-        nothing changed."""
-        if not self._changed:
+        nothing changed. If it takes long, this is a part, and `go_on` returns the others."""
+        if not self._changed or self._deciding is not None:
             return ()
         self._changed = False
+        self._deciding = self._decisions(now)
+        return self._decided(self._deciding)
+
+    def go_on(self, now: Nanos) -> tuple[Decision, ...]:
+        """As `decide`, when `go_on_soon` was called."""
+        return self._decided(self._deciding) if self._deciding is not None else self.decide(now)
+
+    def _decided(self, deciding: Iterator[Decision | None]) -> tuple[Decision, ...]:
+        """What can be decided in one turn."""
+        made: list[Decision] = []
+        until = self._spent() + _TURN
+        try:
+            for decision in deciding:
+                if decision is not None:
+                    made.append(decision)
+                if self._spent() >= until:
+                    self._go_on_soon()
+                    return tuple(made)
+        except BaseException:
+            self._end()
+            raise
+        self._end()
+        return tuple(made)
+
+    def _decisions(self, now: Nanos) -> Iterator[Decision | None]:
+        """The decisions, and None after each step that leads to some."""
         fallen, soonest = fall_backs(self._snapshot, now)
         for decision in fallen:
             self._count(decision)
-        made = plan(self._snapshot, now)
+            yield decision
+        self._planning = Planning(self._snapshot, now)
+        while (made := self._planning.go_on()) is None:
+            yield None
+        self._planning = None
         self._snapshot.set_reservations(made.reservations)
         for decision in made.decisions:
             self._count(decision)
+            yield decision
         if moments := [at for at in (soonest, made.look_again) if at]:
             self._wake_at(min(moments))
-        return (*fallen, *made.decisions)
+
+    def _end(self) -> None:
+        """It is decided: what was told meanwhile counts now."""
+        self._deciding = self._planning = None
+        self._latest.clear()
+        told, self._told_since = self._told_since, []
+        for tell in told:
+            tell()
+        if self._changed:
+            self._go_on_soon()
+
+    def _tell(self, change: Callable[[], None]) -> None:
+        """Change the snapshot, now or when nothing is being decided."""
+        if self._deciding is None:
+            change()
+        else:
+            self._told_since.append(change)
+
+    @property
+    def _settled(self) -> Snapshot:
+        """The snapshot as it was before what is being decided."""
+        if self._planning is not None:
+            self._planning.step_back()
+        return self._snapshot
 
     def counts(self, uid: JobUid, event: Event) -> bool:
         """Whether the decision that `event` reports still counts; True for events that report none. If not,
@@ -231,7 +340,7 @@ class CapacityTracker:
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
         """Why a job waits for its places, or to be started there; None if it does not."""
-        waiting = explaining.why(self._snapshot, uid, now)
+        waiting = explaining.why(self._settled, uid, now)
         if waiting is None and uid in self._delays:
             delay = self._delays[uid][1]
             return Waiting(
@@ -245,24 +354,24 @@ class CapacityTracker:
 
     def position(self, uid: JobUid) -> int:
         """1 = next; 0 = it does not wait."""
-        return position(self._snapshot, uid)
+        return position(self._settled, uid)
 
     def preflight(self, job: Job, now: Nanos) -> Preflight:
         """Whether a job like this would be admitted now."""
-        return explaining.preflight(self._snapshot, gang(job, self._policy), now)
+        return explaining.preflight(self._settled, gang(job, self._policy), now)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
         causes = {name: one.cause for name, one in news.items() if one is not None}
         # What is wrong with one that takes work all the same.
         causes = {name: said for name, (_, said) in self._engine_says.items() if said} | causes
-        return explaining.node_statuses(self._snapshot, causes)
+        return explaining.node_statuses(self._settled, causes)
 
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         """Every quota of the project in the region that has a limit, is used, or is waited for; by metric."""
         told = {
             one.key: one
-            for one in explaining.quota_statuses(self._snapshot, project_id)
+            for one in explaining.quota_statuses(self._settled, project_id)
             if one.key.region == region
         }
         for key in (QuotaKey(project_id, region, metric) for metric in metrics()):
@@ -273,7 +382,7 @@ class CapacityTracker:
 
     def all_quota_statuses(self) -> tuple[QuotaStatus, ...]:
         """Every quota of any project that is set, used or waited for."""
-        return explaining.quota_statuses(self._snapshot)
+        return explaining.quota_statuses(self._settled)
 
     # --- inside ---
 

@@ -9,6 +9,7 @@ decided, committed and carried out reads and writes one table of jobs in hand.
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -64,7 +65,7 @@ from trainshed.engines.port import (
     StartWaits,
 )
 from trainshed.eventloop.background import begin, in_turns, joined, keep
-from trainshed.scheduler.model import Policy
+from trainshed.scheduler.model import Decision, Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Intake, Ledger, LiveJob, NewWork, Reader, StaleCommit
 from trainshed.store.records import RecordSetAside
@@ -118,10 +119,11 @@ class Controller:
         curves: JobCurves | None = None,
         meters: Meters | None = None,
         outbox: OutboxWorker | None = None,
+        spent: Callable[[], float] = time.thread_time,
     ) -> None:
         """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
         `owner`: names this service in the ledger. `outbox`: whom steps tell of, beside who follows the job;
-        None = nobody."""
+        None = nobody. `spent`: the seconds of processor time that this thread has used."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -131,7 +133,7 @@ class Controller:
         self._owner = owner
         self._epoch = 0
         self._failures = failures or FailurePolicy()
-        self._capacity = CapacityTracker(scheduling, self._decide_at)
+        self._capacity = CapacityTracker(scheduling, self._decide_at, self._decide_on_soon, spent)
         self._next_decision: asyncio.TimerHandle | None = None
         self._alarms = Alarms(now, self._deadline_passed)
         self._tuning = TuningReconciler(stores, self.wake)
@@ -620,26 +622,39 @@ class Controller:
 
     # --- the scheduler's decisions ---
 
-    def _decide(self) -> None:
+    def _decide(self, decide: Callable[[Nanos], Sequence[Decision]] | None = None) -> None:
         """Have the scheduler look at what changed. Whoever calls goes on, whatever becomes of it."""
         if not self._closing:
-            for uid, event in self._decided():
+            for uid, event in self._decided(decide=decide):
                 self.report(uid, event)
 
-    def _decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+    def _decide_on_soon(self) -> None:
+        """In the next turn of the event loop: a decision about many nodes and jobs takes several."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._decide, self._capacity.go_on)
+
+    def _decided(
+        self,
+        current: Job | None = None,
+        decide: Callable[[Nanos], Sequence[Decision]] | None = None,
+    ) -> list[tuple[JobUid, Event]]:
         """As `_decisions`; none if the scheduler fails."""
         try:
-            return list(self._decisions(current))
+            return list(self._decisions(current, decide))
         except Exception:
             # As broad as this: the caller stores a job, or has just stored it, and must act on it whatever
             # another job's plan runs into.
             log.exception("the scheduler failed; it is asked again at the next change")
             return []
 
-    def _decisions(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
+    def _decisions(
+        self,
+        current: Job | None = None,
+        decide: Callable[[Nanos], Sequence[Decision]] | None = None,
+    ) -> Iterator[tuple[JobUid, Event]]:
         """New decisions as events of the jobs that they are about. `current`: a job as it is about to be
-        stored."""
-        for decision in self._capacity.decide(self._now()):
+        stored. `decide`: makes them; None = begins with what has changed."""
+        for decision in (decide or self._capacity.decide)(self._now()):
             is_current = current is not None and current.uid == decision.uid
             job = current if is_current else self._stored(decision.uid)
             if (event := event_of_decision(decision, job)) is not None:

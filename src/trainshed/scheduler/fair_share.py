@@ -7,13 +7,16 @@ that overtook it: they are left out of its project's share.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
+
+_PASSED = 256
+"""So many candidates are passed over between two pauses."""
 
 
 class _ProjectCandidates:
@@ -45,12 +48,12 @@ class _ProjectCandidates:
         self._younger_at = -1
         #: Of the project without leaving anything out; None = not known since it was given something.
         self._share: float | None = None
+        #: None = before the first call of `advance`, and at the end.
         self.head: Entry | None = None
-        self.advance(provided=False)
 
-    def advance(self, *, provided: bool) -> None:
-        """On to the next candidate. `provided`: the last one is provided for, so the next of its shape has
-        its turn."""
+    def advance(self, *, provided: bool) -> Iterator[None]:
+        """On to the next candidate, with a pause now and then. `provided`: the last one is provided for, so
+        the next of its shape has its turn."""
         if provided and self.head is not None:
             self._share = None
             shape = self.head.shape
@@ -59,8 +62,12 @@ class _ProjectCandidates:
             if place < len(bucket):
                 heappush(self._next, bucket[place])
         self.head = self._following()
+        passed = 0
         while self.head is not None and self._is_in_vain(self.head):
             self.head = self._following()
+            passed += 1
+            if passed % _PASSED == 0:
+                yield
 
     def _following(self) -> Entry | None:
         heads = self._group.heads
@@ -103,8 +110,8 @@ class _ProjectCandidates:
 
 
 class Candidates:
-    """All candidates of one level, in order; the order follows what is given away meanwhile. Those that
-    `is_in_vain` names are left out."""
+    """All candidates of one level, in order, once they are gathered; the order follows what is given away
+    meanwhile. Those that `is_in_vain` names are left out."""
 
     def __init__(
         self,
@@ -113,22 +120,30 @@ class Candidates:
         now: Nanos,
         is_in_vain: Callable[[Entry], bool],
     ) -> None:
+        self._snapshot = snapshot
+        self._groups = groups
         self._now = now
+        self._is_in_vain = is_in_vain
         self._heap: list[tuple[float, Age, str, _ProjectCandidates]] = []
-        for project_id, group in groups.items():
-            turn = _ProjectCandidates(snapshot, group, is_in_vain)
+
+    def gather(self) -> Iterator[None]:
+        """Find the first of each project, with pauses."""
+        for project_id, group in self._groups.items():
+            turn = _ProjectCandidates(self._snapshot, group, self._is_in_vain)
+            yield from turn.advance(provided=False)
             if turn.head is not None:
                 self._heap.append(self._key(turn, turn.head, project_id))
+            yield
         heapify(self._heap)
 
     def peek(self) -> Entry | None:
         """Whose turn it is, None at the end."""
         return self._heap[0][3].head if self._heap else None
 
-    def advance(self, *, provided: bool) -> None:
-        """The one whose turn it was has had it. `provided`: it starts, or will."""
+    def advance(self, *, provided: bool) -> Iterator[None]:
+        """The one whose turn it was has had it, with pauses. `provided`: it starts, or will."""
         _, _, project_id, turn = self._heap[0]
-        turn.advance(provided=provided)
+        yield from turn.advance(provided=provided)
         if turn.head is None:
             heappop(self._heap)
         else:

@@ -40,13 +40,45 @@ MAX_RELOCATIONS = 32
 
 def plan(snapshot: Snapshot, now: Nanos) -> Plan:
     """What is to be done at `now` (ns, never less than in an earlier call)."""
-    transaction = PlanTransaction(snapshot, now)
-    planner = _Planner(snapshot, transaction, now)
-    transaction.begin()
-    try:
-        return planner.plan()
-    finally:
-        transaction.undo()
+    planning = Planning(snapshot, now)
+    while (made := planning.go_on()) is None:
+        pass
+    return made
+
+
+class Planning:
+    """A plan that is made step by step. It works on the snapshot itself, which nobody may change before the
+    plan is made; who reads it between two steps calls `step_back` before."""
+
+    def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
+        self._transaction = PlanTransaction(snapshot, now)
+        self._planner = _Planner(snapshot, self._transaction, now)
+        self._steps = self._planner.steps()
+        self._is_open = False
+        self._transaction.begin()
+
+    def go_on(self) -> Plan | None:
+        """Another step, of a millisecond or so; the plan, when it is made. Then, and when this raises, the
+        snapshot is as it was."""
+        if not self._is_open:
+            self._is_open = True
+            self._transaction.redo()
+        try:
+            next(self._steps)
+        except StopIteration:
+            made = self._planner.plan()
+            self.step_back()
+            return made
+        except BaseException:
+            self.step_back()
+            raise
+        return None
+
+    def step_back(self) -> None:
+        """Have the snapshot as it was before the plan was begun."""
+        if self._is_open:
+            self._is_open = False
+            self._transaction.undo()
 
 
 class _Planner:
@@ -72,14 +104,16 @@ class _Planner:
         self._relocations = 0
 
     def plan(self) -> Plan:
-        self._look_again = self._transaction.next_release
-        self._consider_all()
+        """When all steps are done."""
         reservations = tuple(self._transaction.reservations)
         return Plan(tuple(self._decisions), self._look_again, reservations)
 
-    def _consider_all(self) -> None:
+    def steps(self) -> Iterator[None]:
+        """Consider all, one after the other, with a pause after each."""
+        self._look_again = self._transaction.next_release
         for _, age in self._snapshot.unplaced:
             self._relocate(self._snapshot.entries[age[1]])
+            yield
         if not self._snapshot.loads and not (
             self._snapshot.policy.strict and len(self._snapshot.known)
         ):
@@ -87,11 +121,14 @@ class _Planner:
         for level in list(self._snapshot.queue.order):
             groups = self._snapshot.queue.levels[level]
             candidates = Candidates(self._snapshot, groups, self._now, self._is_pointless)
+            yield from candidates.gather()
             while (entry := candidates.peek()) is not None:
                 if len(self._admitted) == MAX_ADMISSIONS:
                     self._look_again = self._now  # the next plan goes on here
                     return
-                candidates.advance(provided=self._consider(entry))
+                provided = self._consider(entry)
+                yield
+                yield from candidates.advance(provided=provided)
 
     # --- gangs that wait ---
 

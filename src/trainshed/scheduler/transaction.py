@@ -1,7 +1,7 @@
 """What is free in the course of one plan: what it gives away, what it reserves, and what a gang still lacks.
 
-It works on the snapshot's own entries and puts everything back at the end: a copy of ten thousand nodes would
-cost more than the plan.
+It works on the snapshot's own entries and puts everything back at the end, and in between for whoever reads
+them: a copy of ten thousand nodes would cost more than the plan.
 """
 
 from bisect import insort
@@ -66,6 +66,8 @@ class PlanTransaction:
         self._released: list[Entry] = []
         self._admitted: list[Entry] = []
         self._origin: dict[str, tuple[Layout, Vector]] = {}
+        #: By node, where nothing is reserved: what `undo` has found free.
+        self._undone: dict[str, Vector] = {}
         self._guards: dict[str, list[NodeGuard]] = {}
         self._guarded: dict[str, tuple[Layout, Vector]] = {}
         #: The most of each that is free on any guarded node of a layout; None = not known since one changed.
@@ -76,24 +78,40 @@ class PlanTransaction:
         self._loads = snapshot.loads.copy() if not self.strict else []
 
     def begin(self) -> None:
-        """Let those start whose back-off is over."""
+        """Those start whose back-off is over, from the first `redo` on."""
         self._released, self.next_release = self.snapshot.queue.due(self.now)
-        for entry in self._released:
-            self.snapshot.queue.group(entry).release(entry)
 
     def undo(self) -> None:
-        """Put the snapshot back as it was."""
+        """Put the snapshot back as it was before `redo`."""
         for entry in self._released:
             self.snapshot.queue.group(entry).withdraw(entry)
         for name in self._guarded:
             self.free.add(name, *self._guarded[name])
         for name, (_, vector) in self._origin.items():
+            now = self.free.vector(name)
+            if name not in self._guarded:
+                self._undone[name] = now
+            if now != vector:
+                self.free.move(name, vector)
+        self._charge(-1)
+
+    def redo(self) -> None:
+        """Have the changes that `undo` took back again; at first those of `begin`."""
+        for entry in self._released:
+            self.snapshot.queue.group(entry).release(entry)
+        for name in self._guarded:
+            self.free.discard(name)
+        for name, vector in self._undone.items():
             if self.free.vector(name) != vector:
                 self.free.move(name, vector)
+        self._undone.clear()
+        self._charge(1)
+
+    def _charge(self, times: int) -> None:
         for entry in self._admitted:
-            entry.project.add(entry.takes, -1)
+            entry.project.add(entry.takes, times)
             for meter, amount in entry.meters:
-                meter.used -= amount
+                meter.used += amount * times
 
     def ends(self, entry: Entry) -> int:
         """When a gang that starts now is over at the latest (ns)."""
