@@ -249,6 +249,8 @@ def test_a_job_file_of_either_api_is_submitted(
     [
         ((), "What is to run?"),
         (("x.py", "--epochs", "3"), "put it behind --: trainshed run task.py"),
+        (("x.py", "--workers", "3"), "No such option '--workers'. Did you mean '--replicas'?"),
+        (("x.py", "--mem", "3G", "--", "--mem"), "Did you mean '--machine-type'?"),
         (("x.py",), "There is no file or directory x.py."),
         (("PROGRAM/other.py", "--image", "pytoch"), "Did you mean pytorch?"),
         (("PROGRAM/other.py", "--image", "tensorflow=9.9"), "the versions are 2.17, 2.16"),

@@ -31,6 +31,22 @@ from trainshed.wire.trainshed_v1.record import read
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
 
 
+_MEANT = {
+    **dict.fromkeys(
+        ("--workers", "--nodes", "--num-nodes", "--nnodes", "--replica-count"), "--replicas"
+    ),
+    **dict.fromkeys(
+        ("--cpus", "--cpus-per-task", "--memory", "--mem", "--instance-type"), "--machine-type"
+    ),
+    **dict.fromkeys(("--container-image-uri", "--executor-image-uri", "--container"), "--image"),
+    **dict.fromkeys(("--display-name", "--job-name", "--job"), "--name"),
+    **dict.fromkeys(("--accelerator-type", "--gpu-type"), "--accelerator"),
+    **dict.fromkeys(("--accelerator-count", "--gres"), "--gpus"),
+    **dict.fromkeys(("--time", "--time-limit", "--max-run-duration"), "--timeout"),
+}
+"""What others call an option of `trainshed run`, and what it is called here."""
+
+
 class ProgramCommand(click.Command):
     """A command whose words behind `--` are a program's own."""
 
@@ -44,6 +60,9 @@ class ProgramCommand(click.Command):
         try:
             return super().parse_args(ctx, own)
         except click.NoSuchOption as wrong:
+            meant = _MEANT.get(wrong.option_name, "")
+            if any(meant in option.opts for option in self.params):
+                wrong.possibilities = [meant]
             if theirs:
                 raise
             raise click.UsageError(
