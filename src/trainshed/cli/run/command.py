@@ -62,9 +62,9 @@ class ProgramCommand(click.Command):
         except click.NoSuchOption as wrong:
             meant = _MEANT.get(wrong.option_name, "")
             if any(meant in option.opts for option in self.params):
-                wrong.possibilities = [meant]
+                wrong = click.NoSuchOption(wrong.option_name, possibilities=[meant], ctx=ctx)
             if theirs:
-                raise
+                raise wrong from None
             raise click.UsageError(
                 f"{wrong.format_message()} If it is meant for your program, put it behind --: {_EXAMPLE}",
                 ctx,
