@@ -62,6 +62,9 @@ def impose(process: int, limits: Limits) -> None:
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
 
 
+_ENVIRONMENT: Final = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "LD_BIND_NOW": "1"}
+"""A zygote's. Functions of libraries are looked up in it at once, not again in each fork that calls them."""
+
 PATIENCE: Final = 10.0
 """Seconds after which a zygote that does not read what it is given counts as hung. Well below a lease."""
 _END: Final = 2.0
@@ -174,7 +177,7 @@ def start() -> ZygoteHandle:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env={"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+            env=_ENVIRONMENT,
         )
     # The handle's own close reaps it; Popen must not warn about a child still running.
     process.returncode = 0

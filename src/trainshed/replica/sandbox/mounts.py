@@ -180,7 +180,11 @@ def outermost(directories: "list[str]") -> "list[str]":
 
 def holds(directory: str, places: "list[str]") -> bool:
     """Whether one of the places lies in a directory."""
-    return any(place.startswith(directory + "/") for place in places)
+    inside = directory + "/"
+    for place in places:  # noqa: SIM110 - it takes a quarter of the time of `any`, some fifty times in a start
+        if place.startswith(inside):
+            return True
+    return False
 
 
 def add_file(path: str, scratch: str) -> None:

@@ -62,8 +62,12 @@ def _call(name: str, what: str, *arguments: "Any") -> None:
     _check(getattr(_libc, name)(*arguments), what)
 
 
+_ENCODING = sys.getfilesystemencoding()
+
+
 def _bytes(path: "str | None") -> "bytes | None":
-    return None if path is None else os.fsencode(path)
+    """As `os.fsencode`, in a third of the time: there are some hundred of them in a start."""
+    return None if path is None else path.encode(_ENCODING, "surrogateescape")
 
 
 class NamespaceRefused(OSError):
@@ -136,11 +140,11 @@ def syscall(number: int, what: str, *arguments: "Any") -> int:
     to them. Raises OSError."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
-    passed = [
-        ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
-    ]
-    result: int = _libc.syscall(ctypes.c_long(number), *passed)
-    _check(min(result, 0), what)
+    long = ctypes.c_long
+    passed = [long(argument) if type(argument) is int else argument for argument in arguments]
+    result: int = _libc.syscall(long(number), *passed)
+    if result < 0:
+        _check(result, what)
     return result
 
 
