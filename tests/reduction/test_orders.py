@@ -35,7 +35,6 @@ class Serving:
         self.port: int = self._listener.getsockname()[1]
         self._server = Server(
             self._listener,
-            [self.port],
             TOKEN,
             library=library,
             outlet=lambda what, value: self.said.put((what, value)),

@@ -1,4 +1,4 @@
-"""A reducer as it runs: its threads, its ports, what it prints and reports. spec/reduction#reports,
+"""A reducer as it runs: its threads, its port, what it prints and reports. spec/reduction#reports,
 spec/reduction#losses."""
 
 import itertools
@@ -25,20 +25,24 @@ from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import DType, Kind, Reduction
 
 
-def _gather(ports: list[int], world: int) -> list[list[Worker]]:
-    """By port, the workers of a group that has started there."""
-    lanes = [[Worker(port, rank, world) for rank in range(world)] for port in ports]
+def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
+    """By lane, the workers of a group that has started there."""
+    lanes = [
+        [Worker(port, rank, world, lane=lane) for rank in range(world)] for lane in range(count)
+    ]
     assert {worker.start().position for lane in lanes for worker in lane} == {0}
     return lanes
 
 
 def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
-    """spec/reduction#exactness: reducers, one thread per core, each a port of its own; metrics per reducer;
+    """spec/reduction#exactness: reducers, one thread per core, all at one port; metrics per reducer;
     the end in good order."""
     source = np.random.default_rng(6)
     with reducer(tmp_path, threads=2) as running:
-        lanes = _gather(running.ports, 3)
-        assert lanes[0][0].accept.ports == lanes[1][2].accept.ports == tuple(running.ports)
+        lanes = _gather(running.port, 3, 2)
+        assert lanes[0][0].accept.threads == lanes[1][2].accept.threads == 2
+        with pytest.raises(proof.Refused, match="there are 2 threads"):
+            Worker(running.port, 0, 3, lane=2)
         assert running.line() == "group of 3 workers is complete"
         for operation in range(4):
             inputs = source.normal(0, 1, (2, 3, 50_000)).astype(np.float32)
@@ -70,7 +74,7 @@ def test_averages_and_types(tmp_path: Path) -> None:
 
     ramp = np.arange(100, dtype=np.float32)
     with reducer(tmp_path) as running:
-        (workers,) = _gather(running.ports, 2)
+        (workers,) = _gather(running.port, 2)
         for operation, (dtype, count) in enumerate(itertools.product(DType, (1, 100, 7))):
             reduction = Reduction.SUM if dtype.is_integer else Reduction.AVERAGE
             for worker in workers:
@@ -150,7 +154,7 @@ def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:
     """spec/reduction#losses: the connections of all are closed, what they have they bring, the rest is
     summed."""
     with reducer(tmp_path) as running:
-        (workers,) = _gather(running.ports, 2)
+        (workers,) = _gather(running.port, 2)
         for worker in workers:
             worker.send_array(np.full(3, 1, np.float32))
         first = workers[0].result()
@@ -172,7 +176,7 @@ def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:
 def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -> None:
     """spec/reduction: mismatched sizes are an immediate error that names the rank."""
     with reducer(tmp_path) as running:
-        (workers,) = _gather(running.ports, 2)
+        (workers,) = _gather(running.port, 2)
         workers[0].send(bytes(1 << 20))
         workers[0].send(bytes(1 << 20), operation=1)
         workers[1].send(bytes(1 << 19))
@@ -190,7 +194,7 @@ def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -
 def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
     """spec/reduction#frameworks: no process wakes up while a group has nothing to reduce."""
     with reducer(tmp_path) as running:
-        (workers,) = _gather(running.ports, 2)
+        (workers,) = _gather(running.port, 2)
         for worker in workers:
             worker.send_array(np.zeros(8, np.float32))
             assert worker.rank == 1 or running.line() == "group of 2 workers is complete"
@@ -218,8 +222,8 @@ def _switches(process: int) -> list[str]:
     ("environ", "text"),
     [
         ({variables.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
-        ({variables.LISTEN: "nowhere"}, "must be HOST:PORT, not 'nowhere'"),
-        ({variables.PROCESSES: "0"}, "must be between 1 and 256, not '0'"),
+        ({variables.LISTEN: "nowhere"}, "must be HOST:PORT"),
+        ({variables.PROCESSES: "0"}, "no whole number from 1 to 256"),
         ({variables.KEY_FILE: "key.pem"}, "is set without TRAINSHED_REDUCTION_CERT_FILE"),
         ({variables.CERT_FILE: "/nowhere/cert.pem"}, "No such file"),
         ({variables.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
@@ -235,7 +239,7 @@ def test_what_it_cannot_begin_with_it_says(
     told = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert main([]) == 2
+    assert main() == 2
     said = capsys.readouterr()
     assert text in said.err
     assert not said.out
@@ -245,11 +249,12 @@ def test_without_the_part_in_c_it_says_so(tmp_path: Path) -> None:
     """spec/reduction#reports: to the service, and on standard error."""
     report = tmp_path / "report.json"
     ended = subprocess.run(
-        [sys.executable, "-m", "trainshed_reduction.reducer", "--listen", "127.0.0.1:0"],
+        [sys.executable, "-m", "trainshed_reduction.reducer"],
         env={
             **environment(TRAINSHED_REDUCTION_REPORT_FILE=str(report)),
             variables.NATIVE: str(tmp_path),
             variables.TOKEN: TOKEN.decode(),
+            variables.LISTEN: "127.0.0.1:0",
         },
         capture_output=True,
         text=True,

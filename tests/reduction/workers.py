@@ -41,13 +41,16 @@ class Worker:
         generation: int = 1,
         epoch: int = 0,
         received: int = 0,
+        lane: int = 0,
         token: bytes = TOKEN,
         tls: ssl.SSLContext | None = None,
         seconds: float = SECONDS,
     ) -> None:
         self.rank = rank
         self.statuses: list[str] = []
-        hello = Hello(b"", b"", proof.group_digest(group), generation, epoch, rank, world, received)
+        hello = Hello(
+            b"", b"", proof.group_digest(group), generation, epoch, rank, world, lane, received
+        )
         self.connection, self.accept = proof.connect(
             ("127.0.0.1", port), token, hello, seconds, tls
         )
@@ -139,12 +142,8 @@ class Worker:
 @dataclass
 class RunningReducer:
     process: "subprocess.Popen[str]"
-    ports: list[int]
+    port: int
     report_file: Path
-
-    @property
-    def port(self) -> int:
-        return self.ports[0]
 
     def line(self) -> str:
         """The next one that it prints."""
@@ -185,9 +184,9 @@ def reducer(
     try:
         assert process.stdout
         first = process.stdout.readline()
-        ports = [int(each) for each in re.findall(r"127\.0\.0\.1:(\d+)", first)]
-        assert len(ports) == threads, first
-        yield RunningReducer(process, ports, report_file)
+        listening = re.match(r"listening on 127\.0\.0\.1:(\d+) \((\d+) thread", first)
+        assert listening and int(listening[2]) == threads, first
+        yield RunningReducer(process, int(listening[1]), report_file)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -74,7 +74,7 @@ class Desk:
         received: int = 0,
         now: float = 0.0,
     ) -> Member:
-        hello = Hello(b"", b"", GROUP, generation, epoch, rank, world, received)
+        hello = Hello(b"", b"", GROUP, generation, epoch, rank, world, 0, received)
         member, following = self.sessions.admit(hello, now)
         self.carry_out(following)
         return member

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from trainshed_reduction import proof
-from trainshed_reduction.client.lanes import Dial, Inbox, Lane, Target
+from trainshed_reduction.client.lanes import Dial, Inbox, Lane
 from trainshed_reduction.wire import GROUP, Hello
 
 
@@ -18,8 +18,8 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
     inbox = Inbox()
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         address = frozen.getsockname()[:2]
-        hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0)
-        lane = Lane(0, Target(address, 0, address))
+        hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0, 0)
+        lane = Lane(0, address)
         lane.dial(Dial(b"token", None), hello, inbox)
         assert inbox.take(10) == [lane]
         assert lane.cause == "it does not answer"

@@ -78,8 +78,8 @@ THREE = parsed(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
 
 
-def test_a_reducer_has_no_more_processes_than_it_can_tell_workers_of() -> None:
-    assert reduction.MOST_PROCESSES == wire.MAX_PORTS
+def test_a_reducer_has_no_more_threads_than_workers_believe() -> None:
+    assert reduction.MOST_PROCESSES == wire.MAX_THREADS
 
 
 @pytest.mark.parametrize("replica", [PRIMARY, WORKER])

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.lanes import Lane, Target
+from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Ledger
 from trainshed_reduction.client.losses import Losses
 from trainshed_reduction.client.operations import OperationQueue
@@ -17,7 +17,7 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
     """spec/reduction#losses: the timeline says why a job stands still before the reducer is given up; a
     worker's own is silent with it."""
     report = tmp_path / "report"
-    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0)
+    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0, 0)
     settings = Settings((), b"", lost_after=30.0)
     told = Membership(
         settings,
@@ -31,10 +31,10 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
     )
     losses = Losses(told, Ledger((1.0,), 0, 2, 4096), (), 0)
     first = ("10.0.0.2", 2222)
-    losses.tell_silence(Lane(4, Target(("10.0.0.9", 99), 0, ("10.0.0.9", 99)), 2))
+    losses.tell_silence(Lane(4, ("10.0.0.9", 99), owner=2))
     assert not report.exists()
-    for port in (2222, 3333):
-        losses.tell_silence(Lane(1, Target(first, port - 2222, (first[0], port))))
+    for thread in range(2):
+        losses.tell_silence(Lane(1, first, thread))
     (note,) = json.loads(report.read_text())["notes"]
     assert note == {
         "id": "silent 10.0.0.2:2222",

@@ -13,8 +13,8 @@ from trainshed_reduction.wire import Accept, Hello, Kind
 
 TOKEN = b"token"
 CHALLENGE = b"c" * wire.NONCE
-HELLO = Hello(b"n" * wire.NONCE, b"", proof.group_digest("group"), 3, 1, 2, 4, 17)
-ACCEPT = Accept(b"", b"i" * 16, 1 << 20, 1 << 18, (4000, 4001))
+HELLO = Hello(b"n" * wire.NONCE, b"", proof.group_digest("group"), 3, 1, 2, 4, 0, 17)
+ACCEPT = Accept(b"", 1 << 18, 2)
 
 
 def test_who_knows_the_token_is_believed() -> None:
@@ -54,8 +54,8 @@ def test_other_tokens_nonces_and_answers_prove_nothing() -> None:
     assert not proof.is_worker(TOKEN, b"d" * wire.NONCE, hello)
     accept = proof.prove_reducer(TOKEN, CHALLENGE, hello, ACCEPT)
     assert not proof.is_reducer(b"another", CHALLENGE, hello, accept)
-    assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(window=1))
-    assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(ports=(4000,)))
+    assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(max_chunk=1))
+    assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(threads=3))
     assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(proof=hello.proof))
 
 

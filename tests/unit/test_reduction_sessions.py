@@ -268,14 +268,6 @@ def test_when_all_have_left_the_name_is_free() -> None:
     assert not desk.sessions.is_waiting
 
 
-def test_a_question_for_the_ports_leaves_nothing() -> None:
-    """spec/reduction: a group of one is nobody's training."""
-    desk = Desk()
-    desk.bye(desk.join(0, 1, generation=5))
-    assert not desk.completed
-    desk.join(0, 1, generation=1)
-
-
 # ---- bounds, waiting
 
 

@@ -7,7 +7,7 @@ Pure, without imports that do anything: the service looks at a job's variables w
 from typing import Dict, List, Mapping, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
-"""HOST:PORT of every reducer's first thread, by commas, in the order of worker pool 2. Absent: there are
+"""HOST:PORT of every reducer, by commas, in the order of worker pool 2. Absent: there are
 none."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
@@ -38,7 +38,7 @@ LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
 REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
 """Where notes and metrics go for the service to see (`reports`)."""
 LISTEN = "TRAINSHED_REDUCER_LISTEN"
-"""Reducers: HOST:PORT of the first thread; the others of the same host take free ports."""
+"""Reducers: HOST:PORT."""
 PROCESSES = "TRAINSHED_REDUCER_PROCESSES"
 """Reducers: how many threads; default: one for each processor that this one may use."""
 CA = "TRAINSHED_REDUCTION_CA"
@@ -59,7 +59,7 @@ MODES = ("auto", "pure", "hybrid", "off")
 SMALLEST_BYTES = 2 << 20
 """What `SMALLEST` is unless it is said."""
 MOST_PROCESSES = 256
-"""That a reducer can tell workers of."""
+"""Threads of a reducer."""
 
 _LEAST: Dict[str, float] = {
     ATTEMPT: 0,

@@ -1,13 +1,13 @@
 """The messages between workers and reducers: fixed headers, little-endian, bounded before anything is
 allocated.
 
-A connection is one worker's to one reducer, a *lane*. It begins with a mutual proof that both know the job's
-token, then carries frames, each a header and its payload:
+A connection is one worker's to one thread of a reducer, a *lane*. It begins with a mutual proof that both
+know the job's token, then carries frames, each a header and its payload:
 
     reducer → worker   CHALLENGE   reducer's nonce
     worker  → reducer  HELLO       worker's nonce and proof, the group, its generation and epoch, rank, what
                                    was received
-    reducer → worker   ACCEPT      reducer's proof, limits, ports of the reducers beside it; or REFUSE and why
+    reducer → worker   ACCEPT      reducer's proof, limits, how many threads it has; or REFUSE and why
     reducer → worker   START       all ranks are there: from which position the lane goes on, the group's
                                    generation
     worker  → reducer  DATA        a chunk of its own input
@@ -25,15 +25,16 @@ authenticated one by one: who can write into a worker's TCP connection can chang
 
 import enum
 import struct
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
-VERSION = 2
+VERSION = 3
 MAX_CHUNK = 4 << 20
 """Bytes of payload that a DATA, FINAL or RESULT frame carries at most."""
 MAX_TEXT = 1024
 """Bytes of UTF-8 in an ERROR, REFUSE or STATUS frame."""
 MAX_WORLD = 4096
-MAX_PORTS = 256
+MAX_THREADS = 256
+"""Of a reducer."""
 NONCE = 32
 GROUP = 16
 
@@ -180,8 +181,8 @@ def _check_chunk(header: Header) -> None:
         )
 
 
-_HELLO = struct.Struct("<H32s32s16sQIIIQ")
-_ACCEPT = struct.Struct("<H32s16sIII")
+_HELLO = struct.Struct("<H32s32s16sQIIIIQ")
+_ACCEPT = struct.Struct("<H32sII")
 _START = struct.Struct("<QQI")
 
 
@@ -198,6 +199,8 @@ class Hello(NamedTuple):
     epoch: int
     rank: int
     world: int
+    #: To which thread of the reducer.
+    lane: int
     #: Results that this rank has on this lane in this generation and epoch.
     received: int
 
@@ -211,14 +214,10 @@ class Accept(NamedTuple):
     """A reducer's answer to `Hello`."""
 
     proof: bytes
-    #: Of the reducer's process.
-    incarnation: bytes
-    #: Bytes that a worker may have on this lane without a result.
-    window: int
     #: Bytes of the longest payload.
     max_chunk: int
-    #: Of all the reducers on this host, this one's included, in their order.
-    ports: Tuple[int, ...]
+    #: Of the reducer: so many lanes a worker has to it.
+    threads: int
 
 
 class Start(NamedTuple):
@@ -237,30 +236,22 @@ def pack_hello(hello: Hello) -> bytes:
 
 def unpack_hello(data: bytes) -> Hello:
     """Raises Malformed."""
-    version, *fields = _fields(_HELLO, data)
-    if version != VERSION:
-        raise Malformed(
-            "the worker speaks version {} of the protocol and this reducer {}: install the same "
-            "trainshed_reduction on both sides".format(version, VERSION)
-        )
-    hello = Hello(*fields)
+    hello = Hello(*_fields(_HELLO, data, "worker"))
     if not 0 < hello.world <= MAX_WORLD or hello.rank >= hello.world:
         raise Malformed("rank {} of {} is none".format(hello.rank, hello.world))
     return hello
 
 
 def pack_accept(accept: Accept) -> bytes:
-    *fixed, ports = accept
-    return _ACCEPT.pack(VERSION, *fixed, len(ports)) + struct.pack("<%dH" % len(ports), *ports)
+    return _ACCEPT.pack(VERSION, *accept)
 
 
 def unpack_accept(data: bytes) -> Accept:
     """Raises Malformed."""
-    version, proof, incarnation, window, max_chunk, count = _fields(_ACCEPT, data[: _ACCEPT.size])
-    if version != VERSION or count > MAX_PORTS:
-        raise Malformed("the reducer speaks version {} of the protocol".format(version))
-    ports = _fields(struct.Struct("<%dH" % count), data[_ACCEPT.size :])
-    return Accept(proof, incarnation, window, max_chunk, tuple(ports))
+    accept = Accept(*_fields(_ACCEPT, data, "reducer"))
+    if not 0 < accept.threads <= MAX_THREADS:
+        raise Malformed("a reducer of {} threads is none".format(accept.threads))
+    return accept
 
 
 def pack_start(start: Start) -> bytes:
@@ -269,11 +260,19 @@ def pack_start(start: Start) -> bytes:
 
 def unpack_start(data: bytes) -> Start:
     """Raises Malformed."""
-    position, generation, world = _fields(_START, data)
-    return Start(position, generation, world)
+    if len(data) != _START.size:
+        raise Malformed("a START of {} bytes should have {}".format(len(data), _START.size))
+    return Start(*_START.unpack(data))
 
 
-def _fields(shape: struct.Struct, data: bytes) -> "list[Any]":
+def _fields(shape: struct.Struct, data: bytes, whose: str) -> "list[Any]":
+    """After the version, which other versions have there as well."""
+    version = int.from_bytes(data[:2], "little")
+    if version != VERSION:
+        raise Malformed(
+            "the {} speaks version {} of the protocol and this side {}: install the same "
+            "trainshed_reduction on both".format(whose, version, VERSION)
+        )
     if len(data) != shape.size:
         raise Malformed("a message of {} bytes should have {}".format(len(data), shape.size))
-    return list(shape.unpack(data))
+    return list(shape.unpack(data)[1:])

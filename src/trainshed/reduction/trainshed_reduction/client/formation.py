@@ -13,7 +13,7 @@ from trainshed_reduction.client.agreement import (
     OwnReducerAddress,
     new_generation,
 )
-from trainshed_reduction.client.lanes import Address, Dial, Inbox, Lane, Target, connect_due
+from trainshed_reduction.client.lanes import Address, Dial, Inbox, Lane, connect_due
 from trainshed_reduction.client.losses import lost_reducers
 from trainshed_reduction.client.own_reducer import OwnReducer, nothing_to_show
 from trainshed_reduction.client.port import ReductionFailed
@@ -72,7 +72,7 @@ class GroupFormation:
         if not hosts:
             raise ReductionFailed("the service has given up all reducers of this job")
         self._hello = self._hello._replace(generation=beginning.generation)
-        firsts = [Lane(host, Target(address, 0, address)) for host, address in enumerate(hosts)]
+        firsts = [Lane(host, address) for host, address in enumerate(hosts)]
         self._lanes = list(firsts)
         if not beginning.generation:
             # Rank 0 chose one; the others hear of it where they all meet first.
@@ -89,9 +89,7 @@ class GroupFormation:
         weights = [
             shares.reducer / sum(other.host == lane.host for other in lanes) for lane in lanes
         ]
-        lanes += [
-            Lane(len(hosts) + rank, Target(place, 0, place), rank) for rank, place in enumerate(own)
-        ]
+        lanes += [Lane(len(hosts) + rank, place, owner=rank) for rank, place in enumerate(own)]
         weights += [shares.worker] * len(own)
         self._await(lanes, lambda lane: lane.start is not None)
         for index, lane in enumerate(lanes):
@@ -154,7 +152,7 @@ class GroupFormation:
             if self._membership.operations.closing:
                 raise ReductionFailed("the group was closed while it was being made")
             given_up = lost_reducers(self._settings.lost_file)
-            gone = [lane for lane in lanes if lane.target.first in given_up and not ready(lane)]
+            gone = [lane for lane in lanes if lane.address in given_up and not ready(lane)]
             if gone:  # After the group has begun: its ranks have agreed to count on it.
                 raise ReductionFailed("the service has given up {}".format(gone[0]))
             now = time.monotonic()
@@ -219,11 +217,7 @@ def _pure(reducers: int) -> layout.Shares:
 
 
 def _with_others(first: Lane) -> List[Lane]:
-    """The lanes to all the threads of a reducer's host."""
+    """The lanes to all the threads of a reducer."""
     assert first.accept is not None
-    address = first.target.first
-    return [first] + [
-        Lane(first.host, Target(address, thread, (address[0], port)), first.owner)
-        for thread, port in enumerate(first.accept.ports)
-        if thread
-    ]
+    others = range(1, first.accept.threads)
+    return [first, *(Lane(first.host, first.address, thread) for thread in others)]

@@ -7,14 +7,13 @@ it finds it leaves in the `Inbox`; all else is done by the communicator's thread
 
 from __future__ import annotations
 
-import os
 import queue
 import random
 import socket
 import ssl
 import threading
 import time
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.client.port import ReductionFailed
@@ -53,22 +52,15 @@ class Dial(NamedTuple):
             ) from error
 
 
-class Target(NamedTuple):
-    """Thread `thread` of the reducer whose first thread listens at `first`. `guess`: where it was seen
-    last."""
-
-    first: Address
-    thread: int
-    guess: Address
-
-
 class Attempt(threading.Thread):
     """Connects once, says HELLO and waits until all ranks have. `tell` is called in this thread, with one of
     `Lane`'s methods for news and what that takes; last with `started` or `failed`."""
 
-    def __init__(self, target: Target, dial: Dial, hello: Hello, tell: Callable[..., None]) -> None:
-        super().__init__(name="reduction-connect-{}:{}".format(*target.guess), daemon=True)
-        self._target = target
+    def __init__(
+        self, address: Address, dial: Dial, hello: Hello, tell: Callable[..., None]
+    ) -> None:
+        super().__init__(name="reduction-connect-{}:{}".format(*address), daemon=True)
+        self._address = address
         self._dial = dial
         self._hello = hello
         self._tell = tell
@@ -109,11 +101,11 @@ class Attempt(threading.Thread):
 
     def _connect(self) -> Start:
         """Raises Refused, OSError, Malformed."""
-        accept, address = self._reach()
-        connection = self._connection
-        assert connection is not None
+        dial = self._dial
+        connection, accept = proof.connect(self._address, dial.token, self._hello, tls=dial.tls)
+        self._connection = connection
         sockets.set_options(connection, _VANISHED)
-        self._tell(self, Lane.admitted, accept, address, connection.getsockname()[0])
+        self._tell(self, Lane.admitted, accept, connection.getsockname()[0])
         while not self._is_stopped:
             header, payload = proof.read_frame(
                 connection, time.monotonic() + _SILENCE, wire.MAX_TEXT
@@ -125,44 +117,6 @@ class Attempt(threading.Thread):
                 raise proof.Refused(text or header.kind.name)
             self._tell(self, Lane.waits, text)
         raise ConnectionAbortedError("nobody wants it any more")
-
-    def _reach(self) -> "Tuple[Accept, Address]":
-        """Where a thread listens may have changed; the first one of its host knows. Raises as
-        `proof.connect`."""
-        first, thread, address = self._target
-        if thread:
-            try:
-                accept = self._greet(address)
-            except proof.Refused:
-                raise
-            except (OSError, wire.Malformed):
-                accept = None
-            if accept is not None and accept.ports[thread : thread + 1] == (address[1],):
-                return accept, address
-            self.close()
-            ports = ask_ports(first, self._dial)
-            if thread >= len(ports):
-                raise wire.Malformed(
-                    "{}:{} has {} threads now; thread {} is gone".format(*first, len(ports), thread)
-                )
-            address = (first[0], ports[thread])
-        return self._greet(address), address
-
-    def _greet(self, address: Address) -> Accept:
-        dial = self._dial
-        self._connection, accept = proof.connect(address, dial.token, self._hello, tls=dial.tls)
-        return accept
-
-
-def ask_ports(first: Address, dial: Dial) -> "Sequence[int]":
-    """Of all reducers at this host, by a group of one that has no other use. Raises as `proof.connect`."""
-    hello = Hello(b"", b"", os.urandom(wire.GROUP), 1, 0, 0, 1, 0)
-    connection, accept = proof.connect(first, dial.token, hello, tls=dial.tls)
-    try:
-        connection.sendall(proof.frame(Kind.BYE))
-    finally:
-        connection.close()
-    return accept.ports
 
 
 class Inbox:
@@ -199,11 +153,14 @@ class Inbox:
 class Lane:
     """`host`: which of the reducers, counted as `TRAINSHED_REDUCERS` does, or beyond them a worker's own."""
 
-    def __init__(self, host: int, target: Target, owner: Optional[int] = None) -> None:
-        """`owner`: the rank whose own reducer it is; None: one of the pool."""
+    def __init__(
+        self, host: int, address: Address, thread: int = 0, owner: Optional[int] = None
+    ) -> None:
+        """`address`, `thread`: the reducer's. `owner`: the rank whose own it is; None: one of the pool."""
         self.host = host
+        self.address = address
+        self.thread = thread
         self.owner = owner
-        self.target = target
         self.index = -1
         self.attempt: Optional[Attempt] = None
         self.accept: Optional[Accept] = None
@@ -230,7 +187,7 @@ class Lane:
 
     def __str__(self) -> str:
         whose = "reducer" if self.owner is None else "rank {}'s own reducer".format(self.owner)
-        return "{} {}:{}".format(whose, *self.target.guess)
+        return "{} {}:{}".format(whose, *self.address)
 
     @property
     def due(self) -> Optional[float]:
@@ -243,15 +200,14 @@ class Lane:
         def tell(*news: Any) -> None:
             inbox.put(self, *news)
 
-        self.attempt = Attempt(self.target, dial, hello, tell)
+        self.attempt = Attempt(self.address, dial, hello._replace(lane=self.thread), tell)
         self.attempt.start()
 
     # ---- news of the attempt that is under way
 
-    def admitted(self, accept: Accept, address: Address, own: str) -> None:
+    def admitted(self, accept: Accept, own: str) -> None:
         """The reducer has let this worker in."""
         self.accept, self.own = accept, own
-        self.target = self.target._replace(guess=address)
         self.seen = self.greeted = time.monotonic()
         self.is_greeted = True
         self.status = self.cause = ""

@@ -116,7 +116,7 @@ class Losses:
         given_up = lost_reducers(self._settings.lost_file)
         lost: List[Lane] = []
         for lane in self._lanes:
-            is_given_up = lane.target.first in given_up
+            is_given_up = lane.address in given_up
             if lane.dropped or lane.is_greeted:
                 continue
             if is_given_up:
@@ -135,9 +135,9 @@ class Losses:
         # Nothing that differs between ranks: the service tells what they say alike once for all.
         text = (
             "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer "
-            "for {:g} s more".format(*lane.target.first, self._settings.lost_after)
+            "for {:g} s more".format(*lane.address, self._settings.lost_after)
         )
-        reports.note("silent {}:{}".format(*lane.target.first), text, "WARNING")
+        reports.note("silent {}:{}".format(*lane.address), text, "WARNING")
 
     def is_called_for(self) -> bool:
         """Whether another rank has begun to agree on a loss."""
@@ -173,7 +173,7 @@ class Losses:
                 text = "{} is lost for good ({}): the group goes on without it"
                 cause = lane.cause or "other ranks cannot reach it"
                 # One note for all threads of a reducer.
-                self._say("lost {}:{}".format(*lane.target.first), text.format(lane, cause))
+                self._say("lost {}:{}".format(*lane.address), text.format(lane, cause))
         shares = [post.share for post in posts]
         alive = [not lane.dropped for lane in self._lanes]
         if self._ledger.has_weight(alive):

@@ -23,11 +23,10 @@ class OwnReducer:
 
     def __init__(self, host: str, settings: Settings, library: Library) -> None:
         """`host`: the worker's address on its way to the reducers. Raises OSError."""
-        (self._listener,) = listen((host, 0), 1)
+        self._listener = listen((host, 0))
         self.address: Address = (host, self._listener.getsockname()[1])
         self._server = Server(
             self._listener,
-            [self.address[1]],
             settings.token,
             library=library,
             outlet=lambda what, value: _LOG.debug("own reducer: %s %s", what, value),

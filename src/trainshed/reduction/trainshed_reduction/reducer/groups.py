@@ -187,7 +187,7 @@ class Group:
         for each in self.members.values():
             each.position = head
             effects.append(Tell(each, frame))
-        if not self._completed and self.world > 1:  # One alone only asks for the ports.
+        if not self._completed:
             self._completed = True
             effects.append(Completed(self.world))
         return [*effects, Started(self)]

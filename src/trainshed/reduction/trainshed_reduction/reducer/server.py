@@ -1,4 +1,4 @@
-"""One thread of a reducer, and every connection that comes to its port.
+"""One thread of a reducer, and the connections that are for it.
 
 Whoever connects proves within seconds, and with a few bytes of memory, that it knows the job's token; only
 then may it send chunks. What the part in C tells of connections goes to the sessions, and their effects to
@@ -8,22 +8,24 @@ happens and nobody waits, nothing runs here.
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import selectors
 import socket
 import ssl
 import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, Sequence
+from typing import Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.native.reducing import Event, Lost, Message, NativeReducer, Numbers, Odd
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.counters import Counters, Outlet
-from trainshed_reduction.reducer.groups import WINDOW, Effect, Group, Member
+from trainshed_reduction.reducer.groups import Effect, Group, Member
 from trainshed_reduction.reducer.sessions import Refusal, Sessions
 from trainshed_reduction.tunnel import Tunnel
-from trainshed_reduction.wire import Accept, Kind, Malformed
+from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 STRANGERS = 64
 """Connections at a time that have not proved themselves."""
@@ -57,26 +59,26 @@ class Peer:
 
 
 class Server:
-    """Takes workers' connections and serves their groups. `ports` are those of all the reducer's threads, in
-    their order."""
+    """Serves the groups of one lane. The first of them also takes all connections, and hands over those that
+    have proved themselves and are for another."""
 
     def __init__(
         self,
-        listener: socket.socket,
-        ports: Sequence[int],
+        listener: Optional[socket.socket],
         token: bytes,
         *,
         library: Library,
         outlet: Outlet,
         tls: Optional[ssl.SSLContext] = None,
     ) -> None:
-        """Raises OSError."""
+        """`listener`: the first one's. Raises OSError."""
+        self.all: Sequence[Server] = (self,)
+        """The reducer's, by lane."""
         self._listener = listener
         self._token = token
         #: Where lines and numbers go.
         self._outlet = outlet
         self._tls = tls
-        self._accept = Accept(b"", proof.nonce()[:16], WINDOW, wire.MAX_CHUNK, tuple(ports))
         self._counters = Counters()
         self._sessions = Sessions(self._counters)
         #: Of what is no worker's connection.
@@ -93,17 +95,38 @@ class Server:
         self._reported = self._now - _SECOND
         self._has_news = True
         self._ended = False
-        #: Readable when `end` was called.
-        self._ending, self._woken_by = socket.socketpair()
-        self._selector.register(self._woken_by, selectors.EVENT_READ, self._end)
-        listener.setblocking(False)
+        #: From other threads: whom they have greeted; None: the end.
+        self._handed: "queue.SimpleQueue[Optional[Tuple[Peer, Hello]]]" = queue.SimpleQueue()
+        self._waker, self._woken_by = socket.socketpair()
+        for end in (self._waker, self._woken_by):
+            end.setblocking(False)
+        self._selector.register(self._woken_by, selectors.EVENT_READ, self._take_over)
+        if listener is not None:
+            listener.setblocking(False)
 
     def end(self) -> None:
         """From any thread: `run` returns."""
-        self._ending.close()
+        self._hand(None)
 
-    def _end(self) -> None:
-        self._ended = True
+    def _hand(self, what: "Optional[Tuple[Peer, Hello]]") -> None:
+        self._handed.put(what)
+        with contextlib.suppress(OSError):  # Full: it will wake up. Closed: nobody is there to.
+            self._waker.send(b"\0")
+
+    def _take_over(self) -> None:
+        self._woken_by.recv(4096)
+        while not self._handed.empty():
+            handed = self._handed.get()
+            if handed is None:
+                self._ended = True
+                continue
+            peer, hello = handed
+            try:
+                peer.native = self._native.add(peer.connection.fileno(), peer)
+            except OSError:
+                peer.connection.close()
+                continue
+            self._carry_out(self._admit(peer, hello))
 
     def run(self) -> None:
         """Serve until `end`. Connections are closed then without a word: workers come again, to whoever
@@ -124,6 +147,7 @@ class Server:
         self._native.close()
         self._selector.close()
         self._woken_by.close()
+        self._waker.close()
 
     # ---- time
 
@@ -169,7 +193,7 @@ class Server:
     # ---- who comes
 
     def _listen(self, wanted: bool) -> None:
-        if wanted == self._listens:
+        if wanted == self._listens or self._listener is None:
             return
         self._listens = wanted
         if wanted:
@@ -178,6 +202,7 @@ class Server:
             self._selector.unregister(self._listener)
 
     def _welcome(self) -> None:
+        assert self._listener is not None
         try:
             connection, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
@@ -218,16 +243,31 @@ class Server:
         hello = wire.unpack_hello(event.payload)
         if not proof.is_worker(self._token, peer.challenge, hello):
             return self._refuse(peer, proof.WRONG_TOKEN, "a worker")
+        if hello.lane >= len(self.all):
+            return self._refuse(
+                peer, "there are {} threads".format(len(self.all)), "rank {}".format(hello.rank)
+            )
+        serving = self.all[hello.lane]
+        if serving is self:
+            peer.native.resume()
+            return self._admit(peer, hello)
+        del self._strangers[peer]
+        peer.native.drop()
+        serving._hand((peer, hello))
+        return []
+
+    def _admit(self, peer: Peer, hello: Hello) -> "List[Effect]":
+        """It has proved itself."""
         try:
             member, following = self._sessions.admit(hello, self._now)
         except Refusal as refusal:
             return self._refuse(peer, str(refusal), "rank {}".format(hello.rank))
-        del self._strangers[peer]
+        self._strangers.pop(peer, None)
         peer.member = member
         self._members[member] = peer
-        accept = proof.prove_reducer(self._token, peer.challenge, hello, self._accept)
+        accept = Accept(b"", wire.MAX_CHUNK, len(self.all))
+        accept = proof.prove_reducer(self._token, peer.challenge, hello, accept)
         peer.native.tell(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
-        peer.native.resume()
         return following
 
     def _refuse(self, peer: Peer, text: str, who: str) -> "List[Effect]":

@@ -74,9 +74,7 @@ class Sessions:
         """What came on a connection and is no chunk. Raises Malformed: it is to be closed, and `lose`
         called."""
         if header.kind is Kind.BYE:
-            effects = member.group.leave(member, now)
-            self._forget_single(member)
-            return effects
+            return member.group.leave(member, now)
         if header.kind is Kind.ERROR:
             text = "".join(
                 each if each.isprintable() else " " for each in payload.decode(errors="replace")
@@ -92,15 +90,7 @@ class Sessions:
 
     def lose(self, member: Member, now: float) -> List[Effect]:
         """Its connection broke, or is to be closed; nothing if it has left or was dismissed before."""
-        effects = member.group.lose(member, now)
-        self._forget_single(member)
-        return effects
-
-    def _forget_single(self, member: Member) -> None:
-        """A group of one fences nobody; there is one for every question for the ports."""
-        name, group = member.hello.group, member.group
-        if group.world == 1 and group.is_empty and self._groups.get(name) is group:
-            del self._groups[name]
+        return member.group.lose(member, now)
 
     def status(self, now: float) -> List[Effect]:
         """To be called once a second while something waits."""

@@ -1,8 +1,7 @@
-"""The threads of a reducer: one for each processor, which serves a port of its own and is in C nearly all of
-the time, and the first, which only watches.
+"""The threads of a reducer: one for each processor, which is in C nearly all of the time, and the first,
+which only watches.
 
-They end together: workers count on all ports that they were told of, so a reducer without one of them is
-none.
+They end together: workers have a lane to each, so a reducer without one of them is none.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import ssl
 import threading
 import time
 import traceback
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.counters import Overview
@@ -27,27 +26,22 @@ _END_SECONDS = 5.0
 """For the threads to end."""
 
 
-def listen(address: "Tuple[str, int]", count: int) -> List[socket.socket]:
-    """The first at `address`, the others at free ports of the same host. Raises OSError."""
-    listeners: List[socket.socket] = []
-    host, port = address
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listen(address: "Tuple[str, int]") -> socket.socket:
+    """Raises OSError."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
-        for number in range(count):
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, 0 if number else port))
-            listener.listen(_BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError:
-        for listener in listeners:
-            listener.close()
+        listener.close()
         raise
-    return listeners
+    return listener
 
 
 def serve(
-    listeners: Sequence[socket.socket],
+    listener: socket.socket,
+    count: int,
     *,
     token: bytes,
     tls: Optional[ssl.SSLContext],
@@ -55,11 +49,10 @@ def serve(
     overview: Overview,
     write: Callable[[str], None],
 ) -> int:
-    """Until SIGTERM or SIGINT, or until a thread fails; the exit status. `write`: takes a line for a person.
-    Raises OSError."""
+    """Until SIGTERM or SIGINT, or until one of `count` threads fails; the exit status. `write`: takes a line
+    for a person. Raises OSError."""
     _allow_handles()
     news: "queue.SimpleQueue[Tuple[int, str, Any]]" = queue.SimpleQueue()
-    ports = [each.getsockname()[1] for each in listeners]
 
     def tell(number: int, what: str, value: object) -> None:
         news.put((number, what, value))
@@ -68,29 +61,31 @@ def serve(
         try:
             server.run()
         except Exception:
-            # Whatever it is: a reducer that serves a part of its ports would be waited for.
+            # Whatever it is: a reducer that serves a part of its lanes would be waited for.
             traceback.print_exc()
-            tell(number, "log", "port {} is served no more: the reducer ends".format(ports[number]))
+            tell(number, "log", "thread {} has failed: the reducer ends".format(number))
             tell(number, "end", 1)
 
     servers = [
         Server(
-            listener,
-            ports,
+            None if number else listener,
             token,
             library=library,
             outlet=functools.partial(tell, number),
             tls=tls,
         )
-        for number, listener in enumerate(listeners)
+        for number in range(count)
     ]
+    for server in servers:
+        server.all = servers
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda _number, _frame: tell(0, "end", 0))
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(servers)]
     for thread in threads:
         thread.start()
-    places = ["{}:{}".format(*each.getsockname()[:2]) for each in listeners]
-    write("listening on {}{}".format(", ".join(places), " with TLS" if tls else ""))
+    host, port = listener.getsockname()[:2]
+    said = "listening on {}:{} ({} thread{}){}"
+    write(said.format(host, port, count, "" if count == 1 else "s", " with TLS" if tls else ""))
     ended: Optional[int] = None
     while ended is None:
         ended = _hear(news, overview)
