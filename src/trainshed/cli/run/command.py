@@ -60,15 +60,13 @@ class ProgramCommand(click.Command):
         try:
             return super().parse_args(ctx, own)
         except click.NoSuchOption as wrong:
+            told = wrong.format_message()
             meant = _MEANT.get(wrong.option_name, "")
             if any(meant in option.opts for option in self.params):
-                wrong = click.NoSuchOption(wrong.option_name, possibilities=[meant], ctx=ctx)
-            if theirs:
-                raise wrong from None
-            raise click.UsageError(
-                f"{wrong.format_message()} If it is meant for your program, put it behind --: {_EXAMPLE}",
-                ctx,
-            ) from None
+                told = f"{wrong.message} Did you mean {meant!r}?"
+            if not theirs:
+                told += f" If it is meant for your program, put it behind --: {_EXAMPLE}"
+            raise click.UsageError(told, ctx) from None
 
 
 @click.command(cls=ProgramCommand, epilog=f"Example: {_EXAMPLE}")
