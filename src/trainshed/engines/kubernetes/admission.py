@@ -77,15 +77,8 @@ class Admission:
             self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
 
     async def _end(self, where: str, name: str) -> None:
-        await asyncio.sleep(_LINGER_SECONDS)
-        while not self._is_wanted(name):
-            try:
-                await self._client.delete(f"{self._followed[where].path}/{name}")
-            except (ApiFailure, ClusterUnavailable) as failure:
-                log.info("kubernetes: workload %s is not deleted yet: %s", name, failure)
-                await asyncio.sleep(_AGAIN_SECONDS)
-            else:
-                return
+        path = f"{self._followed[where].path}/{name}"
+        await end_unwanted(self._client, path, lambda: self._is_wanted(name))
 
     async def _end_strays(self) -> None:
         """Of attempts that an earlier service had done with."""
@@ -113,3 +106,18 @@ class Admission:
 
     def _learn(self, one: Workload, *, gone: bool) -> None:
         self._changed()
+
+
+async def end_unwanted(client: ApiClient, path: str, is_wanted: Callable[[], bool]) -> bool:
+    """Delete what stands for an attempt of which nothing is left, unless something of it is asked for again
+    soon. False: it is wanted."""
+    await asyncio.sleep(_LINGER_SECONDS)
+    while not is_wanted():
+        try:
+            await client.delete(path)
+        except (ApiFailure, ClusterUnavailable) as failure:
+            log.info("kubernetes: %s is not deleted yet: %s", path, failure)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            return True
+    return False

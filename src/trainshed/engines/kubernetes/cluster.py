@@ -23,6 +23,7 @@ from trainshed.engines.kubernetes.admission import Admission
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.look import compile_report, node_state
 from trainshed.engines.kubernetes.objects import ClusterNode, Pod
+from trainshed.engines.kubernetes.pod_groups import PodGroups
 from trainshed.engines.kubernetes.routes import Routes
 from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted
 from trainshed.engines.kubernetes.watching import Followed, Starts
@@ -56,11 +57,15 @@ _GONE_SECONDS = 30.0
 """For which it is waited for the end of a Pod that another one is to follow."""
 _LEAVING_SECONDS = 2.5
 """For which it is waited until a Pod is over whose agent was told to leave."""
+_TELLING_SECONDS = 3.0
+"""For which it is waited until a Pod says why its agent was told to end: kubelets that evict tell the API no
+sooner than the agent."""
 _LAST_GRACE = 1
 """Seconds that an agent has whose work is over, when its Pod is deleted."""
 _STRAY_SECONDS = 120.0
 """After which a Pod of before this service's start, that nobody came back for, is deleted unless it runs."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
+_UNTOLD = HoldEnd(Loss.AGENT_LOST, "its Pod is gone, and nobody saw it end")
 
 
 class KubernetesCluster:
@@ -103,6 +108,8 @@ class KubernetesCluster:
         self._needs: dict[HoldName, NodeNeed] = {}
         #: Whose queue jobs wait in, if it is Kueue's.
         self._admission: Admission | None = None
+        #: What places the Pods of an attempt together, if that is Kubernetes itself.
+        self._groups: PodGroups | None = None
         self._is_detached = False
         #: What somebody waits for.
         self._wanted: set[HoldName] = set()
@@ -139,6 +146,9 @@ class KubernetesCluster:
         if self._settings.queue == "kueue":
             self._admission = Admission(client, self._service, self._touch, self._has_any_of)
             await self._admission.start(self._namespaces())
+        if self._settings.pod_groups:
+            self._groups = PodGroups(client, self._service, self._has_any_of)
+            await self._groups.start(self._namespaces())
         for one in (self._nodes, *self._pods):
             self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
         for where in self._namespaces():
@@ -155,8 +165,8 @@ class KubernetesCluster:
 
     async def close(self) -> None:
         await self._tasks.close()
-        if self._admission is not None:
-            await self._admission.close()
+        for one in filter(None, (self._admission, self._groups)):
+            await one.close()
         self._reader.put_nowait(None)
         if self._client is not None:
             await self._client.close()
@@ -264,6 +274,20 @@ class KubernetesCluster:
             )
         return HoldEnd(Loss.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
 
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        def told() -> HoldEnd | None:
+            pod = self._mine.get(name)
+            if pod is None:
+                return self._ends.get(name, _UNTOLD)
+            is_told = pod.is_leaving or pod.is_over
+            return reasons.end(pod, deleted=pod.is_leaving) if is_told else None
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TELLING_SECONDS):
+                end = await self._until(told)
+                return None if end.loss is Loss.AGENT_LOST else end
+        return None
+
     async def give_back(self, name: HoldName) -> None:
         self._given_back.add(name)
         self._ends.pop(name, None)
@@ -274,6 +298,8 @@ class KubernetesCluster:
             where = pod.metadata.namespace if pod else ""
             where = where or (manifests.namespace(self._settings, need) if need else "")
             self._admission.given_back(name, where)
+        if self._groups is not None:
+            self._groups.given_back(name)
         if pod is None:
             return
         self._deleting.add(name)
@@ -387,9 +413,13 @@ class KubernetesCluster:
             )
         if self._beside is None:
             self._beside = await asyncio.to_thread(self._find_beside)
+        where, route = manifests.namespace(self._settings, need), self._routes.of(need.wanted)
+        group = ""
+        if self._groups is not None:
+            group = await self._groups.joined(name, need, where, route.priority_class)
         manifest = manifests.pod(
             self._settings,
-            self._routes.of(need.wanted),
+            route,
             accelerator,
             name,
             need,
@@ -398,8 +428,8 @@ class KubernetesCluster:
             beside=self._beside,
             again=again,
             avoid=avoid,
+            group=group,
         )
-        where: str = manifest["metadata"]["namespace"]
         await self._make_discoverable(where)
         if self._admission is not None:
             await self._await_vacancy(name, need)

@@ -90,11 +90,12 @@ def pod(
     beside: Sequence[str] = (),
     again: int = 0,
     avoid: Collection[str] | None = None,
+    group: str = "",
 ) -> dict[str, Any]:
     """The Pod that holds what one replica needs on the named node, or with `avoid` on any but those.
     `accelerator`: how the cluster calls its devices. `command`: starts the agent. `cache`: the service's
     cache directory, which Pods have at the same path. `beside`: others of which they are sent something,
-    likewise. `again`: how many Pods of the hold there were before."""
+    likewise. `again`: how many Pods of the hold there were before. `group`: the PodGroup that it is of."""
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
@@ -124,6 +125,7 @@ def pod(
         "runtimeClassName": route.runtime_class,
         "priorityClassName": route.priority_class,
         "schedulerName": settings.scheduler,
+        "schedulingGroup": {"podGroupName": group} if group else {},
         "serviceAccountName": settings.service_account,
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
@@ -182,17 +184,24 @@ def escaped(argument: str) -> str:
 def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dict[str, str]:
     pool, _, _ = need.replica.partition("-")
     labels = {
-        "app.kubernetes.io/name": "training-job",
-        "app.kubernetes.io/instance": f"job-{hold.job_uid}",
+        **job_labels(hold),
         "app.kubernetes.io/component": pool,
-        "app.kubernetes.io/managed-by": DISCOVERY,
-        SERVICE: hold.service,
-        JOB: str(JobUid(hold.job_uid)),
-        ATTEMPT: str(hold.attempt),
         REPLICA: need.replica,
         **(kueue.labels(hold, settings.local_queue) if settings.queue == "kueue" else {}),
     }
     return {key: value for key, value in labels.items() if value}
+
+
+def job_labels(hold: HoldName) -> dict[str, str]:
+    """Of whatever is made for an attempt."""
+    return {
+        "app.kubernetes.io/name": "training-job",
+        "app.kubernetes.io/instance": f"job-{hold.job_uid}",
+        "app.kubernetes.io/managed-by": DISCOVERY,
+        SERVICE: hold.service,
+        JOB: str(JobUid(hold.job_uid)),
+        ATTEMPT: str(hold.attempt),
+    }
 
 
 def _hostname(need: NodeNeed) -> str:

@@ -256,6 +256,22 @@ class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
     preferred_version: ServedVersion
 
 
+class ApiResource(msgspec.Struct, frozen=True):
+    name: str
+
+
+class ApiResources(msgspec.Struct, frozen=True):
+    """Kinds of objects that the API server has of one version of a group."""
+
+    resources: tuple[ApiResource, ...]
+
+
+class PodGroup(msgspec.Struct, frozen=True):
+    """Of Kubernetes: Pods that its scheduler places together."""
+
+    metadata: Metadata
+
+
 class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list."""
 

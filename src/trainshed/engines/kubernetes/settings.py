@@ -120,6 +120,9 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     queue: Literal["trainshed", "kueue"] = "trainshed"
     #: Kueue's LocalQueue, which each namespace of jobs has by this name.
     local_queue: _Name = ""
+    #: The Pods that a job begins with are one PodGroup of Kubernetes, whose scheduler places all of them or
+    #: none; v1beta1 of scheduling.k8s.io, and not with Kueue.
+    pod_groups: bool = False
     #: How the cluster calls devices of each public accelerator type.
     accelerators: dict[str, Accelerator] = {}
     #: Where Pods of some machines go instead; the first that fits a machine counts.
@@ -213,6 +216,8 @@ def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
         )
     if settings.queue != "kueue" and settings.local_queue:
         yield 'local_queue: it is Kueue\'s; set queue = "kueue" to have jobs wait there, or take it away'
+    if settings.queue == "kueue" and settings.pod_groups:
+        yield 'pod_groups: Kueue admits a job as a whole by itself; take it away, or set queue = "trainshed"'
 
 
 def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
