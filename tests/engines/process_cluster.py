@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
     AgentEnded,
@@ -128,6 +129,12 @@ class ProcessCluster:
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return None
 
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        for node in self._report.agents.get(name, ()):
+            if (self._directory / f"{node}.evicting").exists():
+                return HoldEnd(Loss.POD_EVICTED, f"{node} is being emptied")
+        return None
+
     async def give_back(self, name: HoldName) -> None:
         path = self._directory / f"{name}.hold"
         if path.exists():
@@ -164,6 +171,10 @@ class ProcessCluster:
     def set_stepless(self, node: str, stepless: bool) -> None:
         """Nothing can be started there, though it can be held."""
         self._set(f"{node}.stepless", stepless)
+
+    def set_evicting(self, node: str, evicting: bool) -> None:
+        """What is held there is about to be taken away."""
+        self._set(f"{node}.evicting", evicting)
 
     def end_agents_of(self, node: str, mark: str, *, ended: bool) -> None:
         """`stillborn`: those that are started there end before they have their document; `short-lived`: after

@@ -132,6 +132,10 @@ class RemoteLab(LabWithNodes):
         """Have what runs on that node leave it, or no more."""
         self._cluster.set_draining(node, draining)
 
+    def evict(self, node: str, *, evicting: bool) -> None:
+        """Have the cluster say that it takes away what is held there, or no more."""
+        self._cluster.set_evicting(node, evicting)
+
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""
         self._cluster.withhold(node, withheld)

@@ -197,7 +197,8 @@ class TestRemote(Conformance):
     @staged
     async def test_what_is_ended_as_a_lease_is_over_is_lost_once(self, stage: Stage) -> None:
         """spec/failures#losses-on-a-cluster. The service is heard again while the agent still waits for the
-        last of its programs: what is launched there then waits for the next agent, and no start fails."""
+        last of its programs: what is launched there then waits for the next agent, and no start fails. What
+        the cluster says of it is told with its end."""
         lab = stage.lab
         assert isinstance(lab, RemoteLab)
         slow = Program(prints=1, runs=None, on_term=OnTerm.IGNORE)
@@ -205,9 +206,13 @@ class TestRemote(Conformance):
         await stage.printed(uid, 1)
         [slot, _] = await stage.allocate(uid, PRIMARY, second)
         lab.freeze(slot.node, frozen=True)
+        lab.evict(slot.node, evicting=True)
         await asyncio.sleep(LEASE + 0.5)
         lab.freeze(slot.node, frozen=False)
-        assert (await stage.exited(uid, second)).exit.stopped
+        end = await stage.exited(uid, second)
+        assert end.exit.stopped
+        assert (end.loss, end.cause) == (Loss.POD_EVICTED, f"{slot.node} is being emptied")
+        lab.evict(slot.node, evicting=False)
         assert not stage.ends(uid)
         await stage.launch(stage.plan(uid, FOREVER, second, incarnation=2))
         await stage.started(uid, second, incarnation=2)

@@ -250,12 +250,24 @@ class KubernetesLab(Machines):
     def resume(self, part: str) -> None:
         os.killpg(self._running[part].pid, signal.SIGCONT)
 
-    def start_kubelet(self, name: str) -> None:
+    def start_kubelet(self, name: str, *, disk_mib: int = 0) -> None:
+        """`disk_mib`: of a disk for what Pods write, which is short when less than half of it is left; 0 =
+        the machine's, which never is."""
         own = self.directory / name
         (own / "logs").mkdir(parents=True, exist_ok=True)
         # Kubelets remove the logs of Pods that they do not know: each has a directory of its own.
         logs = "mkdir -p /var/log/pods /var/log/containers && mount --bind {0} /var/log/pods"
         script = f'{logs.format(own / "logs")} && exec "$@"'
+        evicting: list[str] = []
+        if disk_mib:
+            root = own / "kubelet"
+            disk = f"mkdir -p {root} && mount -t tmpfs -o size={disk_mib}m tmpfs {root}"
+            script = f"{disk} && {script}"
+            # It is not short any more as soon as somebody was evicted.
+            evicting = [
+                "--eviction-hard=nodefs.available<50%",
+                "--eviction-pressure-transition-period=2s",
+            ]
         self._run(
             name,
             "kubelet",
@@ -265,12 +277,14 @@ class KubernetesLab(Machines):
                 f"--hostname-override={name}",
                 f"--node-ip={self.address(name)}",
                 f"--docker-endpoint={self._socket(name)}",
+                f"--docker={self._socket(name)}",
                 # Nodes share /run: by the usual place one kubelet would speak to the other one's containers.
                 "--container-runtime-endpoint=unix:///tmp/dockershim.sock",
                 f"--pod-infra-container-image={IMAGE}",
                 f"--root-dir={own}/kubelet",
                 f"--cert-dir={own}/pki",
                 "--volume-plugin-dir=/tmp/plugins",
+                *evicting,
             ],
             wrapped=["sh", "-c", script, "-"],
         )
@@ -441,6 +455,8 @@ class KubernetesLab(Machines):
             "evictionHard": {"memory.available": "50Mi"},
             "imageGCHighThresholdPercent": 100,
             "syncFrequency": "5s",
+            # What Pods write counts soon.
+            "volumeStatsAggPeriod": "5s",
             "nodeStatusUpdateFrequency": "2s",
             "nodeStatusReportFrequency": "4s",
             "nodeLeaseDurationSeconds": LEASE,

@@ -1,5 +1,6 @@
 #!/bin/sh
-# What `./dev test-kubernetes` runs: the Kubernetes engine on a real cluster of this machine's own (tests/kubernetes/lab.py).
+# What `./dev test-kubernetes` runs: the Kubernetes engine on a real cluster of this machine's own (tests/kubernetes/lab.py),
+# all of its tests, in a quarter of an hour, or those that are named (`./dev test-kubernetes tests/kubernetes/test_images.py`).
 # With --demo it is the demo on such a cluster (tests/kubernetes/demo.py). Installs the Debian packages that it needs if it
 # may, and builds the cluster's binaries once, into the user's cache.
 set -eu
@@ -26,4 +27,13 @@ if [ "${1:-}" = --demo ]; then
     shift
     exec .venv/bin/python -m tests.kubernetes.demo "$@"
 fi
+# Files and tests that are named are what is run, options alone go with all of them.
+for argument in "$@"; do
+    case "${argument%%::*}" in
+        -*) ;;
+        *) if [ -e "${argument%%::*}" ]; then
+            exec .venv/bin/python -m pytest -m kubernetes -rs "$@"
+        fi ;;
+    esac
+done
 exec .venv/bin/python -m pytest -m kubernetes -rs tests/kubernetes "$@"

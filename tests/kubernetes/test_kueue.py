@@ -174,7 +174,7 @@ def test_what_kueue_preempts_waits_for_the_next_admission(site: Site) -> None:
     site.open("fourth")
     told = story(site.service, job_id)
     assert told.state == "SUCCEEDED" and told.begun[PRIMARY] >= 1
-    assert {verdict.effect for verdict in told.verdicts} == {"replica_restarts"}
+    assert {verdict.rule for verdict in told.verdicts} == {"cluster_preempted"}
     site.await_workloads(0)
 
 

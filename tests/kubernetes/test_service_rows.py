@@ -1,14 +1,18 @@
-"""What ends a Pod with the whole service on it: its own cause on the timeline, and what the failure table
-makes of it."""
+"""What keeps a Pod from running, and what ends it, with the whole service on it: each is a cause of its own
+on the timeline, what clients are told, and what the failure table makes of it."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.e2e.running import Service, container_job, submit
-from tests.e2e.stories import Verdict, story
-from tests.kubernetes.lab import KubernetesLab
+from tests.e2e.processes import new_mark
+from tests.e2e.running import Service, container_job, submit, trainshed
+from tests.e2e.stories import PRIMARY, Story, Verdict, story, telling, timeline, until
+from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.kubernetes.whole import configure, service_on
+from tests.slurm.nodes import until as asked_until
 
 pytestmark = pytest.mark.kubernetes
 
@@ -18,20 +22,292 @@ with open('/dev/shm/filling', 'wb') as file:
         file.write(bytes(1 << 20))
 """
 """Files in memory count as the Pod's, and as no program's."""
+FILLS_DISK = """
+import time
+with open('filling', 'wb') as file:
+    for _ in range({mib}):
+        file.write(bytes(1 << 20))
+time.sleep(600)
+"""
+STAYS = """
+import time
+from google.cloud import storage
+gate = storage.Client().bucket('trainshed').blob({gate!r})
+print('runs', flush=True)
+while not gate.exists():
+    time.sleep(0.1)
+"""
+"""Until the gate is open."""
+
+
+class Site:
+    """The service and the cluster that its Pods are in."""
+
+    def __init__(self, lab: KubernetesLab, service: Service) -> None:
+        self.lab = lab
+        self.service = service
+        self._gate = ""
+
+    def staying(self) -> str:
+        """A job that runs until it is to end; its id."""
+        self._gate = new_mark()
+        job_id = submit(self.service, container_job(STAYS.format(gate=self._gate)))
+        until(self.service.follow(job_id, PRIMARY), "runs")
+        return job_id
+
+    def finished(self, job_id: str) -> Story:
+        """After it was let go on."""
+        self.service.put("trainshed", self._gate, b"open")
+        told = story(self.service, job_id)
+        assert told.state == "SUCCEEDED", told.public
+        return told
+
+    def told(self, job_id: str, words: str) -> str:
+        """What the timeline says, once it says something with these words."""
+        for _ in asked_until(f"{words!r} on the timeline", 90):
+            for entry in timeline(self.service, job_id):
+                if words in entry["message"]:
+                    return entry["message"]
+        raise AssertionError
+
+    def described(self, job_id: str) -> str:
+        """What `trainshed jobs describe` prints, as one line."""
+        printed = trainshed("jobs", "describe", job_id, data=self.service.data).stdout
+        return " ".join(printed.split())
+
+    def pod(self) -> dict[str, Any]:
+        [pod] = self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
+        return pod
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        given = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.lab.kubectl("apply", "-f", "-", given=given)
+
+    def await_condition(self, node: str, condition: str) -> None:
+        for _ in asked_until(f"{node}: {condition}", 60):
+            views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
+            if next(one for one in views if one["name"] == node)["condition"] == condition:
+                return
 
 
 @pytest.fixture(scope="module")
-def service(
+def opened(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Service]:
-    config = configure(kubernetes_lab, tmp_path_factory.mktemp("rows") / "service")
+) -> Iterator[Site]:
+    config = configure(
+        kubernetes_lab,
+        tmp_path_factory.mktemp("rows") / "service",
+        image_pull_policy="IfNotPresent",
+        pull_minutes=0.2,
+        grace=1.0,
+    )
     with service_on(kubernetes_lab, config) as service:
-        yield service
+        yield Site(kubernetes_lab, service)
     kubernetes_lab.clear()
 
 
-def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(service: Service) -> None:
-    told = story(service, submit(service, container_job(FILLS_SHM)))
+@pytest.fixture
+def site(opened: Site) -> Iterator[Site]:
+    yield opened
+    opened.lab.await_ready()
+    opened.lab.clear()
+    for node in opened.lab.nodes:
+        opened.await_condition(node, "READY")
+
+
+def causes(told: Story) -> list[str]:
+    """Of all verdicts but the one by which a job succeeds."""
+    found = (entry["details"] for entry in told.of_kind("verdict"))
+    return [one["cause"] for one in found if one["effect"] != "job_succeeds"]
+
+
+def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(site: Site) -> None:
+    job_id = submit(site.service, container_job(FILLS_SHM))
+    told = story(site.service, job_id)
     assert told.state == "FAILED"
     assert told.verdicts == [Verdict("out_of_memory", "job_fails")]
-    assert told.of_kind("verdict")[-1]["details"]["cause"] == "out_of_memory"
+    assert causes(told) == ["out_of_memory"]
+    assert "ran out of memory" in told.message
+
+
+def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
+    """A limit that the namespace gives all Pods that ask for none."""
+    limit = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "disk"},
+        "spec": {"limits": [{"type": "Container", "default": {"ephemeral-storage": "100Mi"}}]},
+    }
+    site.apply(limit)
+    try:
+        job_id = submit(site.service, container_job(FILLS_DISK.format(mib=200)))
+        told = story(site.service, job_id)
+    finally:
+        site.lab.kubectl("delete", "limitrange", "disk")
+    assert told.state == "FAILED"
+    assert told.verdicts == [Verdict("out_of_disk", "job_fails")]
+    assert causes(told) == ["out_of_disk"]
+    assert "its files took more than its disk has" in told.message
+    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in site.described(job_id)
+
+
+def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(site: Site) -> None:
+    key = new_mark()
+    script = telling(
+        f"from google.cloud import storage\n"
+        f"been = storage.Client().bucket('trainshed').blob({key!r})\n"
+        f"if been.exists(): raise SystemExit\n"
+        f"been.upload_from_string('here')\n{FILLS_DISK.format(mib=80)}"
+    )
+    site.lab.stop("kubelet.node1")
+    site.lab.start_kubelet("node1", disk_mib=120)
+    try:
+        site.lab.kubectl("cordon", "node2")
+        for node, condition in (("node1", "READY"), ("node2", "DRAINED")):
+            site.await_condition(node, condition)
+        job_id = submit(site.service, container_job(script))
+        until(site.service.follow(job_id, PRIMARY), "begun")
+        site.lab.kubectl("uncordon", "node2")
+        told = story(site.service, job_id)
+    finally:
+        site.lab.stop("kubelet.node1")
+        site.lab.run("node1", ["umount", "-l", str(site.lab.directory / "node1" / "kubelet")])
+        site.lab.start_kubelet("node1")
+    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 2}
+    assert causes(told) == ["pod_evicted"]
+    [lost] = told.of_kind("replica_lost")
+    assert "was evicted: The node was low on resource: ephemeral-storage" in lost["message"]
+    assert [one["details"]["node"] for one in told.of_kind("replica_started")] == ["node1", "node2"]
+
+
+def urgent(node: str) -> list[dict[str, Any]]:
+    """A Pod that goes before all others and takes nearly all of a node, and its class."""
+    container = {
+        "name": "urgent",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "1900m"}},
+    }
+    kind = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "urgent"},
+        "value": 1000,
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "urgent"},
+        "spec": {
+            "priorityClassName": "urgent",
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
+        },
+    }
+    return [kind, pod]
+
+
+def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
+    """By this version's scheduler, which deletes the Pod and says nowhere in it why."""
+    job_id = site.staying()
+    pod = site.pod()
+    node = pod["spec"]["nodeName"]
+    try:
+        site.apply(*urgent(node))
+        said = site.told(job_id, "Rule ")
+        assert f"Pod {pod['metadata']['name']} was deleted, or evicted from its node" in said
+        for line in site.service.follow(job_id, PRIMARY):
+            if line == "runs" and site.pod()["metadata"]["uid"] != pod["metadata"]["uid"]:
+                break
+        told = site.finished(job_id)
+    finally:
+        site.lab.kubectl("delete", "priorityclass", "urgent")
+    assert causes(told) == ["pod_evicted"]
+    assert told.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
+    first, second = [one["details"]["node"] for one in told.of_kind("replica_started")]
+    assert first == node != second
+
+
+def test_a_pod_that_says_that_it_was_preempted_waits_for_new_room(site: Site) -> None:
+    """As schedulers since 1.26 do it: a condition of the Pod, then its deletion."""
+    job_id = site.staying()
+    name = site.pod()["metadata"]["name"]
+    path = f"/api/v1/namespaces/default/pods/{name}"
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "default-scheduler: preempting to accommodate a higher priority pod",
+    }
+    for _ in asked_until("a Pod that nobody changes meanwhile", 10):
+        pod = site.pod()
+        pod["status"]["conditions"].append(condition)
+        given = json.dumps(pod)
+        if site.lab.kubectl(
+            "replace", "--raw", f"{path}/status", "-f", "-", check=False, given=given
+        ):
+            break
+    site.lab.kubectl("delete", "pod", name, "--wait=false")
+    said = site.told(job_id, "Rule cluster_preempted")
+    assert "preempting to accommodate a higher priority pod (PreemptionByScheduler)" in said
+    told = site.finished(job_id)
+    assert causes(told) == ["cluster_preempted"]
+    assert told.verdicts == [Verdict("cluster_preempted", "job_retries", budget="1/6")]
+
+
+def test_an_image_that_does_not_come_is_waited_for_and_fails_the_job_in_the_end(site: Site) -> None:
+    """Of a registry that does not answer."""
+    body = container_job("pass")
+    container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    container |= {"imageUri": "127.0.0.1:9/team/nowhere:1", "command": ["true"]}
+    job_id = submit(site.service, body)
+    words = "its image 127.0.0.1:9/team/nowhere:1 does not come"
+    site.told(job_id, words)
+    assert words in site.described(job_id)
+    told = story(site.service, job_id)
+    assert told.state == "FAILED" and told.code == 9
+    assert causes(told) == ["rejected"]
+    assert words in told.message and "tried for 0.2 minutes" in told.message
+    assert "connection refused" in told.message or "ImagePullBackOff" in told.message
+
+
+def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
+    kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """For the volume of a claim that is not there yet, which is the jobs' `cache`."""
+    place = tmp_path_factory.mktemp("claim")
+    config = configure(kubernetes_lab, place / "service", cache="claim:environments")
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "environments"},
+        "spec": {
+            **common,
+            "capacity": {"storage": "10Gi"},
+            "hostPath": {"path": "/tmp/environments", "type": "DirectoryOrCreate"},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "environments"},
+        "spec": {**common, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    with service_on(kubernetes_lab, config) as service:
+        site = Site(kubernetes_lab, service)
+        job_id = submit(service, container_job("print('came')"))
+        said = site.told(job_id, "Kubernetes has not placed Pod")
+        assert 'persistentvolumeclaim "environments" not found' in said
+        assert 'persistentvolumeclaim "environments" not found' in site.described(job_id)
+        try:
+            site.apply(volume, claim)
+            told = story(service, job_id)
+            again = story(service, submit(service, container_job("print('came')")))
+        finally:
+            for kind in ("persistentvolumeclaim", "persistentvolume"):
+                kubernetes_lab.kubectl("delete", "--wait=false", kind, "environments")
+    kubernetes_lab.clear()
+    assert told.state == again.state == "SUCCEEDED", told.public
+    assert not causes(told)

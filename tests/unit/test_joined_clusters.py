@@ -94,6 +94,9 @@ class Recorder:
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
 
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        return HoldEnd(Loss.CLUSTER_PREEMPTED, f"{name} is preempted") if self.held else None
+
     async def give_back(self, name: HoldName) -> None:
         self.asked.append(f"give back {name}")
 
@@ -161,8 +164,10 @@ async def test_how_a_hold_ended_is_told_by_the_cluster_that_had_it() -> None:
     west.held = True
     end = await joined.ended(HOLD)
     assert end == HoldEnd(Loss.ALLOCATION_REVOKED, "trainshed-abcwest-7-1-0 was cancelled")
+    end = await joined.ending(HOLD)
+    assert end == HoldEnd(Loss.CLUSTER_PREEMPTED, "trainshed-abcwest-7-1-0 is preempted")
     west.held = False
-    assert await joined.ended(HOLD) is None
+    assert await joined.ended(HOLD) is await joined.ending(HOLD) is None
 
 
 async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_does(

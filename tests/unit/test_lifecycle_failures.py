@@ -23,7 +23,12 @@ from trainshed.core.lifecycle.events import (
     StopReplicas,
 )
 from trainshed.core.lifecycle.machine import give_up, step
-from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import (
+    NEVER_STARTED,
+    Loss,
+    ReplicaExited,
+    ReplicaStarted,
+)
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 
@@ -412,6 +417,30 @@ def test_a_replica_that_its_node_has_stopped_is_not_finished(code: int) -> None:
     life = Life(job(1, 1)).up().exits(PRIMARY, code, stopped=True)
     assert (life.job.state, life.rules) == (JobState.RUNNING, ["replica_lost"])
     assert life.replica(PRIMARY).incarnation == 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_retried"), [(Loss.POD_EVICTED, False), (Loss.CLUSTER_PREEMPTED, True)]
+)
+def test_a_replica_that_the_cluster_has_stopped_is_lost_in_its_way(
+    loss: Loss, is_retried: bool
+) -> None:
+    """spec/failures#losses-on-a-cluster: also where its program was asked to end, and has told its end."""
+    life = Life(job(1, 1)).up()
+    record = exited(0, stopped=True, ended=life.now)
+    life.see(ReplicaExited(1, PRIMARY, 1, record, loss, "its Pod is in the way"))
+    assert life.rules == [str(loss)]
+    assert (life.job.retry is not None) is is_retried
+    [verdict] = [entry for entry in life.told if entry.kind == "verdict"]
+    assert "(its Pod is in the way)" in verdict.message
+
+
+def test_what_the_service_has_asked_to_leave_has_left_whatever_the_cluster_does_then() -> None:
+    """spec/failures#maintenance: a node is drained, and its Pods are evicted after that."""
+    life = Life(job(1, 1)).up().see(NodeLeft("a", "it is cordoned"))
+    record = exited(0, stopped=True, ended=life.now)
+    life.see(ReplicaExited(1, PRIMARY, 1, record, Loss.POD_EVICTED, "it was evicted"))
+    assert life.rules == ["replica_lost"]
 
 
 def test_an_end_of_its_own_before_the_request_to_leave_decides() -> None:

@@ -15,10 +15,11 @@ class Cause(enum.StrEnum):
     EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit
     did. OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its
     node, or its node ended it. LOST: it is gone without a record, through no fault of ours; NODE_FAILED,
-    AGENT_LOST, ALLOCATION_REVOKED, ALLOCATION_EXPIRED, CLUSTER_PREEMPTED, POD_EVICTED: likewise, and it is
-    known how (`Loss`). PACKAGE: the job's own package cannot be installed. DATA: its dataset cannot be split.
-    REJECTED: the engine will never start it. SERVICE: the service failed. STOCK_OUT: no node can take it.
-    PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended the job.
+    AGENT_LOST, ALLOCATION_REVOKED, ALLOCATION_EXPIRED, CLUSTER_PREEMPTED, POD_EVICTED: likewise, or it was
+    stopped, and it is known how (`Loss`). PACKAGE: the job's own package cannot be installed. DATA: its
+    dataset cannot be split. REJECTED: the engine will never start it. SERVICE: the service failed. STOCK_OUT:
+    no node can take it. PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended
+    the job.
     """
 
     EXITED = "exited"

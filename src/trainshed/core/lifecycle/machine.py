@@ -282,11 +282,12 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
         return
     transition.record(*timeline.exited(transition.job, ended, event.exit))
     cause = cause_of_exit(event.exit)
-    text = (
-        replica.leaving or _STOPPED_THERE
-        if cause is Cause.LEFT
-        else notes.disk_suspicion(transition.job, replica, event.exit, cause)
-    )
+    if cause is not Cause.LEFT:
+        text = notes.disk_suspicion(transition.job, replica, event.exit, cause)
+    elif replica.leaving or event.loss is Loss.UNKNOWN:
+        text = replica.leaving or _STOPPED_THERE
+    else:
+        cause, text = Cause(event.loss), event.cause
     judge_end(
         transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended
     )

@@ -50,6 +50,10 @@ class ReplicaExited(Struct, frozen=True):
     replica: ReplicaId
     incarnation: int
     exit: ExitRecord
+    #: Of one that was stopped: what the cluster was about to do with its place, if it has told that.
+    loss: Loss = Loss.UNKNOWN
+    #: Likewise in words; "" = it has not.
+    cause: str = ""
 
 
 class ReplicaLost(Struct, frozen=True):

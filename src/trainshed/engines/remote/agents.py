@@ -9,7 +9,12 @@ from collections.abc import Callable
 import msgspec
 
 from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaNoted
+from trainshed.core.lifecycle.replica_events import (
+    Loss,
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaNoted,
+)
 from trainshed.engines.port import (
     Capabilities,
     EngineUnavailable,
@@ -34,7 +39,7 @@ from trainshed.engines.remote.cluster import (
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.failed_starts import is_the_nodes, with_another
-from trainshed.engines.remote.gang import Gang, hold_name
+from trainshed.engines.remote.gang import Ended, Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
 from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.lease import beat, longest_silence
@@ -339,10 +344,7 @@ class Agents:
                     self._attempts.report(gang, event)
             case messages.Exited(event) | messages.Lost(event):
                 if self._is_of(gang, agent, event):
-                    known = gang.ends.get(event.replica)
-                    if known is None or known.incarnation <= event.incarnation:
-                        gang.ends[event.replica] = event
-                    self._attempts.report(gang, event)
+                    self._learn_end(gang, agent, event)
             case messages.SharedFiles():
                 self._see_files(gang, agent, news)
             case messages.Current():
@@ -353,6 +355,22 @@ class Agents:
                 agent.acknowledge(number)
             case _:
                 raise ChannelClosed(f"{type(news).__name__} was not expected")
+
+    def _learn_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
+        _note(gang, end)
+        if agent.is_ending and isinstance(end, ReplicaExited) and end.exit.stopped:
+            self._tasks.begin(self._explain(gang, agent, end), "explaining an end")
+        else:
+            self._attempts.report(gang, end)
+
+    async def _explain(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
+        """Report the end of what an agent stopped because it was asked to end, with why it was, which the
+        agent does not know."""
+        name = hold_name(self._identity, gang.record, agent.part)
+        if why := await self._cluster.ending(name):
+            end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
+            _note(gang, end)
+        self._attempts.report(gang, end)
 
     def _see_files(self, gang: Gang, agent: AgentHandle, seen: messages.SharedFiles) -> None:
         """One note for all replicas that it has there."""
@@ -534,6 +552,12 @@ class Agents:
                 self.give_up_start(gang, agent, end.why)
         for seat in lost:
             self._attempts.report_lost(gang, seat)
+
+
+def _note(gang: Gang, end: Ended) -> None:
+    known = gang.ends.get(end.replica)
+    if known is None or known.incarnation <= end.incarnation:
+        gang.ends[end.replica] = end
 
 
 def _agent_ended(agent: AgentHandle) -> HoldEnd:

@@ -225,6 +225,12 @@ class Cluster(Protocol):
         ClusterUnavailable: that is not decided yet, or not told just now; MayLive."""
         ...
 
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        """How a hold is about to end whose agent was asked to end, and not by this service: agents are told
+        at the same moment as the cluster's records, or sooner. Waits for a few seconds, if the cluster may
+        need them; None = it says nothing of it."""
+        ...
+
     async def give_back(self, name: HoldName) -> None:
         """End whatever still runs there, and hold it no more; nothing if it is not held. Raises
         ClusterUnavailable."""

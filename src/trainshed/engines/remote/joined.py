@@ -177,8 +177,23 @@ class JoinedClusters:
             raise silent
         return None
 
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        for one in self._maybe(name):
+            member = self._members[one]
+            inner = replace(name, service=member.service)
+            if one not in self._unreached and (end := await member.cluster.ending(inner)):
+                return end
+        return None
+
     async def give_back(self, name: HoldName) -> None:
-        # After a restart only looks tell where it is; where none does, it may be anywhere.
+        for one in self._maybe(name):
+            self._require(one)
+            member = self._members[one]
+            await member.cluster.give_back(replace(name, service=member.service))
+        self._asked.pop(name, None)
+
+    def _maybe(self, name: HoldName) -> list[str]:
+        """The cluster where it is. After a restart only looks tell which; where none does it may be any."""
         where = self._asked.get(name) or next(
             (
                 one
@@ -188,11 +203,7 @@ class JoinedClusters:
             ),
             "",
         )
-        for one in [where] if where else self._members:
-            self._require(one)
-            member = self._members[one]
-            await member.cluster.give_back(replace(name, service=member.service))
-        self._asked.pop(name, None)
+        return [where] if where else list(self._members)
 
     def _outer(self, name: HoldName) -> HoldName:
         return replace(name, service=self._service)

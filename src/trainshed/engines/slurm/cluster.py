@@ -187,6 +187,9 @@ class SlurmCluster:
             raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
         return reasons.end(last)
 
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        return None  # Agents are ended with what they run, and tell nothing.
+
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)

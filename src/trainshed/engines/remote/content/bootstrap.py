@@ -71,7 +71,10 @@ class AgentCode:
     def unpack(self, directory: Path) -> None:
         """Into a directory that is empty. Raises OSError."""
         with tarfile.open(fileobj=io.BytesIO(self.archive), mode="r:gz") as tar:
-            tar.extractall(directory, filter="tar")
+            if hasattr(tarfile, "tar_filter"):  # Since 3.11.4.
+                tar.extractall(directory, filter="tar")
+            else:
+                tar.extractall(directory)
 
 
 @dataclass(frozen=True)
