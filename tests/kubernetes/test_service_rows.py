@@ -175,8 +175,8 @@ def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(s
         site.lab.start_kubelet("node1")
     assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 2}
     assert causes(told) == ["pod_evicted"]
-    [lost] = told.of_kind("replica_lost")
-    assert "was evicted: The node was low on resource: ephemeral-storage" in lost["message"]
+    [put_out, _] = told.of_kind("verdict")
+    assert "was evicted: The node was low on resource: ephemeral-storage" in put_out["message"]
     assert [one["details"]["node"] for one in told.of_kind("replica_started")] == ["node1", "node2"]
 
 
@@ -213,16 +213,15 @@ def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
     job_id = site.staying()
     pod = site.pod()
     node = pod["spec"]["nodeName"]
+    site.apply(*urgent(node))
     try:
-        site.apply(*urgent(node))
-        said = site.told(job_id, "Rule ")
+        said = site.told(job_id, "Rule pod_evicted")
         assert f"Pod {pod['metadata']['name']} was deleted, or evicted from its node" in said
-        for line in site.service.follow(job_id, PRIMARY):
-            if line == "runs" and site.pod()["metadata"]["uid"] != pod["metadata"]["uid"]:
-                break
-        told = site.finished(job_id)
+        site.told(job_id, "again, for the 2nd time")
     finally:
+        site.lab.kubectl("delete", "pod", "urgent")
         site.lab.kubectl("delete", "priorityclass", "urgent")
+    told = site.finished(job_id)
     assert causes(told) == ["pod_evicted"]
     assert told.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
     first, second = [one["details"]["node"] for one in told.of_kind("replica_started")]

@@ -431,6 +431,8 @@ def test_a_replica_that_the_cluster_has_stopped_is_lost_in_its_way(
     life.see(ReplicaExited(1, PRIMARY, 1, record, loss, "its Pod is in the way"))
     assert life.rules == [str(loss)]
     assert (life.job.retry is not None) is is_retried
+    primary = life.replica(PRIMARY)
+    assert is_retried or (primary.node, primary.avoid) == ("", "a"), "it was put out there"
     [verdict] = [entry for entry in life.told if entry.kind == "verdict"]
     assert "(its Pod is in the way)" in verdict.message
 

@@ -288,6 +288,7 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
         text = replica.leaving or _STOPPED_THERE
     else:
         cause, text = Cause(event.loss), event.cause
+        ended = _put_out(transition, ended, cause, text)
     judge_end(
         transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended
     )
@@ -307,7 +308,16 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
         cause, text = Cause.LEFT, replica.leaving
     else:
         cause, text = (Cause.SERVICE if event.by_service else Cause(event.loss)), event.cause
+        lost = _put_out(transition, lost, cause, text)
     judge_end(transition, evidence(transition, cause, lost, text=text), lost)
+
+
+def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str) -> Replica:
+    """One that its node, or somebody, put out goes on elsewhere, if there is room: there is somebody else in
+    its place, or the node has trouble."""
+    if cause is not Cause.POD_EVICTED or replica.leaving:
+        return replica
+    return transition.change_replica(replica.id, leaving=text)
 
 
 def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
