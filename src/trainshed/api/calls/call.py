@@ -111,7 +111,17 @@ def name_by_id(request: Message, ids: Iterable[str]) -> None:
     """Replace the numbers of projects in a request's names by their ids, for a project is one whichever it is
     named by: programs find the number in CLOUD_ML_PROJECT_ID. `ids`: the projects whose numbers are known
     here; "" is none."""
-    _rename(request, _by_number(tuple(ids)))
+    numbers = _by_number(tuple(ids))
+    # Most requests name no project by its number, and the digits of one stand in them as they are.
+    content = request.SerializePartialToString()
+    if any(_digits(name) in content for name in numbers):
+        _rename(request, numbers)
+
+
+@lru_cache(1024)
+def _digits(name: str) -> bytes:
+    """The number in `projects/NUMBER/`."""
+    return name.removeprefix("projects/").removesuffix("/").encode()
 
 
 @lru_cache(1024)
