@@ -16,10 +16,11 @@ import pytest
 
 from tests.reduction.workers import SECONDS, TOKEN, RunningReducer, Worker, reducer
 from trainshed_reduction import proof, wire
-from trainshed_reduction.reducer.groups import WINDOW
 from trainshed_reduction.wire import DType, Header, Hello, Kind
 
 _MIB = 1 << 20
+WINDOW = 16 * _MIB
+"""As in members.c."""
 
 
 class Bystanders:

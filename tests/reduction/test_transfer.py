@@ -365,7 +365,10 @@ STRANGE = {
         "chunk 0 of operation 8 came in place of chunk 0 of operation 7",
     ),
     "chunk": (result(7, 1, bytes(400)), "chunk 1 of operation 7 came in place of"),
-    "length": (wire.pack(header(Kind.RESULT, 7, 0, 400)._replace(nbytes=396)), "should have 400"),
+    "length": (
+        wire.pack(header(Kind.RESULT, 7, 0, 400)._replace(nbytes=396)),
+        "is not in an operation",
+    ),
     "size": (result(7, 0, bytes(404)), "came in place of"),
     "type": (
         wire.pack(header(Kind.RESULT, 7, 0, 400)._replace(dtype=DType.INT32)),

@@ -167,17 +167,13 @@ def _check_chunk(header: Header) -> None:
         raise Malformed("there is no element type {}".format(header.dtype))
     if header.reduction not in (Reduction.SUM, Reduction.AVERAGE):
         raise Malformed("there is no reduction {}".format(header.reduction))
-    first = header.chunk * header.step
-    if header.step < 1 or first >= header.total:
+    rest = header.total - header.chunk * header.step
+    size = min(header.step, rest) * DType(header.dtype).itemsize
+    if not size == header.nbytes > 0:
         raise Malformed(
-            "chunk {} of {} elements is not in an operation of {}".format(
-                header.chunk, header.step, header.total
+            "chunk {} of {} elements with {} bytes is not in an operation of {}".format(
+                header.chunk, header.step, header.nbytes, header.total
             )
-        )
-    size = min(header.step, header.total - first) * DType(header.dtype).itemsize
-    if size != header.nbytes:
-        raise Malformed(
-            "chunk {} has {} bytes and should have {}".format(header.chunk, header.nbytes, size)
         )
 
 

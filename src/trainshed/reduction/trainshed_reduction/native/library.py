@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import platform
 import struct
-import threading
 from ctypes import (
     POINTER,
     c_char,
@@ -105,35 +105,22 @@ class Library:
         self.functions.frames_limit((c_uint32 * len(limits))(*limits))
 
 
-class _State:
-    """What was found, once for this process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.looked = False
-        self.library: Optional[Library] = None
-        self.reason = ""
-
-
-_state = _State()
-
-
 def load() -> Optional[Library]:
     """The library, the same at every call; None where there is none, and `reason` says why."""
-    with _state.lock:
-        if not _state.looked:
-            _state.looked = True
-            try:
-                _state.library, _state.reason = _find()
-            except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
-                _state.reason = "{}: {}".format(type(error).__name__, error)
-    return _state.library
+    return _looked()[0]
 
 
 def reason() -> str:
     """Why `load` gives None; "" if it does not."""
-    load()
-    return _state.reason
+    return _looked()[1]
+
+
+@functools.lru_cache(maxsize=None)
+def _looked() -> "Tuple[Optional[Library], str]":
+    try:
+        return _find()
+    except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
+        return None, "{}: {}".format(type(error).__name__, error)
 
 
 def name() -> str:

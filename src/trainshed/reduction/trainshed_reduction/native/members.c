@@ -13,7 +13,7 @@
 #define MSG_NOSIGNAL 0
 #endif
 
-/* Bytes that a worker may have here without a result, or results that it does not take: groups.WINDOW. */
+/* Bytes that a worker may have here without a result, and a chunk more, or results that it does not take. */
 #define WINDOW (16u << 20)
 /* Reads from one connection until others have their turn. */
 #define TURN 8

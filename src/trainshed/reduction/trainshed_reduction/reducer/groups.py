@@ -16,9 +16,6 @@ from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.rows import Progress, RunningRows, Seen
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 
-WINDOW = 16 << 20
-"""Bytes that a worker may have here without a result, and a chunk more; as in members.c."""
-
 
 class Member:
     """A worker's connection, from its HELLO on. Every HELLO makes another one."""
