@@ -90,6 +90,9 @@ class ProcessCluster:
             self._delays[name] = Delay(DelayCause.CLUSTER, f"{', '.join(withheld)} withheld")
             await asyncio.sleep(_LOOK_EVERY)
         self._delays.pop(name, None)
+        if refused := [node for node in nodes if (self._directory / f"{node}.refused").exists()]:
+            self._set(f"{refused[0]}.told", is_set=True)
+            raise ClusterRefused(f"{refused} will never be given")
         if gone := [node for node in nodes if (self._directory / f"{node}.gone").exists()]:
             raise ClusterUnavailable(f"{gone} do not answer")
         path = self._directory / f"{name}.hold"
@@ -171,6 +174,13 @@ class ProcessCluster:
     def set_stepless(self, node: str, stepless: bool) -> None:
         """Nothing can be started there, though it can be held."""
         self._set(f"{node}.stepless", stepless)
+
+    def set_refused(self, node: str, refused: bool) -> None:
+        """Whoever asks for it next, or has to wait for it, will never get it."""
+        self._set(f"{node}.refused", refused)
+
+    def has_refused(self, node: str) -> bool:
+        return (self._directory / f"{node}.told").exists()
 
     def set_evicting(self, node: str, evicting: bool) -> None:
         """What is held there is about to be taken away."""

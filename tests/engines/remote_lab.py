@@ -132,6 +132,13 @@ class RemoteLab(LabWithNodes):
         """Have what runs on that node leave it, or no more."""
         self._cluster.set_draining(node, draining)
 
+    def refuse(self, node: str, *, refused: bool) -> None:
+        """Have who wants that node told that it will never be given, or no more."""
+        self._cluster.set_refused(node, refused)
+
+    def has_refused(self, node: str) -> bool:
+        return self._cluster.has_refused(node)
+
     def evict(self, node: str, *, evicting: bool) -> None:
         """Have the cluster say that it takes away what is held there, or no more."""
         self._cluster.set_evicting(node, evicting)

@@ -20,6 +20,7 @@ from trainshed.engines.conformance.stage import (
     SECOND_REPLICA,
     Stage,
     hostname,
+    requests_for,
     staged,
 )
 from trainshed.engines.conformance.suite import FOREVER, Conformance, moved_to
@@ -27,6 +28,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     EngineUnavailable,
+    LaunchRejected,
     NodeChanged,
     NodesChosen,
     NodeState,
@@ -319,6 +321,29 @@ class TestRemote(Conformance):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
+def test_a_refusal_that_nobody_waits_for_is_told_to_who_asks_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image that fails to come for minutes, say: it is not tried for minutes once more."""
+    monkeypatch.setattr(slot_maker, "_PATIENCE", 0.01)
+    lab = RemoteLab(tmp_path, free_port())
+
+    async def body(_: object, stage: Stage) -> None:
+        [node, *_rest] = await stage.nodes()
+        [request] = requests_for(uid := stage.job(), node, PRIMARY)
+        lab.withhold(node, withheld=True)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.allocate(uid, 1, [request])
+        lab.refuse(node, refused=True)
+        lab.withhold(node, withheld=False)
+        await stage.until(lambda: lab.has_refused(node), "the refusal")
+        lab.refuse(node, refused=False)
+        with pytest.raises(LaunchRejected, match="will never be given"):
+            await stage.engine.allocate(uid, 1, [request])
+
+    staged(body)(None, lab)
+
+
 def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
     """spec/invariants#one-incarnation. A node without power and one that is cut off from everybody look
     alike, and programs on the latter live until their agent has waited for the whole lease."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Node, Slot, SlotRequest
+from trainshed.engines.port import LaunchRejected, Node, Slot, SlotRequest, StartFailed
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
 from trainshed.engines.remote.failed_starts import FailedStarts
@@ -43,6 +43,8 @@ class Gang(Struct):
     first: FirstStart | None = None
     #: By `place`: agents that ended there before they gave out any slot, since one did.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
+    #: Why its slots can never be had, until somebody was told.
+    refused: LaunchRejected | StartFailed | None = None
     #: It is known whether they are.
     chosen: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -190,6 +190,7 @@ class SlotMaker:
         """Of all of a gang, once it is known which they are, or are to be; waits for a while. Raises
         EngineUnavailable, LaunchRejected, StartFailed."""
         if not gang.is_complete():
+            _require_not_refused(gang)
             preparing = self._begin_preparing(gang)
             choosing = joined(gang.chosen.wait())
             try:
@@ -206,6 +207,7 @@ class SlotMaker:
     async def prepared(self, gang: Gang) -> None:
         """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected, StartFailed."""
         if not gang.is_complete():
+            _require_not_refused(gang)
             preparing = self._begin_preparing(gang)
             await asyncio.wait([preparing], timeout=_PATIENCE)
             self._require_prepared(gang, preparing)
@@ -216,6 +218,7 @@ class SlotMaker:
             raise self._waiting(gang)
         if preparing.cancelled():
             raise EngineUnavailable("the attempt was stopped, or given back")
+        _require_not_refused(gang)
         preparing.result()
 
     def _begin_preparing(self, gang: Gang) -> asyncio.Task[None]:
@@ -224,7 +227,7 @@ class SlotMaker:
         if task is None:
             gang.chosen.clear()
             task = self._preparing[gang.key] = joined(self._prepare(gang))
-            task.add_done_callback(lambda done: self._no_longer(gang.key, done))
+            task.add_done_callback(lambda done: self._no_longer(gang, done))
         return task
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
@@ -351,12 +354,14 @@ class SlotMaker:
                         await self._vacate(gang, still)
             before = left
 
-    def _no_longer(self, key: tuple[JobUid, int], task: asyncio.Task[None]) -> None:
+    def _no_longer(self, gang: Gang, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            # Perhaps nobody waits for it any more; the next call begins anew, and raises what is wrong then.
-            log.info("job %s: its slots are not ready: %s", key[0], failure)
-        if self._preparing.get(key) is task:
-            del self._preparing[key]
+            # Perhaps nobody waits for it just now; the next call begins anew, unless it is told this.
+            log.info("job %s: its slots are not ready: %s", gang.record.job_uid, failure)
+            if isinstance(failure, LaunchRejected | StartFailed):
+                gang.refused = failure
+        if self._preparing.get(gang.key) is task:
+            del self._preparing[gang.key]
 
     def _waiting(self, gang: Gang) -> EngineUnavailable:
         """That it has taken long; if it is known why, that is told already."""
@@ -577,6 +582,13 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
             f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
             f"for {seat.replica} there; a new attempt gives all of them new ports"
         )
+
+
+def _require_not_refused(gang: Gang) -> None:
+    """Raises why its slots can never be had, once: LaunchRejected, StartFailed."""
+    refused, gang.refused = gang.refused, None
+    if refused is not None:
+        raise refused
 
 
 async def _breaks(
