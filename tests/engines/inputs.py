@@ -1,6 +1,6 @@
 """What tests give an agent's process on its standard input."""
 
-from trainshed.engines.remote.cluster import AgentInput
+from trainshed.engines.remote.cluster import AgentInput, ProcessFacts
 
 
 class Given(AgentInput):
@@ -9,7 +9,7 @@ class Given(AgentInput):
     def __init__(self, text: bytes) -> None:
         self._text = text
 
-    async def parcel(self, has: str) -> bytes:
+    async def parcel(self, process: ProcessFacts) -> bytes:
         return self._text
 
     async def permission(self) -> None:

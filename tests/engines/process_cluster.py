@@ -15,6 +15,7 @@ from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
+    NOTHING_SAID,
     AgentEnded,
     AgentInput,
     ClusterRefused,
@@ -118,7 +119,7 @@ class ProcessCluster:
             stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
         )
         assert process.stdin is not None
-        process.stdin.write(await given.parcel(""))
+        process.stdin.write(await given.parcel(NOTHING_SAID))
         await given.permission()
         process.stdin.write(BEGIN)
         process.stdin.close()

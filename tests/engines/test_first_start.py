@@ -311,9 +311,8 @@ def _text(directory: Path, known: bytes) -> bytes:
     slots = choose_slots(
         uid,
         [request],
-        {NODES[0]: facts},
-        identity=lambda node: node,
-        taken=(),
+        facts,
+        identity=NODES[0],
     )
     document = AgentDocument(
         credential=Credential("hold/alder/1", "", 0, "", "", "", ""),
@@ -326,7 +325,8 @@ def _text(directory: Path, known: bytes) -> bytes:
         read_only=(sys.prefix, sys.base_prefix),
     )
     program = "print('hello from a replica')"
-    first = FirstStart(slots, {NODES[0]: facts})
+    first = FirstStart()
+    first.choose(slots, {PRIMARY: facts})
     slot = slots[PRIMARY]
     plan = LaunchPlan(
         *(uid, 1, PRIMARY, 1),
@@ -337,4 +337,4 @@ def _text(directory: Path, known: bytes) -> bytes:
         hosts=first.hosts(),
     )
     first.offer([(plan, ())], {PRIMARY: 0})
-    return first.text(document)
+    return first.text(document, [PRIMARY])

@@ -1,14 +1,17 @@
 """Processes of Pods whose image has the agent's code, or other code, or none (docs/adr/0115)."""
 
+import os
 import subprocess
 import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.contract.remote.test_content_bootstrap import PYTHON
 from trainshed.engines.kubernetes.build import entry
+from trainshed.engines.remote.cluster import ProcessFacts
 from trainshed.engines.remote.content import baked, resident
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed.engines.remote.opening import BEGIN, TAKEN
@@ -40,16 +43,25 @@ def converse(directory: Path, code: AgentCode, node: Path) -> tuple[bytes, bytes
         process.stdin.write(b"\n")
         process.stdin.flush()
         said = process.stdout.readline()
-        has = said.removeprefix(resident.CODE).decode().strip()
+        has, _, _ = said.removeprefix(resident.CODE).decode().strip().partition(" ")
         given = Bootstrap(code, PYTHON, str(node)).parcel(DOCUMENT, has) + BEGIN
         out, errors = process.communicate(given, timeout=60)
     return said, out, errors.decode()
 
 
+def hosts_of(name: str) -> list[str]:
+    """Lines of this machine's hosts file with that name."""
+    return [line for line in Path("/etc/hosts").read_text().splitlines() if name in line.split()]
+
+
 def test_code_that_is_there_is_not_sent(code: AgentCode, image: Path, tmp_path: Path) -> None:
     assert Bootstrap(code, "", "").parcel(DOCUMENT, code.content) == resident.KNOWN + DOCUMENT
     said, out, errors = converse(image, code, tmp_path / "node")
-    assert (said, out) == (b"code %s\n" % code.content.encode(), TAKEN)
+    word, content, facts = said.decode().split(" ", 2)
+    assert (word, content, out) == ("code", code.content, TAKEN)
+    told = msgspec.json.decode(facts, type=ProcessFacts)
+    assert told.named == os.access("/etc/hosts", os.W_OK)
+    assert told.address in {"", *(line.split()[0] for line in hosts_of(os.uname().nodename))}
     assert "ValueError: the agent's document cannot be read" in errors
     assert f"{image}/code/trainshed/engines/remote/agent_process.py" in errors
     assert not (tmp_path / "node").exists()

@@ -66,6 +66,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=code.command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
+        keeps_content=bool(settings.cache),
         registry_access=registry_access(settings),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,

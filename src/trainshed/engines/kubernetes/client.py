@@ -22,7 +22,12 @@ from lightkube.core.exceptions import ConfigError
 
 from trainshed.engines.kubernetes.objects import Page, Status, WatchEvent
 from trainshed.engines.kubernetes.settings import KubernetesSettings
-from trainshed.engines.remote.cluster import AgentInput, ClusterRefused, ClusterUnavailable
+from trainshed.engines.remote.cluster import (
+    AgentInput,
+    ClusterRefused,
+    ClusterUnavailable,
+    ProcessFacts,
+)
 from trainshed.engines.remote.content import resident
 from trainshed.engines.remote.opening import BEGIN
 
@@ -184,7 +189,7 @@ class ApiClient:
                 await line.send_bytes(_STDIN + b"\n")
                 if (has := await said.line(resident.CODE)) is None:
                     return False
-                content = await given.parcel(has.decode("ascii", "replace").strip())
+                content = await given.parcel(_facts(has))
                 for start in range(0, len(content), _PIECE):
                     await line.send_bytes(_STDIN + content[start : start + _PIECE])
                 await given.permission()
@@ -217,6 +222,16 @@ class ApiClient:
         if answer.is_error:
             raise _failure(answer)
         return answer.content
+
+
+def _facts(said: bytes) -> ProcessFacts:
+    """Of what a container says: which code it has, if any, and what else, which older code does not say."""
+    code, _, rest = said.decode("utf-8", "replace").strip().partition(" ")
+    try:
+        told = msgspec.json.decode(rest, type=ProcessFacts)
+    except msgspec.MsgspecError:
+        return ProcessFacts(code)
+    return msgspec.structs.replace(told, code=code)
 
 
 def _alone(failure: Exception) -> Exception:

@@ -17,6 +17,7 @@ from trainshed.engines.kubernetes import carried_python, kueue, quantities
 from trainshed.engines.kubernetes.objects import Pod
 from trainshed.engines.kubernetes.routes import NODES_OWN, KubernetesRoute
 from trainshed.engines.kubernetes.settings import Accelerator, KubernetesSettings
+from trainshed.engines.local import hosts_file
 from trainshed.engines.remote.cluster import HoldName, NodeNeed
 
 HOLD: Final = "trainshed/hold"
@@ -34,7 +35,7 @@ DIRECTORY: Final = "/var/lib/trainshed"
 """Where an agent and its programs write."""
 CARRIED: Final = "/opt/trainshed"
 """Where the agent's own Python is in Pods whose image is a job's."""
-HOSTS_FILE: Final = "/etc/hosts"
+HOSTS_FILE: Final = hosts_file.PATH
 """Where programs find each other by name: the agent keeps it up to date."""
 _PREPARES: Final = "write-hosts"
 """The init container that makes one which the agent may write, if that is not root."""

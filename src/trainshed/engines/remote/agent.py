@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
@@ -91,7 +91,7 @@ Connection = Channel[News, Order]
 
 class Agent:
     """`engine`: over the agent's own directory; not started. `address`: the node's, for other nodes. `begun`:
-    what runs already."""
+    what runs already. `leases`: handles that keep what it runs in, by path."""
 
     def __init__(
         self,
@@ -100,6 +100,8 @@ class Agent:
         dialer: Dialer[News, Order],
         address: str,
         begun: Sequence[Begun] = (),
+        *,
+        leases: Mapping[str, int] | None = None,
     ) -> None:
         self._document = document
         self._begun = begun
@@ -123,7 +125,7 @@ class Agent:
         self._skew: float | None = None
         #: Nothing was wrong with the node when it was looked at.
         self._is_fit = not document.preflight
-        self._cache = _cache(document)
+        self._cache = _cache(document, leases)
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._lease = Lease(document.lease, time.monotonic())
@@ -563,13 +565,15 @@ def _news(event: ReplicaEvent) -> News:
             assert_never(event)
 
 
-def _cache(document: AgentDocument) -> "NodeCache | None":
+def _cache(document: AgentDocument, leases: Mapping[str, int] | None) -> "NodeCache | None":
     """None = the node shares files with the service. Loaded only if it is needed: it delays the start."""
     if not document.cache:
         return None
     from trainshed.engines.remote.content.cache import NodeCache
 
-    return NodeCache(Path(document.cache), limit=document.cache_limit, node=document.node)
+    return NodeCache(
+        Path(document.cache), limit=document.cache_limit, node=document.node, leases=leases
+    )
 
 
 async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,15 @@ def main(zygote: int, connection: socket.socket, document: bytes, opened: "Openi
         for replica, plan, shim in (opened.programs if opened else ())
     ]
     try:
-        asyncio.run(_serve(told, Path(own), ZygoteHandle(zygote, connection), begun))
+        asyncio.run(
+            _serve(
+                told,
+                Path(own),
+                ZygoteHandle(zygote, connection),
+                begun,
+                opened.leases if opened else {},
+            )
+        )
     finally:
         node_directory.remove([own])
 
@@ -82,7 +90,11 @@ async def _refuse(told: AgentDocument, why: str) -> None:
 
 
 async def _serve(
-    document: AgentDocument, directory: Path, zygote: ZygoteHandle, begun: Sequence[Begun]
+    document: AgentDocument,
+    directory: Path,
+    zygote: ZygoteHandle,
+    begun: Sequence[Begun],
+    leases: Mapping[str, int],
 ) -> None:
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     doors = first_start.doors(document, directory)
@@ -94,7 +106,7 @@ async def _serve(
         own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
-    agent = Agent(document, engine, dialer, address, begun)
+    agent = Agent(document, engine, dialer, address, begun, leases=leases)
     running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
     parting: list[asyncio.Task[None]] = []

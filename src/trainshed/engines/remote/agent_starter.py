@@ -15,7 +15,13 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
-from trainshed.engines.remote.cluster import AgentEnded, AgentInput, Cluster, Hold
+from trainshed.engines.remote.cluster import (
+    AgentEnded,
+    AgentInput,
+    Cluster,
+    Hold,
+    ProcessFacts,
+)
 from trainshed.engines.remote.failed_starts import FailedStarts, delay_of, told
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.kept_holds import KeptHolds
@@ -45,9 +51,9 @@ class _Known(AgentInput):
     def __init__(self, prepared: PreparedAgent) -> None:
         self._prepared = prepared
 
-    async def parcel(self, has: str) -> bytes:
+    async def parcel(self, process: ProcessFacts) -> bytes:
         document = messages.write_document(self._prepared.document)
-        return self._prepared.command.parcel(document, has)
+        return self._prepared.command.parcel(document, process.code)
 
     async def permission(self) -> None:
         """It needs none."""

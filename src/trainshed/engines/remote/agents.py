@@ -285,7 +285,8 @@ class Agents:
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
-        if hello.facts is not None:
+        # Where a job's own image is run, other things are there.
+        if hello.facts is not None and not gang.image_of(agent.part, agent.node):
             self._known.learn(agent.node, hello.facts)
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
         mine = [seat.replica for seat in gang.seats_of(agent)]

@@ -32,12 +32,26 @@ class MayLive(ClusterUnavailable):
     their agent's lease is over."""
 
 
+class ProcessFacts(Struct, frozen=True):
+    """What a process that is to be an agent says of itself before it is given anything."""
+
+    #: Which of the agents' code it has (`AgentCode.content`), which is not sent to it then; "" = none.
+    code: str = ""
+    #: By which other replicas reach its own; "" = it does not say.
+    address: str = ""
+    #: Programs there find their peers by name, in a hosts file that it may write.
+    named: bool = False
+
+
+NOTHING_SAID = ProcessFacts()
+
+
 class AgentInput(Protocol):
     """What an agent's process is given on its standard input. Each is asked for once."""
 
-    async def parcel(self, has: str) -> bytes:
-        """All but the last line: nothing begins by it. `has`: which of the agents' code the process has
-        (`AgentCode.content`), which is not sent to it then; "" = none."""
+    async def parcel(self, process: ProcessFacts) -> bytes:
+        """All but the last line: nothing begins by it. `process`: what that says, which may not be there
+        yet."""
         ...
 
     async def permission(self) -> None:

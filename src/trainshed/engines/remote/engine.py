@@ -82,7 +82,7 @@ class RemoteEngine:
         self._here = here
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
-        self._known = KnownNodes(options.directory / KNOWN_NODES)
+        self._known = KnownNodes(options.directory / KNOWN_NODES, apart=options.apart)
         self._promises = Promises(options.directory / PROMISE, options.lease)
         self._agents = Agents(
             self._attempts,

@@ -9,8 +9,7 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import Callable, Container, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -33,6 +32,8 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.layout import Layout, slots_text
 from trainshed.engines.port import ServiceAccess, Slot, SlotRequest
 from trainshed.engines.remote import node_directory, opening
+from trainshed.engines.remote.content.manifest import Unit
+from trainshed.engines.remote.content.shelf import NodeShelf
 from trainshed.engines.remote.messages import AgentDocument, NodeFacts
 from trainshed.engines.streams import FileStreams
 from trainshed.replica import protocol
@@ -46,14 +47,19 @@ _CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
 
 
 class FirstStart:
-    """`slots`: of all of the gang, on nodes as the cluster calls them. `facts`: of each of those nodes."""
+    """Empty until it is known where everything is (`choose`)."""
 
-    def __init__(self, slots: Mapping[ReplicaId, Slot], facts: Mapping[str, NodeFacts]) -> None:
-        self.slots = slots
-        self._facts = facts
+    def __init__(self) -> None:
+        #: Of all of the gang, on nodes as the cluster calls them.
+        self.slots: Mapping[ReplicaId, Slot] = {}
+        self._facts: Mapping[ReplicaId, NodeFacts] = {}
         self._shown: Sequence[Revealed] = ()
         self._lines: Mapping[ReplicaId, int] = {}
         self._offered = asyncio.Event()
+
+    def choose(self, slots: Mapping[ReplicaId, Slot], facts: Mapping[ReplicaId, NodeFacts]) -> None:
+        """`facts`: of the place of each replica."""
+        self.slots, self._facts = slots, facts
 
     @property
     def plans(self) -> list[LaunchPlan]:
@@ -80,14 +86,21 @@ class FirstStart:
             plan.software.image is None and not plan.reduction.packages for plan in self.plans
         )
 
-    def text(self, document: AgentDocument) -> bytes:
-        """What `opening` begins on the node of that agent: JSON."""
-        facts = self._facts[document.node]
+    def text(
+        self,
+        document: AgentDocument,
+        replicas: Collection[ReplicaId],
+        units: Iterable[Unit] = (),
+    ) -> bytes:
+        """What `opening` begins for that agent, whose `replicas` share one place: JSON. `units`: of
+        the node's cache, that programs run in."""
+        facts = next(self._facts[replica] for replica in replicas)
         directory = Path(document.directory) / node_directory.name_of(document.credential.name)
         layout, streams = Layout(directory), FileStreams(directory / "logs")
         host = HostFacts(facts.level, "", "", _ANY_MEMORY, machine.identity(directory))
         shared = _shared(document, facts, directory)
-        shown = [one for one in self._shown if self.slots[one[0].replica].node == document.node]
+        shown = [one for one in self._shown if one[0].replica in replicas]
+        shelf = NodeShelf(Path(document.cache))
         slots = [replace(self.slots[plan.replica], node=machine.NAME) for plan, _ in shown]
         attempt = layout.attempt(document.job_uid, document.attempt)
         directories = [(path, 0o700) for path in layout.directories()]
@@ -131,6 +144,12 @@ class FirstStart:
             "parent": document.directory,
             "name": directory.name,
             "needs": sorted(needs - {""}),
+            "units": [
+                {"path": one.path, "digest": one.digest, "record": str(shelf.record_of(one.path))}
+                for one in units
+            ],
+            "hosts_file": document.hosts_file if _has_own_hosts(facts, slots) else "",
+            "hosts": self.hosts(),
             "ports": [(slot.address, slot.port) for slot in slots],
             "directories": [(os.path.relpath(path, directory), mode) for path, mode in directories],
             "files": [(os.path.relpath(path, directory), text, mode) for path, text, mode in files],
@@ -139,35 +158,39 @@ class FirstStart:
         return json.dumps(message).encode()
 
 
+def _has_own_hosts(facts: NodeFacts, slots: Iterable[Slot]) -> bool:
+    """Programs there cannot be shown a hosts file, and are found by name all the same."""
+    return facts.level == protocol.LEVEL_SESSION and any(one.host == one.hostname for one in slots)
+
+
 def choose_slots(
     job_uid: JobUid,
     requests: Sequence[SlotRequest],
-    facts: Mapping[str, NodeFacts],
+    facts: NodeFacts,
     *,
-    identity: Callable[[str], str],
-    taken: Container[tuple[str, int]],
+    identity: str,
+    taken: Container[int] = (),
+    named: bool = False,
 ) -> dict[ReplicaId, Slot]:
-    """Slots as agents would give them out. `identity`: of the agent on a node, by which addresses and users
-    are chosen. `taken`: ports, each with its node, that others have."""
+    """Slots as the agent of one place would give them out. `identity`: that agent's, by which addresses and
+    users are chosen. `taken`: ports that others have there. `named`: programs find their peers by name even
+    where they cannot be shown a hosts file."""
 
-    def is_free(node: str, port: int, *, again: bool) -> bool:
-        return (node, port) not in taken
+    def is_free(port: int, *, again: bool) -> bool:
+        return port not in taken
 
-    chosen: dict[ReplicaId, Slot] = {}
-    for node, own in facts.items():
-        slots = places.new_slots(
-            identity(node),
-            job_uid,
-            [request for request in requests if request.node == node],
-            (),
-            {},
-            named=own.level != protocol.LEVEL_SESSION,
-            own_users=own.level == protocol.LEVEL_OWN,
-            shared=own.address,
-            is_free=partial(is_free, node),
-        )
-        chosen |= {slot.replica: slot for slot in slots}
-    return {request.replica: chosen[request.replica] for request in requests}
+    slots = places.new_slots(
+        identity,
+        job_uid,
+        requests,
+        (),
+        {},
+        named=named or facts.level != protocol.LEVEL_SESSION,
+        own_users=facts.level == protocol.LEVEL_OWN,
+        shared=facts.address,
+        is_free=is_free,
+    )
+    return {slot.replica: slot for slot in slots}
 
 
 # --- what a node is, as its agent knows it ---

@@ -3,10 +3,13 @@ agents have loaded (`first_start`)."""
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from trainshed.engines.remote.content.manifest import Unit
 from trainshed.engines.remote.messages import NodeFacts
 from trainshed.eventloop.background import Crew
 from trainshed.replica.system import durable
@@ -16,10 +19,14 @@ log = logging.getLogger(__name__)
 
 class KnownNodes:
     """`path`: the file that holds them, made when there is something to keep. Whatever goes wrong with it is
-    no more than a slower start."""
+    no more than a slower start. `apart`: each agent has an address of its own, which says nothing of the
+    node's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, apart: bool = False) -> None:
         self._path = path
+        self._apart = apart
+        #: What nodes were sent as long as this process runs, by node.
+        self._content: dict[str, set[Unit]] = {}
         self._facts: dict[str, NodeFacts] = {}
         self._wanted = asyncio.Event()
         self._tasks = Crew()
@@ -44,14 +51,25 @@ class KnownNodes:
 
     def learn(self, node: str, facts: NodeFacts) -> None:
         """Of a node's agent."""
+        if self._apart:
+            facts = replace(facts, address="")
         if self._facts.get(node) != facts:
             self._facts[node] = facts
             self._wanted.set()
 
     def forget(self, node: str) -> None:
         """Something was lost there: it may be another one by now."""
+        self._content.pop(node, None)
         if self._facts.pop(node, None) is not None:
             self._wanted.set()
+
+    def has(self, node: str, units: Iterable[Unit]) -> bool:
+        """Whether a node was sent all of that, and most likely still has it."""
+        return self._content.get(node, set()).issuperset(units)
+
+    def learn_content(self, node: str, units: Iterable[Unit]) -> None:
+        """It has all of that."""
+        self._content.setdefault(node, set()).update(units)
 
     async def _save(self) -> None:
         while True:

@@ -10,7 +10,9 @@ import select
 import sys
 import time
 
+from trainshed.engines.local.hosts_file import MachineHosts
 from trainshed.engines.remote import node_directory
+from trainshed.engines.remote.content import leases
 from trainshed.replica.system import cgroups, unix_sockets
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_socket as socket
@@ -40,6 +42,8 @@ class Opening:
         self.left = left
         #: Of each program: its replica's name, its launch document, and the connection to its shim.
         self.programs: "list[tuple[str, dict[str, Any], socket.socket]]" = []
+        #: Handles that keep what programs run in from being removed, by path.
+        self.leases: "dict[str, int]" = {}
 
 
 def boot() -> str:
@@ -91,20 +95,24 @@ def begin(text: bytes, zygote: socket.socket) -> "Opening | None":
     """
     if not text:
         return None
+    kept: "dict[str, int]" = {}
     try:
         message = json.loads(text.decode("utf-8"))
         _require(message)
+        for unit in message["units"]:
+            kept[unit["path"]] = leases.hold_as_recorded(unit, ("", boot()))
         node_directory.make_ours(message["parent"])
         directory, left = node_directory.own_directory(message["parent"], message["name"])
     except (OSError, ValueError, KeyError) as failure:
-        sys.stderr.write("programs are not started before the agent: %r\n" % failure)
+        _give_up(kept, failure)
         return None
     opening = Opening(directory, left)
+    opening.leases = kept
     try:
         _lay_out(directory, message)
         _fit(message)
-    except (OSError, KeyError) as failure:
-        sys.stderr.write("programs are not started before the agent: %r\n" % failure)
+    except (OSError, ValueError, KeyError) as failure:
+        _give_up(kept, failure)
         node_directory.remove([directory])
         return None
     for program in message["programs"]:
@@ -119,6 +127,12 @@ def begin(text: bytes, zygote: socket.socket) -> "Opening | None":
                 break
         opening.programs.append((program["replica"], program["plan"], ours))
     return opening
+
+
+def _give_up(kept: "dict[str, int]", why: Exception) -> None:
+    sys.stderr.write("programs are not started before the agent: %r\n" % why)
+    for handle in kept.values():
+        os.close(handle)
 
 
 def _require(message: "dict[str, Any]") -> None:
@@ -141,6 +155,8 @@ def _lay_out(directory: str, message: "dict[str, Any]") -> None:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(path, mode)
+    if message["hosts_file"]:
+        MachineHosts(message["hosts_file"]).write(message["hosts"])
 
 
 def _fit(message: "dict[str, Any]") -> None:
@@ -161,7 +177,7 @@ def give_precedence(opening: "Opening | None") -> None:
     """Where programs take all processors to start, wait until each has written a line, or something else is
     said of it but that it was started: agents load at their cost. Not for longer than `_FIRST_LINES` after
     the last was started: whoever reads lines waits for the agent."""
-    if opening is None or len(opening.programs) < (os.cpu_count() or 1) - _busy():
+    if opening is None or len(opening.programs) < (os.cpu_count() or 1) - busy():
         return
     shims = {connection.fileno(): connection for _, _, connection in opening.programs}
     silent, unstarted = set(shims), set(shims)
@@ -190,7 +206,7 @@ def _was_only_started(shim: socket.socket) -> bool:
     return b'"started"' in said and said.count(b"\n") == 1
 
 
-def _busy() -> int:
+def busy() -> int:
     """How many processors others take just now; 0 = the system does not say."""
     try:
         with open("/proc/loadavg", encoding="ascii") as file:

@@ -62,6 +62,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     now: Callable[[], float] = time.time
     #: What nodes are sent that do not see the service's files; None = they see them.
     library: Library | None = None
+    #: What a node was sent stays there for agents after the one that it was sent to.
+    keeps_content: bool = False
     #: The cluster brings the container images of jobs; None = it does not.
     registry_access: RegistryAccess | None = None
 

@@ -92,6 +92,7 @@ class SlotMaker:
         self._cluster = cluster
         self._nodes = nodes
         self._options = options
+        self._known = known
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
         self._starter = AgentStarter(
@@ -199,7 +200,7 @@ class SlotMaker:
                 )
             finally:
                 choosing.cancel()
-            if gang.first is not None:
+            if gang.first is not None and gang.first.slots:
                 return tuple(gang.first.slots.values())
             self._require_prepared(gang, preparing)
         return gang.slots()
@@ -252,7 +253,7 @@ class SlotMaker:
                 raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
             agent = gang.agents[where]
             agent.sending.grant(manifest.units)
-            calls.append(agent.call(partial(_provide_call, manifest)))
+            calls.append(self._provide(agent, manifest))
         telling = joined(self._tell_sending(gang, [gang.agents[where] for where in by_agent]))
         try:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -267,6 +268,11 @@ class SlotMaker:
                 raise outcome
         gang.sending_since = None
         self._attempts.report_delay(gang, None)
+
+    async def _provide(self, agent: AgentHandle, manifest: Manifest) -> None:
+        await agent.call(partial(_provide_call, manifest))
+        if self._options.keeps_content:
+            self._known.learn_content(agent.node, manifest.units)
 
     async def _tell_sending(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
         """Ever more seldom, whichever launch waits for it by then."""

@@ -10,6 +10,7 @@ read when it is forked, and there is one thread.
 
 import gc
 import os
+import select
 import sys
 
 from trainshed.engines.remote import opening
@@ -19,18 +20,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LOADED_MEANWHILE = [
+    "asyncio",
+    "ssl",
+    "msgspec",
+    "trainshed.engines.local.engine",
+    "trainshed.engines.remote.agent",
+    "trainshed.engines.remote.agent_process",
+]
+"""Modules of an agent, those first that others need."""
+_BUSY_MILLISECONDS = 50
+"""After which it is looked again whether others need the processors."""
 _OOM_SCORE = b"300"
 """`oom_score_adj` of programs: thousandths of all memory by which one counts as larger (proc(5))."""
 
 
 def main(receive: "Callable[[], None] | None" = None) -> None:
     """Be an agent, with a zygote of its own. `receive`: returns when the document comes next on standard
-    input, which may take a while: all is loaded by then."""
+    input, which may take a while."""
     # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
     gc.disable()
     pid, connection = _fork_zygote()
     if receive is not None:
-        __import__("trainshed.engines.remote.agent_process")
         receive()
     first, document = opening.read(sys.stdin.buffer)
     opening.say_taken()
@@ -43,6 +54,18 @@ def main(receive: "Callable[[], None] | None" = None) -> None:
     agent_process.main(pid, connection, document, opened)
     # All is closed and cleared away: what the interpreter would tidy up goes with the process.
     os._exit(0)
+
+
+def load_until_told() -> None:
+    """Load the agent, piece by piece, until there is something to read on standard input. Not at the cost of
+    others that begin."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    while _LOADED_MEANWHILE and not poll.poll(0):
+        if opening.busy() >= (os.cpu_count() or 1):
+            poll.poll(_BUSY_MILLISECONDS)
+        else:
+            __import__(_LOADED_MEANWHILE.pop(0))
 
 
 def _fork_zygote() -> tuple[int, socket.socket]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trainshed.engines.remote.cluster import AgentInput, ClusterUnavailable
+from trainshed.engines.remote.cluster import NOTHING_SAID, AgentInput, ClusterUnavailable
 from trainshed.engines.remote.opening import BEGIN, TAKEN
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.queries import Queries
@@ -235,7 +235,7 @@ async def _feed(process: Child, given: AgentInput) -> bool:
 
 
 async def _write(process: Child, given: AgentInput) -> None:
-    parcel = await given.parcel("")
+    parcel = await given.parcel(NOTHING_SAID)
     assert process.stdin
     with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(parcel)

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,13 +34,20 @@ _SOURCE = str(Path(__file__).resolve().parents[4])
 class NodeCache:
     """`root`: the service's cache directory, at the same path on the node. `limit`: bytes of what is fetched,
     beyond which what was not used for longest goes; 0 = the disk alone sets one. `node`: its name, for
-    messages."""
+    messages. `leases`: handles that keep units already, by path, as of now; closed with the others."""
 
-    def __init__(self, root: Path, *, limit: int = 0, node: str = "this node") -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        limit: int = 0,
+        node: str = "this node",
+        leases: Mapping[str, int] | None = None,
+    ) -> None:
         self._shelf = NodeShelf(root)
         self._limit = limit
         self._node = node
-        self._leases: dict[str, int] = {}
+        self._leases = dict(leases or {})
         self._turns: dict[str, asyncio.Lock] = {}
         self._helpers: set[asyncio.Task[int]] = set()
 

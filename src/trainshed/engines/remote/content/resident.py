@@ -14,7 +14,8 @@ KNOWN = b"document"
 """What comes before an agent's document where the code is there; otherwise a loader's size is there, of as
 many digits."""
 CODE = b"code"
-"""How the line begins that says which code there is; nothing after it = none."""
+"""How the line begins that says which code there is, and then as JSON what else `cluster.ProcessFacts` has;
+nothing after it = none."""
 MODULES, DIGEST = "agent.modules", "digest"
 """Files of the directory, beside its `code`: `module_bundle`'s, and what the code is called."""
 
@@ -38,10 +39,18 @@ def main(directory: str) -> None:
 
 def _receive(directory: str) -> None:
     """Return when an agent's document comes next on standard input; be another process if its code does."""
+    from trainshed.engines.local.hosts_file import MachineHosts
+    from trainshed.engines.remote.start import load_until_told
+    from trainshed.replica.system.lean_json import dumps
+
+    load_until_told()
     while os.read(0, 1) not in (b"\n", b""):
         pass
+    hosts = MachineHosts()
+    told = {"address": hosts.address_of(os.uname().nodename), "named": hosts.is_ours}
     with open(os.path.join(directory, DIGEST), "rb") as file:
-        os.write(1, b"%s %s\n" % (CODE, file.read().strip()))
+        os.write(1, b"%s %s %s\n" % (CODE, file.read().strip(), dumps(told).encode()))
+    load_until_told()
     kind = _exactly(len(KNOWN))
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -20,7 +20,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trainshed.core.units import Bytes
-from trainshed.engines.remote.content.manifest import BUILT, Unit
+from trainshed.engines.remote.content import leases
+from trainshed.engines.remote.content.leases import BUILT
+from trainshed.engines.remote.content.manifest import Unit
 
 STATE = ".node"
 """Directory in the cache that holds records and locks."""
@@ -52,7 +54,7 @@ class NodeShelf:
     def record(self, path: str) -> Record | None:
         """None if the unit was not fetched, or may be hollow since the machine went down."""
         try:
-            known = Record(**json.loads(self._record_of(path).read_text()))
+            known = Record(**json.loads(self.record_of(path).read_text()))
         except (OSError, ValueError, TypeError):
             return None
         return known if known.path == path and known.boot in ("", self._boot) else None
@@ -81,29 +83,11 @@ class NodeShelf:
             record.digest != unit.digest or record.is_compiled < unit.is_compiled
         ):
             return None
-        handle = self._hold(unit.path)
+        handle = leases.hold(unit.path)
         if handle is not None and record is not None:
             with contextlib.suppress(OSError):
-                os.utime(self._record_of(unit.path))
+                os.utime(self.record_of(unit.path))
         return handle
-
-    def _hold(self, path: str) -> int | None:
-        built = Path(path) / BUILT
-        # An interpreter of others has no such file; nobody removes it either.
-        name = built if built.exists() else Path(path)
-        try:
-            handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            mine, there = os.fstat(handle), name.stat()
-            if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
-                return handle
-        except OSError:
-            pass  # Being removed, or gone.
-        os.close(handle)
-        return None
 
     # --- what changes it: with the unit's lock held ---
 
@@ -167,7 +151,7 @@ class NodeShelf:
     def take_away(self, path: str) -> bool:
         """Remove a unit that was fetched; false: it is in use, or others have put it there (who may see it
         on other machines, too). Raises OSError."""
-        record, place = self._record_of(path), Path(path)
+        record, place = self.record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
             return True
@@ -207,7 +191,8 @@ class NodeShelf:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 yield place.stat().st_mtime_ns, Record(**json.loads(place.read_text()))
 
-    def _record_of(self, path: str) -> Path:
+    def record_of(self, path: str) -> Path:
+        """The file of a unit's record."""
         return self.state / "units" / f"{_name(path)}.json"
 
     def _open_lock(self, path: str) -> int:
@@ -216,7 +201,7 @@ class NodeShelf:
         return os.open(locks / _name(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _write(self, record: Record) -> None:
-        place = self._record_of(record.path)
+        place = self.record_of(record.path)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = place.with_suffix(f".{os.getpid()}")
         with draft.open("w") as file:
