@@ -49,6 +49,8 @@ class ProcessCluster:
         self._changed = asyncio.Event()
         self._closed = False
         self._delays: dict[HoldName, Delay] = {}
+        #: What processes say of themselves before they are given anything.
+        self.said = NOTHING_SAID
 
     async def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +121,7 @@ class ProcessCluster:
             stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
         )
         assert process.stdin is not None
-        process.stdin.write(await given.parcel(NOTHING_SAID))
+        process.stdin.write(await given.parcel(self.said))
         await given.permission()
         process.stdin.write(BEGIN)
         process.stdin.close()

@@ -19,7 +19,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
+from trainshed.engines.remote.cluster import HoldName, NodeNeed, ProcessFacts
 from trainshed.engines.remote.credentials import Issuer
 from trainshed.engines.remote.engine import KNOWN_NODES, RemoteEngine
 from trainshed.engines.remote.hub import Hub
@@ -71,8 +71,11 @@ def new_engine(
             introduction=agents.may_introduce,
         )
 
+    cluster = ProcessCluster(directory / "cluster", names)
+    if options.apart:
+        cluster.said = ProcessFacts(address="127.0.0.1", named=False)
     return RemoteEngine(
-        ProcessCluster(directory / "cluster", names),
+        cluster,
         FileStreams(directory / "logs"),
         options,
         new_hub,

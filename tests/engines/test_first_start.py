@@ -26,7 +26,7 @@ from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, 
 from trainshed.engines.conformance.suite import FOREVER, Conformance
 from trainshed.engines.local import spawner
 from trainshed.engines.port import EngineUnavailable, SlotRequest
-from trainshed.engines.remote import first_start, opening
+from trainshed.engines.remote import first_start, first_starter, opening
 from trainshed.engines.remote.credentials import Credential
 from trainshed.engines.remote.engine import KNOWN_NODES
 from trainshed.engines.remote.first_start import FirstStart, choose_slots
@@ -71,6 +71,59 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             await stage.close()
 
     return asyncio.run(learn())
+
+
+class TestAgentsApart(Conformance):
+    """Each replica has an agent of its own, whose address is known once its process is there, as in Pods."""
+
+    in_short = ("gang", "across_a_restart", "nothing_is_left")
+
+    @pytest.fixture
+    def lab(self, tmp_path: Path, known: bytes) -> Lab:
+        return RemoteLab(tmp_path, free_port(), known=known, apart=True)
+
+    @staged
+    async def test_each_agent_begins_its_own_program(self, stage: Stage) -> None:
+        uid, gang, nodes = stage.job(), (PRIMARY, SECOND_REPLICA), await stage.nodes()
+        begun: list[list[str]] = []
+        text = FirstStart.text
+
+        def noted(first: FirstStart, *arguments: Any) -> bytes:
+            made = text(first, *arguments)
+            begun.append([program["replica"] for program in json.loads(made)["programs"]])
+            return made
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FirstStart, "text", noted)
+            # Both on one node: agents there know nothing of each other.
+            slots = await stage.allocate(uid, *gang, node=nodes[0])
+            plans = [stage.plan(uid, Program(prints=1, runs=None), each) for each in gang]
+            await stage.launch(*plans)
+        assert sorted(begun) == [[str(PRIMARY)], [str(SECOND_REPLICA)]]
+        assert [slot.address for slot in slots] == ["127.0.0.1"] * 2
+        for replica in gang:
+            await stage.started(uid, replica)
+            assert set(stage.starts(uid, replica)) == {1}
+            assert not stage.ends(uid, replica)
+
+    @staged
+    async def test_a_process_that_others_do_not_wait_for_begins_as_ever(self, stage: Stage) -> None:
+        """A place of the gang is not to be had: processes of the others would give up in the end."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        uid, gang, nodes = stage.job(), (PRIMARY, SECOND_REPLICA), await stage.nodes()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(first_starter, "_TOGETHER", 0.1)
+            lab.withhold(nodes[1], withheld=True)
+            allocating = asyncio.ensure_future(stage.allocate(uid, *gang, nodes=nodes))
+            await stage.until(lambda: any(lab.held().values()), "the agent of the other node")
+            lab.withhold(nodes[1], withheld=False)
+            await allocating
+        await stage.launch(*(stage.plan(uid, FOREVER, replica) for replica in gang))
+        for replica in gang:
+            await stage.started(uid, replica)
+            assert set(stage.starts(uid, replica)) == {1}
+            assert not stage.ends(uid, replica)
 
 
 class TestKnownNodes(Conformance):
@@ -256,7 +309,7 @@ def test_programs_go_first_where_others_take_the_other_processors(
     """ADR 93."""
     with _one_that_says(b"") as opened:
         monkeypatch.setattr(os, "cpu_count", lambda: 8)
-        monkeypatch.setattr(opening, "_busy", lambda: busy)
+        monkeypatch.setattr(opening, "busy", lambda: busy)
         monkeypatch.setattr(opening, "_LONGEST_START", 0.05)
         assert (_waited(opened) >= 0.05) is waits
 

@@ -15,6 +15,7 @@ from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote import joined as module
 from trainshed.engines.remote.cluster import (
+    NOTHING_SAID,
     AgentInput,
     ClusterRefused,
     ClusterReport,
@@ -88,7 +89,7 @@ class Recorder:
     async def start_agent(
         self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
     ) -> None:
-        text = (await given.parcel("")).decode()
+        text = (await given.parcel(NOTHING_SAID)).decode()
         self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {text}")
 
     async def ended(self, name: HoldName) -> HoldEnd | None:

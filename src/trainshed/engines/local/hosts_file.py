@@ -30,13 +30,13 @@ class MachineHosts:
             return False
 
     def address_of(self, name: str) -> str:
-        """The first that stands there for it; "" = there is none."""
+        """The first that stands there for it and that others can reach; "" = there is none."""
         try:
             found = self._read().splitlines()
         except (OSError, ValueError):
             return ""
         for address, *names in filter(None, (line.partition("#")[0].split() for line in found)):
-            if name in names:
+            if name in names and not address.startswith(("127.", "::1")):
                 return address
         return ""
 

@@ -104,7 +104,7 @@ class FirstStarter:
         facts: dict[ReplicaId, NodeFacts] = {}
         for agent, process in there.items():
             known = self._known.of(agent.node)
-            if known is None or process.address.startswith(("127.", "::1")) or not process.address:
+            if known is None or not process.address:
                 return False
             hold = hold_name(self._options.identity, gang.record, agent.part)
             seats = tuple(gang.seats_of(agent))
