@@ -178,8 +178,6 @@ class KubernetesLab(Machines):
         take up to a minute until they say that one is gone which they have ended long before."""
         for _ in until("the end of all Pods", 60):
             left = self.get("pods")["items"]
-            if not left:
-                return
             if all("deletionTimestamp" in pod["metadata"] for pod in left) and not any(
                 self._docker(name, "ps", "--quiet").stdout for name in self.nodes
             ):

@@ -66,7 +66,7 @@ def test_the_code_is_there_after_the_first_start(code: AgentCode, tmp_path: Path
 
 def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path) -> None:
     """Without site-packages: all that it imports came with it."""
-    document = b"12 0\n" + zlib.compress(b"none")
+    document = b"12 0 0\n" + zlib.compress(b"none")
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document, last=BEGIN)
     assert status == 1
     assert "ValueError: the agent's document cannot be read" in errors
@@ -74,7 +74,7 @@ def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path)
 
 
 def test_an_agent_that_is_not_told_to_begin_takes_nothing(code: AgentCode, tmp_path: Path) -> None:
-    document = b"12 0\n" + zlib.compress(b"none")
+    document = b"12 0 0\n" + zlib.compress(b"none")
     status, out, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert (status, out) == (1, "")
     assert "EOFError: the agent was not told to begin" in errors

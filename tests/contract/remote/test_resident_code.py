@@ -16,7 +16,7 @@ from trainshed.engines.remote.content import baked, resident
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed.engines.remote.opening import BEGIN, TAKEN
 
-DOCUMENT = b"12 0\n" + zlib.compress(b"none")
+DOCUMENT = b"12 0 0\n" + zlib.compress(b"none")
 """Whoever has taken it finds that it is no agent's."""
 
 

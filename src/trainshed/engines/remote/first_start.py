@@ -112,7 +112,7 @@ class FirstStart:
                 hosts_text(slots, self.hosts(), intercepted(host, shared)),
                 0o644,
             ),
-            *certificates(document, directory),
+            *certificates(replace(document, trust=""), directory),
         ]
         programs: list[object] = []
         for (plan, masked), slot in zip(shown, slots, strict=True):
@@ -150,6 +150,7 @@ class FirstStart:
             ],
             "hosts_file": document.hosts_file if _has_own_hosts(facts, slots) else "",
             "hosts": self.hosts(),
+            "trust": _TRUST if document.trust else "",
             "ports": [(slot.address, slot.port) for slot in slots],
             "directories": [(os.path.relpath(path, directory), mode) for path, mode in directories],
             "files": [(os.path.relpath(path, directory), text, mode) for path, text, mode in files],

@@ -5,6 +5,7 @@ once. What the agent sees comes as news, in its order, and before it the bytes o
 readable. Both sides may repeat anything: after a new connection the agent tells all that it knows again.
 """
 
+import functools
 import zlib
 
 import msgspec
@@ -434,10 +435,11 @@ News = (
 """All that an agent says."""
 
 
-def read_document(data: bytes) -> AgentDocument:
-    """Raises ValueError."""
+def read_document(data: bytes, trust: bytes = b"") -> AgentDocument:
+    """Of the parts that `opening.read` finds. Raises ValueError."""
     try:
-        return msgspec.msgpack.decode(data, type=AgentDocument)
+        document = msgspec.msgpack.decode(data, type=AgentDocument)
+        return msgspec.structs.replace(document, trust=trust.decode())
     except msgspec.MsgspecError as error:
         raise ValueError(f"the agent's document cannot be read: {error}") from error
 
@@ -445,6 +447,14 @@ def read_document(data: bytes) -> AgentDocument:
 def write_document(document: AgentDocument, first: bytes = b"") -> bytes:
     """The standard input of an agent's process, but for its last line (`opening.BEGIN`). `first`: what is to
     be begun before the agent is loaded; it comes before the document. Both are compressed, since Slurm
-    carries a kilobyte at a time; before them is a line with the size of that, and the one of `first`."""
-    data = zlib.compress(first + msgspec.msgpack.encode(document))
-    return b"%d %d\n" % (len(data), len(first)) + data
+    carries a kilobyte at a time, and apart from them what programs trust, which is large and the same for
+    all; before them is a line with the sizes of the first, of what `first` is in it, and of the second."""
+    trust = _compressed(document.trust) if document.trust else b""
+    own = msgspec.structs.replace(document, trust="")
+    data = zlib.compress(first + msgspec.msgpack.encode(own))
+    return b"%d %d %d\n" % (len(data), len(first), len(trust)) + data + trust
+
+
+@functools.lru_cache(maxsize=2)
+def _compressed(text: str) -> bytes:
+    return zlib.compress(text.encode())

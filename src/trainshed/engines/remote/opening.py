@@ -55,26 +55,27 @@ def boot() -> str:
         return ""
 
 
-def read(stream: "IO[bytes]") -> "tuple[bytes, bytes]":
-    """What is to be begun, and the agent's document, as `messages.write_document` puts them together; it may
-    begin. Raises EOFError: whoever sent it was killed over it, or had second thoughts; ValueError."""
+def read(stream: "IO[bytes]") -> "tuple[bytes, bytes, bytes]":
+    """What is to be begun, the agent's document, and what programs trust, as `messages.write_document` puts
+    them together; it may begin. Raises EOFError: whoever sent it was killed over it, or had second thoughts;
+    ValueError."""
     sizes = stream.readline()
     try:
-        size, first = map(int, sizes.split() or (0, 0))
+        size, first, trust = map(int, sizes.split() or (0, 0, 0))
     except ValueError:
         raise ValueError(
             "the agent's document cannot be read: it begins with %r" % sizes[:40]
         ) from None
-    data = stream.read(size)
-    if not size or len(data) < size:
+    data, trusted = stream.read(size), stream.read(trust)
+    if not size or len(data) < size or len(trusted) < trust:
         raise EOFError("the agent's document broke off")
     # The zygote, which does without, was forked before this is loaded.
     import zlib
 
-    data = zlib.decompress(data)
+    data, trusted = zlib.decompress(data), zlib.decompress(trusted) if trusted else b""
     if stream.readline() != BEGIN:
         raise EOFError("the agent was not told to begin")
-    return data[:first], data[first:]
+    return data[:first], data[first:], trusted
 
 
 def say_taken() -> None:
@@ -89,9 +90,10 @@ def say_taken() -> None:
     os.close(null)
 
 
-def begin(text: bytes, zygote: socket.socket) -> "Opening | None":
-    """Begin the programs of a `first_start`, by the zygote at the other end. None = nothing was begun, and
-    nothing is left of it: there is none, or the node is not what the service thinks; that is said on stderr.
+def begin(text: bytes, zygote: socket.socket, trust: bytes = b"") -> "Opening | None":
+    """Begin the programs of a `first_start`, by the zygote at the other end. `trust`: whom they trust, PEM.
+    None = nothing was begun, and nothing is left of it: there is none, or the node is not what the service
+    thinks; that is said on stderr.
     """
     if not text:
         return None
@@ -109,7 +111,7 @@ def begin(text: bytes, zygote: socket.socket) -> "Opening | None":
     opening = Opening(directory, left)
     opening.leases = kept
     try:
-        _lay_out(directory, message)
+        _lay_out(directory, message, trust)
         _fit(message)
     except (OSError, ValueError, KeyError) as failure:
         _give_up(kept, failure)
@@ -146,7 +148,7 @@ def _require(message: "dict[str, Any]") -> None:
             probe.bind((address, port))
 
 
-def _lay_out(directory: str, message: "dict[str, Any]") -> None:
+def _lay_out(directory: str, message: "dict[str, Any]", trust: bytes) -> None:
     for name, mode in message["directories"]:
         os.makedirs(os.path.join(directory, name), mode, exist_ok=True)
     for name, text, mode in message["files"]:
@@ -155,6 +157,11 @@ def _lay_out(directory: str, message: "dict[str, Any]") -> None:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(path, mode)
+    if message["trust"]:
+        path = os.path.join(directory, message["trust"])
+        with open(path, "xb") as file:
+            file.write(trust)
+        os.chmod(path, 0o644)
     if message["hosts_file"]:
         MachineHosts(message["hosts_file"]).write(message["hosts"])
 

@@ -43,15 +43,15 @@ def main(receive: "Callable[[], None] | None" = None) -> None:
     pid, connection = _fork_zygote()
     if receive is not None:
         receive()
-    first, document = opening.read(sys.stdin.buffer)
+    first, document, trust = opening.read(sys.stdin.buffer)
     opening.say_taken()
-    opened = opening.begin(first, connection)
+    opened = opening.begin(first, connection, trust)
     opening.give_precedence(opened)
-    from trainshed.engines.remote import agent_process
+    from trainshed.engines.remote import agent_process, messages
 
     gc.freeze()
     gc.enable()
-    agent_process.main(pid, connection, document, opened)
+    agent_process.main(pid, connection, messages.read_document(document, trust), opened)
     # All is closed and cleared away: what the interpreter would tidy up goes with the process.
     os._exit(0)
 
