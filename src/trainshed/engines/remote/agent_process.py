@@ -1,5 +1,5 @@
-"""An agent's process once it has loaded: makes the local engine of the node, is the agent until that ends, and
-leaves nothing. It begins in `start`."""
+"""An agent's process once it has loaded: reads its document, makes the local engine of the node, is the agent
+until that ends, and leaves nothing. It begins in `start`."""
 
 import asyncio
 import contextlib
@@ -34,11 +34,15 @@ _TELLING = 20.0
 
 
 def main(
-    zygote: int, connection: socket.socket, told: AgentDocument, opened: "Opening | None"
+    zygote: int,
+    connection: socket.socket,
+    document: "tuple[bytes, bytes]",
+    opened: "Opening | None",
 ) -> None:
-    """Run, leave nothing. `zygote`: a process that `connection` speaks to. `opened`: what
-    was begun before."""
+    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `document`: its
+    two parts (`messages.read_document`). `opened`: what was begun before."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    told = messages.read_document(*document)
     try:
         own, left = (opened.directory, opened.left) if opened else _own_place(told)
     except OSError as failure:

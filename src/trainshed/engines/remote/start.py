@@ -47,11 +47,11 @@ def main(receive: "Callable[[], None] | None" = None) -> None:
     opening.say_taken()
     opened = opening.begin(first, connection, trust)
     opening.give_precedence(opened)
-    from trainshed.engines.remote import agent_process, messages
+    from trainshed.engines.remote import agent_process
 
     gc.freeze()
     gc.enable()
-    agent_process.main(pid, connection, messages.read_document(document, trust), opened)
+    agent_process.main(pid, connection, (document, trust), opened)
     # All is closed and cleared away: what the interpreter would tidy up goes with the process.
     os._exit(0)
 
