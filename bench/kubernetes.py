@@ -129,7 +129,8 @@ def _manifest(
 
 
 def measure(rounds: int, gangs: int) -> list[Row]:
-    """`rounds` of single starts, `gangs` of gangs. None, with a note, where there can be no such cluster."""
+    """`rounds` of single starts, `gangs` of gangs; 0 = none. No rows, with a note, where there can be no such
+    cluster."""
     if reason := why_not():
         print(f"bench: kubernetes is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
@@ -142,7 +143,7 @@ def measure(rounds: int, gangs: int) -> list[Row]:
             with service_on(lab, config) as service:
                 # First of all those that have all nodes sent what programs run in.
                 rows = [
-                    _gangs(lab, service, gangs),
+                    *([_gangs(lab, service, gangs)] if gangs else []),
                     *_starts(lab, service, rounds),
                     _again(lab, service, rounds),
                     _calls(lab),
@@ -244,7 +245,7 @@ def _calls(lab: KubernetesLab) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.kubernetes", description=__doc__)
     parser.add_argument("--rounds", type=int, default=4, help="rounds of single starts")
-    parser.add_argument("--gangs", type=int, default=2, help="rounds of gangs")
+    parser.add_argument("--gangs", type=int, default=2, help="rounds of gangs; 0 = none")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     found = measure(options.rounds, options.gangs)
