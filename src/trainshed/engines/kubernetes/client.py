@@ -189,7 +189,7 @@ class ApiClient:
                 await line.send_bytes(_STDIN + b"\n")
                 if (has := await said.line(resident.CODE)) is None:
                     return False
-                content = await given.parcel(_facts(has))
+                content = await given.parcel(process_facts(has))
                 for start in range(0, len(content), _PIECE):
                     await line.send_bytes(_STDIN + content[start : start + _PIECE])
                 await given.permission()
@@ -224,7 +224,7 @@ class ApiClient:
         return answer.content
 
 
-def _facts(said: bytes) -> ProcessFacts:
+def process_facts(said: bytes) -> ProcessFacts:
     """Of what a container says: which code it has, if any, and what else, which older code does not say."""
     code, _, rest = said.decode("utf-8", "replace").strip().partition(" ")
     try:
