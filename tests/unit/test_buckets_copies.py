@@ -13,7 +13,7 @@ import pytest
 
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.buckets.disk.records import FILE
+from trainshed.buckets.disk.records import FILE, RecordTable
 from trainshed.buckets.port import Draft, ObjectRecord, Query
 
 BUCKET = "bucket"
@@ -115,6 +115,33 @@ def properties(record: ObjectRecord) -> tuple[object, ...]:
         record.metadata,
         record.size,
     )
+
+
+def test_who_looks_while_others_do_finds_the_same_record(
+    tmp_path: Path, attributes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first list of a copy is asked for while its records are being completed."""
+    before = make(tmp_path / "data", attributes)
+    cp_r(tmp_path / "data", tmp_path / "copy")
+    store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
+    others = [store]
+
+    def get(
+        table: RecordTable,
+        key: str,
+        look: Callable[[RecordTable, str], bytes | None] = RecordTable.get,
+    ) -> bytes | None:
+        if others:
+            everything(others.pop())
+        return look(table, key)
+
+    monkeypatch.setattr(RecordTable, "get", get)
+    after = everything(store)
+    store.close()
+    assert not others
+    assert {name: properties(record) for name, record in after.items()} == {
+        name: properties(record) for name, record in before.items()
+    }
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

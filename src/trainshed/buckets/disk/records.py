@@ -157,6 +157,8 @@ class RecordStore:
             return None
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
+        if kept is not None and kept.epoch == self._epoch.id and kept.file == identity:
+            return kept  # Another look has bound it since this one began.
         if not self._is_earlier(kept, identity):
             return None
         if _is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity):
