@@ -14,19 +14,10 @@ from tests.e2e.stories import PRIMARY, WORKER, pools, story, timeline, until
 from tests.kubernetes.kueue import GROUP, SCHEDULER, Kueue
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.test_cluster import DEPLOY
-from tests.kubernetes.whole import configure, service_on, start_again
+from tests.kubernetes.whole import STAYS, configure, service_on, start_again
 from tests.slurm.nodes import until as asked_until
 
 pytestmark = pytest.mark.kubernetes
-
-WAITS = """
-import time
-from google.cloud import storage
-gate = storage.Client().bucket('trainshed').blob({gate!r})
-print('runs', flush=True)
-while not gate.exists():
-    time.sleep(0.1)
-"""
 
 
 class Site:
@@ -39,7 +30,7 @@ class Site:
 
     def submit(self, gate: str, replicas: int = 1) -> str:
         """A job that ends when the gate is open."""
-        return submit(self.service, pools(*[WAITS.format(gate=gate)] * replicas))
+        return submit(self.service, pools(*[STAYS.format(gate=gate)] * replicas))
 
     def open(self, gate: str) -> None:
         self.service.put("trainshed", gate, b"open")

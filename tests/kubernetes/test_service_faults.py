@@ -12,7 +12,13 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit
 from tests.e2e.stories import BEGUN, PRIMARY, Story, story, telling, until
 from tests.kubernetes.lab import KubernetesLab
-from tests.kubernetes.whole import configure, service_on, start_again
+from tests.kubernetes.whole import (
+    await_condition,
+    configure,
+    service_on,
+    settle,
+    start_again,
+)
 from tests.slurm.nodes import until as asked_until
 
 pytestmark = pytest.mark.kubernetes
@@ -86,12 +92,6 @@ class Site:
         [replica] = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
         return replica["node"]
 
-    def await_condition(self, node: str, condition: str) -> None:
-        for _ in asked_until(f"{node}: {condition}", 60):
-            views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
-            if next(one for one in views if one["name"] == node)["condition"] == condition:
-                return
-
     def pods(self) -> list[dict[str, Any]]:
         return self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
 
@@ -117,10 +117,7 @@ def opened(
 @pytest.fixture
 def site(opened: Site) -> Iterator[Site]:
     yield opened
-    opened.lab.await_ready()
-    opened.lab.clear()
-    for node in opened.lab.nodes:
-        opened.await_condition(node, "READY")
+    settle(opened.lab, opened.service)
 
 
 def nodes(told: Story) -> list[str]:
@@ -174,7 +171,7 @@ def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
     node = site.node_of(job_id)
     site.lab.stop(f"kubelet.{node}")
     try:
-        site.await_condition(node, "GONE")
+        await_condition(site.service, node, "GONE")
         site.undisturbed(job_id)
     finally:
         site.lab.start_kubelet(node)

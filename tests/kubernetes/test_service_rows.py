@@ -11,7 +11,7 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit, trainshed
 from tests.e2e.stories import PRIMARY, Story, Verdict, story, telling, timeline, until
 from tests.kubernetes.lab import IMAGE, KubernetesLab
-from tests.kubernetes.whole import configure, service_on
+from tests.kubernetes.whole import STAYS, await_condition, configure, service_on, settle
 from tests.slurm.nodes import until as asked_until
 
 pytestmark = pytest.mark.kubernetes
@@ -29,15 +29,6 @@ with open('filling', 'wb') as file:
         file.write(bytes(1 << 20))
 time.sleep(600)
 """
-STAYS = """
-import time
-from google.cloud import storage
-gate = storage.Client().bucket('trainshed').blob({gate!r})
-print('runs', flush=True)
-while not gate.exists():
-    time.sleep(0.1)
-"""
-"""Until the gate is open."""
 
 
 class Site:
@@ -83,12 +74,6 @@ class Site:
         given = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.lab.kubectl("apply", "-f", "-", given=given)
 
-    def await_condition(self, node: str, condition: str) -> None:
-        for _ in asked_until(f"{node}: {condition}", 60):
-            views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
-            if next(one for one in views if one["name"] == node)["condition"] == condition:
-                return
-
 
 @pytest.fixture(scope="module")
 def opened(
@@ -109,10 +94,7 @@ def opened(
 @pytest.fixture
 def site(opened: Site) -> Iterator[Site]:
     yield opened
-    opened.lab.await_ready()
-    opened.lab.clear()
-    for node in opened.lab.nodes:
-        opened.await_condition(node, "READY")
+    settle(opened.lab, opened.service)
 
 
 def causes(told: Story) -> list[str]:
@@ -164,7 +146,7 @@ def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(s
     try:
         site.lab.kubectl("cordon", "node2")
         for node, condition in (("node1", "READY"), ("node2", "DRAINED")):
-            site.await_condition(node, condition)
+            await_condition(site.service, node, condition)
         job_id = submit(site.service, container_job(script))
         until(site.service.follow(job_id, PRIMARY), "begun")
         site.lab.kubectl("uncordon", "node2")

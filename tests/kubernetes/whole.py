@@ -17,6 +17,15 @@ MEMORY_MIB = 400
 """Of a replica, whatever its machine type has."""
 _CACHE = "/tmp/trainshed-cache"
 """On nodes: what Pods are sent, once for all."""
+STAYS = """
+import time
+from google.cloud import storage
+gate = storage.Client().bucket('trainshed').blob({gate!r})
+print('runs', flush=True)
+while not gate.exists():
+    time.sleep(0.1)
+"""
+"""A program that runs until the gate is open."""
 
 
 def configure(lab: KubernetesLab, directory: Path, lines: str = "", **settings: Any) -> Path:
@@ -47,3 +56,19 @@ def service_on(lab: KubernetesLab, config: Path) -> Generator[Service]:
 def start_again(service: Service, config: Path) -> Service:
     """After `service.kill()`."""
     return start(service.data, "--config", str(config))
+
+
+def await_condition(service: Service, node: str, condition: str) -> None:
+    """Of a node, as the service tells it."""
+    for _ in until(f"{node}: {condition}", 60):
+        views = service.call("GET", "/trainshed/v1/nodes")["nodes"]
+        if next(one for one in views if one["name"] == node)["condition"] == condition:
+            return
+
+
+def settle(lab: KubernetesLab, service: Service) -> None:
+    """After a test: nothing is left in the cluster, and the service takes all of its nodes for ready."""
+    lab.await_ready()
+    lab.clear()
+    for node in lab.nodes:
+        await_condition(service, node, "READY")

@@ -45,7 +45,7 @@ class Gang(Struct):
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
     #: Why its slots can never be had, until somebody was told.
     refused: LaunchRejected | StartFailed | None = None
-    #: It is known whether they are.
+    #: It is known whether programs start first.
     chosen: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -81,6 +81,12 @@ class Gang(Struct):
     def hosts(self) -> tuple[tuple[str, str], ...]:
         """Where each replica that has a slot is found, by its hostname."""
         return tuple((slot.hostname, slot.address) for slot in self.slots())
+
+    def require_not_refused(self) -> None:
+        """Raises why its slots can never be had, once: LaunchRejected, StartFailed."""
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise refused
 
     def is_complete(self) -> bool:
         """Every replica that has a place has a slot that its agent knows of, and one that is not gone."""

@@ -1,4 +1,8 @@
-"""Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots."""
+"""Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots.
+
+Over 600 lines, because whatever gives a slot or takes it away changes one record of the gang, and waits for
+or breaks off one preparation of it.
+"""
 
 import asyncio
 import contextlib
@@ -191,7 +195,7 @@ class SlotMaker:
         """Of all of a gang, once it is known which they are, or are to be; waits for a while. Raises
         EngineUnavailable, LaunchRejected, StartFailed."""
         if not gang.is_complete():
-            _require_not_refused(gang)
+            gang.require_not_refused()
             preparing = self._begin_preparing(gang)
             choosing = joined(gang.chosen.wait())
             try:
@@ -208,7 +212,7 @@ class SlotMaker:
     async def prepared(self, gang: Gang) -> None:
         """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected, StartFailed."""
         if not gang.is_complete():
-            _require_not_refused(gang)
+            gang.require_not_refused()
             preparing = self._begin_preparing(gang)
             await asyncio.wait([preparing], timeout=_PATIENCE)
             self._require_prepared(gang, preparing)
@@ -219,7 +223,7 @@ class SlotMaker:
             raise self._waiting(gang)
         if preparing.cancelled():
             raise EngineUnavailable("the attempt was stopped, or given back")
-        _require_not_refused(gang)
+        gang.require_not_refused()
         preparing.result()
 
     def _begin_preparing(self, gang: Gang) -> asyncio.Task[None]:
@@ -588,13 +592,6 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
             f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
             f"for {seat.replica} there; a new attempt gives all of them new ports"
         )
-
-
-def _require_not_refused(gang: Gang) -> None:
-    """Raises why its slots can never be had, once: LaunchRejected, StartFailed."""
-    refused, gang.refused = gang.refused, None
-    if refused is not None:
-        raise refused
 
 
 async def _breaks(

@@ -181,7 +181,8 @@ def outermost(directories: "list[str]") -> "list[str]":
 def holds(directory: str, places: "list[str]") -> bool:
     """Whether one of the places lies in a directory."""
     inside = directory + "/"
-    for place in places:  # noqa: SIM110 - it takes a quarter of the time of `any`, some fifty times in a start
+    # A quarter of the time that `any` takes, some fifty times in a start.
+    for place in places:  # noqa: SIM110
         if place.startswith(inside):
             return True
     return False
