@@ -11,12 +11,16 @@ run here is skipped with a note.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.e2e.running import ROOT
@@ -54,7 +58,7 @@ SLOW_CASES = (
     ("hartmann-6-unsaid", 1),
     ("sphere-5-outliers", 1),
 )
-"""What google-vizier is asked to do, with one seed: it takes seconds per suggestion."""
+"""What google-vizier and all others are compared on, with fewer trials: it takes seconds per suggestion."""
 QUICK = ("branin", "conditional")
 
 
@@ -66,16 +70,25 @@ def main() -> int:
     results = work(list(tasks(options)), options)
     at = sorted({min(50, options.trials), options.trials})
     of_set = {
-        name: [one for one in results if PROBLEMS[one.task.problem] in SETS[name]] for name in SETS
+        name: [
+            one
+            for one in results
+            if PROBLEMS[one.task.problem] in SETS[name] and one.task.trials == options.trials
+        ]
+        for name in SETS
+    }
+    compared = set(slow_tasks(options))
+    parts = {
+        (USUAL, options.seeds): tables.text(of_set[USUAL], at),
+        (PITFALLS, options.seeds): tables.pitfalls(of_set[PITFALLS], options.trials),
+        (BBOB, options.seeds): tables.text(of_set[BBOB], at),
+        ("vizier", options.slow_seeds): tables.slow(
+            [one for one in results if one.task in compared], options.slow_trials
+        ),
     }
     parts = {
-        USUAL: tables.text(of_set[USUAL], at),
-        PITFALLS: tables.pitfalls(of_set[PITFALLS], options.trials),
-        BBOB: tables.text(of_set[BBOB], at),
-    }
-    parts = {
-        name: f"{text}\n\n{report.machine()}; {options.seeds} seeds; {options.note}."
-        for name, text in parts.items()
+        name: f"{text}\n\n{report.machine()}; seeds: {seeds}; {options.note}."
+        for (name, seeds), text in parts.items()
         if text
     }
     whole = "\n\n".join(parts.values())
@@ -105,7 +118,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--problems", nargs="+", default=[], choices=sorted(PROBLEMS))
     parser.add_argument("--candidates", nargs="+", default=[], choices=CANDIDATES)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each case")
-    parser.add_argument("--slow-seeds", type=int, default=1, help=f"the same for {tables.SLOW}")
+    parser.add_argument(
+        "--slow-seeds", type=int, default=1, help=f"the same for the comparison with {tables.SLOW}"
+    )
+    parser.add_argument("--slow-trials", type=int, default=30, help="of each of its runs")
     parser.add_argument("--first-seed", type=int, default=0, help="to choose constants: 1000")
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--note", default=commit(), help="what stands below the tables")
@@ -129,10 +145,17 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
                 for name in names:
                     if name != tables.SLOW:
                         yield Task(problem, pending, name, seed, options.trials)
-    for seed in range(first, first + (options.slow_seeds if tables.SLOW in names else 0)):
-        for problem, pending in SLOW_CASES:
-            if problem in problems:
-                yield Task(problem, pending, tables.SLOW, seed, options.trials)
+    if tables.SLOW in names:
+        yield from slow_tasks(options)
+
+
+def slow_tasks(options: argparse.Namespace) -> Iterator[Task]:
+    """The comparison with the slow candidate: on some cases, and by fewer trials of all."""
+    for seed in range(options.first_seed, options.first_seed + options.slow_seeds):
+        for name in options.candidates or CANDIDATES:
+            for problem, pending in SLOW_CASES:
+                if problem in (options.problems or (problem,)):
+                    yield Task(problem, pending, name, seed, options.slow_trials)
 
 
 def commit() -> str:
@@ -171,38 +194,77 @@ def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
         except environments.NotInstalled as lost:
             say(f"SKIPPED: {BBOB}: {lost}")
             missing = [one for one in missing if not one.problem.startswith(BBOB)]
+    told: queue.SimpleQueue[Result | str | None] = queue.SimpleQueue()
+    groups = _together([one for one in missing if one.candidate in pythons])
     with ThreadPoolExecutor(jobs) as pool:
-        running = {
-            pool.submit(_apart, pythons[one.candidate], one, library): one
-            for one in missing
-            if one.candidate in pythons
-        }
-        for each in as_completed(running):
-            try:
-                yield each.result()
-            except (subprocess.SubprocessError, ValueError) as lost:
-                say(f"SKIPPED: {running[each]}: {lost}")
+        begun = [
+            pool.submit(_apart, pythons[group[0].candidate], group, library, told.put)
+            for group in groups
+        ]
+        ended = 0
+        while ended < len(begun):
+            one = told.get()
+            if isinstance(one, Result):
+                yield one
+            elif one:
+                say(f"SKIPPED: {one}")
+            else:
+                ended += 1
+    for each in begun:
+        each.result()
 
 
-def _apart(python: Path, task: Task, library: Path | None) -> Result:
-    words = {"problem": task.problem, "pending": task.pending, "candidate": task.candidate}
-    line = json.dumps({**words, "seed": task.seed, "trials": task.trials})
+def _together(missing: Sequence[Task]) -> list[list[Task]]:
+    """What one process does: a run; of the slow candidate, which takes long to begin, all of a seed."""
+    groups: dict[object, list[Task]] = {}
+    for one in missing:
+        groups.setdefault(one.seed if one.candidate == tables.SLOW else one, []).append(one)
+    return list(groups.values())
+
+
+def _apart(
+    python: Path,
+    group: Sequence[Task],
+    library: Path | None,
+    tell: Callable[[Result | str | None], object],
+) -> None:
+    """Do these in a process of their own. `tell`: takes each result as it comes, and what went wrong; last
+    None."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(RESULTS.parent / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     folders = (ROOT, ROOT / "src", *([library] if library else []))
     paths = os.pathsep.join(map(str, folders))
-    ran = subprocess.run(
-        [python, "-m", "bench.tuning.runs"],
-        input=line + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=4 * 3600,
-        env={**os.environ, **one_thread, "PYTHONPATH": paths},
-        cwd=ROOT,
-    )
-    if ran.returncode != 0:
-        raise ValueError("".join(ran.stderr.strip().splitlines()[-1:]) or f"exit {ran.returncode}")
-    return from_json(ran.stdout.strip().splitlines()[-1])
+    left = list(group)
+    try:
+        with tempfile.TemporaryFile("w+") as complaints:
+            process = subprocess.Popen(
+                [python, "-m", "bench.tuning.runs"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                env={**os.environ, **one_thread, **cache, "PYTHONPATH": paths},
+                cwd=ROOT,
+            )
+            with process:
+                assert process.stdin and process.stdout
+                process.stdin.write("".join(json.dumps(asdict(one)) + "\n" for one in group))
+                process.stdin.close()
+                for line in process.stdout:
+                    with contextlib.suppress(ValueError, KeyError, TypeError):
+                        # But for what a library says itself.
+                        result = from_json(line)
+                        left.remove(result.task)
+                        tell(result)
+            complaints.seek(0)
+            last = "".join(complaints.read().strip().splitlines()[-1:])
+            for one in left:
+                tell(f"{one}: {last or f'exit {process.returncode}'}")
+    finally:
+        tell(None)
 
 
 def kept(path: Path) -> Iterator[Result]:

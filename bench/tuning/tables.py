@@ -16,19 +16,10 @@ RATIO = 0.02
 
 
 def text(results: Sequence[Result], at: Sequence[int]) -> str:
-    """All tables. The slow candidate has one of its own, on the cases and seeds that it has done."""
-    done = {one.task.candidate for one in results}
-    names = [name for name in (RANDOM, *(e.value for e in EngineName)) if name in done]
-    quick = [name for name in names if name != SLOW]
-    parts = [_standings(standings(results, quick, trials), trials) for trials in at]
-    if SLOW in done:
-        shared = same_seeds(results, SLOW)
-        parts += [
-            f"The cases that {SLOW} had time for, one or few seeds each:\n\n"
-            + _standings(standings(shared, names, trials), trials)
-            for trials in at
-        ]
-    parts += [_cases(results, quick, trials) for trials in at]
+    """Standings and medians by case."""
+    names = _names(results)
+    parts = [_standings(standings(results, names, trials), trials) for trials in at]
+    parts += [_cases(results, names, trials) for trials in at]
     parts += [_beaten(results)]
     return "\n\n".join(part for part in parts if part)
 
@@ -50,18 +41,47 @@ def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
 
 
 def pitfalls(results: Sequence[Result], trials: int) -> str:
-    """Median regret of each candidate, in how many seeds the far well was found, and the same beside the slow
-    candidate where it had time."""
-    done = {one.task.candidate for one in results}
-    names = [name for name in (RANDOM, *(e.value for e in EngineName)) if name in done]
-    quick = [name for name in names if name != SLOW]
-    parts = [_cases(results, quick, trials), _found(results, quick, trials)]
-    if SLOW in done:
-        parts += [
-            f"The cases that {SLOW} had time for, one or few seeds each:",
-            _cases(same_seeds(results, SLOW), names, trials),
-        ]
+    """Median regret of each candidate, and in how many seeds the far well was found."""
+    names = _names(results)
+    parts = [_cases(results, names, trials), _found(results, names, trials)]
     return "\n\n".join(part for part in parts if part)
+
+
+def slow(results: Sequence[Result], trials: int) -> str:
+    """All candidates on the cases and seeds that the slow one has done."""
+    shared = same_seeds(results, SLOW)
+    names = _names(shared)
+    parts = [
+        _standings(standings(shared, names, trials), trials),
+        _cases(shared, names, trials),
+        _ahead(shared, names, trials),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _ahead(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
+    """Against each peer: in how many cases our own median is lower, and higher."""
+    cases = complete(regrets_after(results, trials), names).values()
+    if OURS not in names or not cases:
+        return ""
+    told: list[str] = []
+    for name in names:
+        pairs = [(median(case[OURS]), median(case[name])) for case in cases]
+        if name != OURS:
+            ahead, behind = (
+                sum(own < other for own, other in pairs),
+                sum(own > other for own, other in pairs),
+            )
+            told.append(f"{ahead} to {behind} against {name}")
+    return (
+        f"{OURS} has the lower median in {', '.join(told)} "
+        f"(of {len(cases)} cases; equal ones count for none)."
+    )
+
+
+def _names(results: Sequence[Result]) -> list[str]:
+    done = {one.task.candidate for one in results}
+    return [name for name in (RANDOM, *(e.value for e in EngineName)) if name in done]
 
 
 def _found(results: Sequence[Result], names: Sequence[str], trials: int) -> str:

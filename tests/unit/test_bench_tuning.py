@@ -188,8 +188,26 @@ def test_broken_off_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_tasks_cover_every_case_and_give_the_slow_candidate_few() -> None:
     options = command.arguments(["--seeds", "2"])
     found = list(command.tasks(options))
-    assert len(found) == len(set(found)) == (12 * 2 + 9 + 24) * 4 * 2 + len(command.SLOW_CASES)
-    assert {one.seed for one in found if one.candidate == tables.SLOW} == {0}
+    compared = len(command.SLOW_CASES) * 5
+    assert len(found) == len(set(found)) == (12 * 2 + 9 + 24) * 4 * 2 + compared
+    slow = [one for one in found if one.candidate == tables.SLOW]
+    assert {(one.seed, one.trials) for one in slow} == {(0, 30)}
+    assert {one.candidate for one in found if one.trials == 30} == set(command.CANDIDATES)
+
+
+def test_all_are_compared_with_the_slow_candidate_where_it_has_come_to_an_end() -> None:
+    results = [
+        result("random", 0, 4.0),
+        result("gp-bandit", 0, 1.0),
+        result("google-vizier", 0, 2.0),
+        result("random", 0, 4.0, problem="levy-6"),
+        result("gp-bandit", 0, 1.0, problem="levy-6"),
+    ]
+    text = tables.slow(results, 1)
+    assert "| branin | 1 | 1 | 4 | 1 | 2 |" in text
+    assert "levy" not in text
+    assert "in 1 to 0 against random, 1 to 0 against google-vizier (of 1 cases" in text
+    assert not tables.slow(results[:2], 1)
 
 
 def test_quick_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
