@@ -66,7 +66,7 @@ class Surroundings:
         return self._shared(side) | {
             variables.LISTEN: f"{host.address}:{_port(side)}",
             # A machine of its own for each would have more; here they share the processors of one.
-            variables.PROCESSES: "1",
+            variables.THREADS: "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
 

@@ -43,7 +43,7 @@ class Reducer:
         told = {
             variables.LISTEN: "{}:{}".format(*self.address),
             variables.TOKEN: TOKEN.decode(),
-            variables.PROCESSES: str(self._threads),
+            variables.THREADS: str(self._threads),
         }
         if self._tls is not None:
             told[variables.CERT_FILE] = str(self._tls.certificate)

@@ -223,7 +223,7 @@ def _switches(process: int) -> list[str]:
     [
         ({variables.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
         ({variables.LISTEN: "nowhere"}, "must be HOST:PORT"),
-        ({variables.PROCESSES: "0"}, "no whole number from 1 to 256"),
+        ({variables.THREADS: "0"}, "no whole number from 1 to 256"),
         ({variables.KEY_FILE: "key.pem"}, "is set without TRAINSHED_REDUCTION_CERT_FILE"),
         ({variables.CERT_FILE: "/nowhere/cert.pem"}, "No such file"),
         ({variables.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),

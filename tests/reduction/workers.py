@@ -171,7 +171,7 @@ def reducer(
         "PYTHONPATH": str(PACKAGE),
         variables.TOKEN: TOKEN.decode(),
         variables.LISTEN: "127.0.0.1:0",
-        variables.PROCESSES: str(threads),
+        variables.THREADS: str(threads),
         variables.REPORT_FILE: str(report_file),
         **(environ or {}),
     }

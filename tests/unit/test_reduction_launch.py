@@ -46,7 +46,7 @@ from trainshed.engines.launch.documents import HostFacts, SharedPaths, launch_do
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.vault import JobCertificate, job_certificate
-from trainshed_reduction import settings, variables, wire
+from trainshed_reduction import settings, variables
 
 PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (
     ReplicaId(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 0))
@@ -76,10 +76,6 @@ def environ(
 
 THREE = parsed(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
-
-
-def test_a_reducer_has_no_more_threads_than_workers_believe() -> None:
-    assert reduction.MOST_PROCESSES == wire.MAX_THREADS
 
 
 @pytest.mark.parametrize("replica", [PRIMARY, WORKER])
@@ -339,9 +335,9 @@ def plan(spec: JobSpec, replica: ReplicaId, image: ImageRoot | None = None) -> L
 @pytest.mark.parametrize(("processors", "expected"), [(0, "16"), (2, "2"), (64, "16"), (0.5, "1")])
 def test_a_reducer_for_each_processor_there_is(processors: float, expected: str) -> None:
     """spec/reduction: of its machine type, as far as this machine has them; workers are told no number."""
-    told = environs.reducer_processes(plan(THREE, FIRST), processors)
-    assert told == {reduction.PROCESSES: expected}
-    assert environs.reducer_processes(plan(THREE, WORKER), processors) == {}
+    told = environs.reducer_threads(plan(THREE, FIRST), processors)
+    assert told == {reduction.THREADS: expected}
+    assert environs.reducer_threads(plan(THREE, WORKER), processors) == {}
 
 
 def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
@@ -376,7 +372,7 @@ def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> N
 
 def test_a_jobs_own_number_of_reducers_counts() -> None:
     """spec/reduction#settings: the user's variables win."""
-    env = [{"name": reduction.PROCESSES, "value": "5"}]
+    env = [{"name": reduction.THREADS, "value": "5"}]
     spec = parsed(package(executorImageUri=TENSORFLOW), pool(), reducers(env=env))
-    assert document("session", plan(spec, FIRST)).program.environ[reduction.PROCESSES] == "5"
-    assert document("session", plan(THREE, FIRST)).program.environ[reduction.PROCESSES] == "2"
+    assert document("session", plan(spec, FIRST)).program.environ[reduction.THREADS] == "5"
+    assert document("session", plan(THREE, FIRST)).program.environ[reduction.THREADS] == "2"

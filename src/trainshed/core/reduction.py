@@ -32,9 +32,9 @@ this job."""
 LOST_FILE = known.LOST_FILE
 MODE = known.MODE
 LISTEN = known.LISTEN
-PROCESSES = known.PROCESSES
+THREADS = known.THREADS
 """Set by engines, which know how many processors there are."""
-MOST_PROCESSES = known.MOST_PROCESSES
+MOST_THREADS = known.MOST_THREADS
 
 
 def takes_part(spec: JobSpec, replica: ReplicaId) -> bool:

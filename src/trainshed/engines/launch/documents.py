@@ -352,7 +352,7 @@ def _environ(
     elif shared.access.rest_url and not host.namespaced:
         given |= environs.gcloud(shared.access.rest_url)
     if lost_reducers is not None:
-        given |= environs.reducer_processes(plan, host.processors)
+        given |= environs.reducer_threads(plan, host.processors)
     commands = shared.commands
     if plan.software.image is not None and commands:
         # Where a program is in its image already, nothing can be shown to it besides.

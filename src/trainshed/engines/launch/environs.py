@@ -137,13 +137,13 @@ def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
     return {"NO_PROXY": text, "no_proxy": text}
 
 
-def reducer_processes(plan: LaunchPlan, processors: float) -> dict[str, str]:
-    """How many reducers run on a reducer's machine: one for each of its vCPUs, and no more than there are
+def reducer_threads(plan: LaunchPlan, processors: float) -> dict[str, str]:
+    """How many threads a reducer has: one for each of its vCPUs, and no more than there are
     `processors` here (0 = not known). Nothing for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
-    vcpus = min(plan.limits.cpu_weight / 100, reduction.MOST_PROCESSES)
-    return {reduction.PROCESSES: str(max(1, int(min(vcpus, processors or vcpus))))}
+    vcpus = min(plan.limits.cpu_weight / 100, reduction.MOST_THREADS)
+    return {reduction.THREADS: str(max(1, int(min(vcpus, processors or vcpus))))}
 
 
 def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:

@@ -39,8 +39,8 @@ REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
 """Where notes and metrics go for the service to see (`reports`)."""
 LISTEN = "TRAINSHED_REDUCER_LISTEN"
 """Reducers: HOST:PORT."""
-PROCESSES = "TRAINSHED_REDUCER_PROCESSES"
-"""Reducers: how many threads; default: one for each processor that this one may use."""
+THREADS = "TRAINSHED_REDUCER_THREADS"
+"""Reducers: how many; default: one for each processor that this one may use."""
 CA = "TRAINSHED_REDUCTION_CA"
 CA_FILE = "TRAINSHED_REDUCTION_CA_FILE"
 """Workers: speak TLS to reducers, and whom to believe; the PEM text itself, or a file, which wins."""
@@ -53,13 +53,15 @@ certificate's text or file has it too."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
 """All that mean anything."""
+FORMER_THREADS = "TRAINSHED_REDUCER_PROCESSES"
+"""What THREADS was called; means nothing any more."""
 START = "TRAINSHED_REDUC"
 """What their names begin with, and nobody else's."""
 MODES = ("auto", "pure", "hybrid", "off")
 SMALLEST_BYTES = 2 << 20
 """What `SMALLEST` is unless it is said."""
-MOST_PROCESSES = 256
-"""Threads of a reducer."""
+MOST_THREADS = 256
+"""Of a reducer."""
 
 _LEAST: Dict[str, float] = {
     ATTEMPT: 0,
@@ -82,6 +84,8 @@ def fault(name: str, value: str) -> str:
     """What is wrong with what a variable says, "" = nothing; an empty one says nothing."""
     if not value:
         return ""
+    if name == FORMER_THREADS:
+        return "{} is called {} now".format(name, THREADS)
     wanted = ""
     if name in _LEAST:
         if number(name, value) is None:
@@ -89,9 +93,9 @@ def fault(name: str, value: str) -> str:
     elif name in _WORDS:
         if value not in _WORDS[name]:
             wanted = "none of {}".format(", ".join(_WORDS[name]))
-    elif name == PROCESSES:
-        if not value.isdecimal() or not 0 < int(value) <= MOST_PROCESSES:
-            wanted = "no whole number from 1 to {}".format(MOST_PROCESSES)
+    elif name == THREADS:
+        if not value.isdecimal() or not 0 < int(value) <= MOST_THREADS:
+            wanted = "no whole number from 1 to {}".format(MOST_THREADS)
     elif name == LISTEN:
         if place(value) is None:
             wanted = "not HOST:PORT"

@@ -27,14 +27,14 @@ import enum
 import struct
 from typing import Any, NamedTuple
 
+from trainshed_reduction.variables import MOST_THREADS
+
 VERSION = 3
 MAX_CHUNK = 4 << 20
 """Bytes of payload that a DATA, FINAL or RESULT frame carries at most."""
 MAX_TEXT = 1024
 """Bytes of UTF-8 in an ERROR, REFUSE or STATUS frame."""
 MAX_WORLD = 4096
-MAX_THREADS = 256
-"""Of a reducer."""
 NONCE = 32
 GROUP = 16
 
@@ -245,7 +245,7 @@ def pack_accept(accept: Accept) -> bytes:
 def unpack_accept(data: bytes) -> Accept:
     """Raises Malformed."""
     accept = Accept(*_fields(_ACCEPT, data, "reducer"))
-    if not 0 < accept.threads <= MAX_THREADS:
+    if not 0 < accept.threads <= MOST_THREADS:
         raise Malformed("a reducer of {} threads is none".format(accept.threads))
     return accept
 

@@ -28,8 +28,8 @@ def options(environ: "Mapping[str, str]") -> Options:
     place = variables.place(environ.get(variables.LISTEN, ""))
     if place is None:
         faults.append("{} must be HOST:PORT".format(variables.LISTEN))
-    threads = environ.get(variables.PROCESSES, "") or str(len(os.sched_getaffinity(0)))
-    faults += filter(None, [variables.fault(variables.PROCESSES, threads)])
+    threads = environ.get(variables.THREADS, "") or str(len(os.sched_getaffinity(0)))
+    faults += filter(None, [variables.fault(variables.THREADS, threads)])
     token = settings.token_of(environ)
     if not token:
         faults.append("neither {} nor {} is set".format(variables.TOKEN, variables.TOKEN_FILE))
@@ -57,6 +57,9 @@ def main() -> int:
         tls = proof.tls_of(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
+    former = variables.FORMER_THREADS
+    if told_former := variables.fault(former, os.environ.get(former, "")):
+        _write(told_former)
     reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
     found = library.load()
     if found is None:
