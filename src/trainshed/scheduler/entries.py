@@ -84,7 +84,15 @@ class ResourceRequest:
 class Shape:
     """Gangs of one shape have the same chances: if one does not fit, none of the same project does."""
 
-    __slots__ = ("__weakref__", "amounts", "kinds", "longest", "replicas", "request")
+    __slots__ = (
+        "__weakref__",
+        "amounts",
+        "charged",
+        "kinds",
+        "longest",
+        "replicas",
+        "request",
+    )
 
     def __init__(
         self, request: ResourceRequest, quota: Sequence[tuple[str, float]], longest: int
@@ -96,6 +104,12 @@ class Shape:
         self.amounts = tuple([(metric, amount(value)) for metric, value in quota if value])
         #: What it takes of the number of replicas.
         self.replicas = amount(sum(count for _, count in request.kinds))
+        #: Who is charged for gangs of it, by their project: a shape is of one region.
+        self.charged: dict[str, Charged] = {}
+
+
+Charged = tuple[Project, tuple[tuple[Meter, int], ...]]
+"""Whose share a gang counts for, and what it takes of each meter; of the number of replicas last."""
 
 
 class Entry:
@@ -119,8 +133,7 @@ class Entry:
         state: GangState,
         shape: Shape,
         kinds: tuple[Kind, ...],
-        meters: tuple[tuple[Meter, int], ...],
-        project: Project,
+        charged: Charged,
     ) -> None:
         gang = state.gang
         self.state = state
@@ -128,9 +141,7 @@ class Entry:
         self.shape = shape
         #: The sort of each of its replicas, in their order.
         self.kinds = kinds
-        #: What it takes of each meter; of the number of replicas last.
-        self.meters = meters
-        self.project = project
+        self.project, self.meters = charged
         self.age: Age = (gang.created, gang.uid)
         #: From when on it could have been placed (ns); its patience counts from here.
         self.eligible_at = max(state.waiting_since, state.not_before)
