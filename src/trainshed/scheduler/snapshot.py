@@ -202,7 +202,9 @@ class Queue:
         else:
             group.release(entry)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: Entry, *, keeps_place: bool = False) -> None:
+        """`keeps_place`: it comes back before the queue changes, and who walks over it meanwhile is not to
+        miss its group."""
         key = level_of(entry)
         groups = self.levels[key]
         group = groups[entry.gang.project_id]
@@ -213,6 +215,8 @@ class Queue:
             group.withdraw(entry)
         group.drop(entry)
         self.sizes[key] -= 1
+        if keeps_place:
+            return
         if not group.ages:
             del groups[entry.gang.project_id]
         if not groups:
@@ -324,6 +328,16 @@ class Snapshot:
         if entry is not None:
             self._detach(entry)
 
+    def hide(self, entry: Entry) -> None:
+        """Have a gang that waits out of sight, until `show`. Nothing else may change meanwhile."""
+        del self.entries[entry.gang.uid]
+        self._detach(entry, keeps_place=True)
+
+    def show(self, entry: Entry) -> None:
+        """The opposite of `hide`: a plan that is being made goes on as if it had been there all the time."""
+        self.entries[entry.gang.uid] = entry
+        self._attach(entry)
+
     def limit(self, key: QuotaKey) -> tuple[float, str]:
         """A quota's limit, `capacity.UNLIMITED` for none, and who set it: "set", "public" or "none"."""
         if key in self._quotas:
@@ -409,11 +423,11 @@ class Snapshot:
         if entry.state.unplaced:
             insort(self.unplaced, (-entry.gang.priority, entry.age))
 
-    def _detach(self, entry: Entry) -> None:
+    def _detach(self, entry: Entry, *, keeps_place: bool = False) -> None:
         uid = entry.gang.uid
         if not entry.is_placed:
             if not entry.state.leaving:
-                self.queue.drop(entry)
+                self.queue.drop(entry, keeps_place=keeps_place)
                 if entry.gang.alternatives:
                     _remove(self.flexible, entry.age)
                 for meter, value in entry.meters:
