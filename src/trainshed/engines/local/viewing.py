@@ -138,6 +138,7 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "watch_metrics": False,
         "trainer_token": "",
         "reducers": 0,
+        "preloader": "",
         # They may be another replica's by now.
         "devices": [],
         "environ": _without_company(plan),
