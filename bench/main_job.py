@@ -58,12 +58,13 @@ def start_up(service: Service, rounds: int) -> list[Row]:
         return executed
 
     runtime = measures.runtime_interpreter(connection)
-    bare, _, bare8, ours8, own, own8 = (
+    bare, _, alone, bare8, ours8, own, own8 = (
         values[FORGIVEN:]
         for values in measures.interleaved(
             rounds + FORGIVEN,
             measures.bare_first_line,
             submit,
+            lambda: measures.first_line(connection, **{"trainshed-warm-start": "off"})[0],
             lambda: measures.bare_together(8),
             lambda: measures.together(connection, 8),
             lambda: measures.bare_first_line(runtime),
@@ -86,6 +87,7 @@ def start_up(service: Service, rounds: int) -> list[Row]:
             median(followed) / median(bare),
         ),
         start("8 replicas all started, p50", median(ours8), median(bare8)),
+        start("submit → first line in an interpreter of its own, p50", median(alone), median(bare)),
         start(
             "first line, against the job's own interpreter, p50", median(first), median(own), 1.7
         ),

@@ -118,10 +118,10 @@ def gcloud_local_train() -> float:
     return (int(stamp) - begun) / 1e6
 
 
-def first_line(connection: Connection) -> tuple[float, float]:
+def first_line(connection: Connection, **labels: str) -> tuple[float, float]:
     """From submit to the program's first statement, and to a follower's sight of its first line."""
     begun = time.time_ns()
-    job = connection.submit(container_job(STAMP))
+    job = connection.submit({**container_job(STAMP), "labels": labels})
     stamp, seen = 0, 0
     for message in connection.messages(job):
         if message.isdigit() and not stamp:

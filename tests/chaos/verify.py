@@ -97,7 +97,8 @@ def check(
         sum(len(fate.moved) for fate in told.values()),
         # Of a namespace the guardian is the first process, the program the second.
         frozenset(
-            text.endswith(" pid 2")
+            # Forked from a preloader it is the third process.
+            text.endswith((" pid 2", " pid 3"))
             for lines in files.lines.values()
             for _, text in logs.spoken(lines)
         ),

@@ -23,7 +23,7 @@ from tests.e2e.hostile.table import (
     shown,
     strongest,
 )
-from tests.e2e.hostile.warm import SERVICE, WarmYard
+from tests.e2e.hostile.warm import FORKED, SERVICE, ReadyYard, WarmYard
 from tests.e2e.hostile.yard import MEMORY, OWN, Yard, opened
 from tests.e2e.running import ROOT
 
@@ -46,30 +46,22 @@ class Siege:
 @pytest.fixture(
     scope="module",
     params=[
-        *(
-            pytest.param(
-                (column, False),
-                marks=[] if column in strongest() else [pytest.mark.soak],
-                id=column.name,
-            )
-            for column in COLUMNS
-        ),
-        # Without namespaces nothing begins warm.
-        *(
-            pytest.param((column, True), marks=pytest.mark.soak, id=f"{column.name}, begun warm")
-            for column in COLUMNS
-            if column.level != "session"
-        ),
+        pytest.param(
+            (column, kind),
+            marks=[] if column in strongest() and kind is not WarmYard else [pytest.mark.soak],
+            id=column.name + told,
+        )
+        for kind, told in ((Yard, ""), (ReadyYard, ", forked"), (WarmYard, ", begun warm"))
+        for column in COLUMNS
+        # Without namespaces nothing is forked.
+        if kind is Yard or column.level != "session"
     ],
 )
 def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
-    column, is_warm = cast("tuple[Column, bool]", request.param)
-    opening = opened(column, WarmYard, ("-c", SERVICE)) if is_warm else opened(column)
-    with opening as yard:
-        if isinstance(yard, WarmYard):
-            yard.open()
-            # A fork of the attacker's own preloader, of somebody else's job.
-            yard.service.finish(yard.submit(OWN, "victim", yard.secret(), "fail"), 60)
+    column, kind = cast("tuple[Column, type[Yard]]", request.param)
+    program = ("-c", SERVICE) if kind is WarmYard else ("-m", "trainshed")
+    with opened(column, kind, program) as yard:
+        yard.open()
         engine = yard.service.call("GET", "/trainshed/v1/status")["engine"]
         assert engine["isolation"] == column.level
         # Those who take memory do so beside the attacker: who holds them has other things to do.
@@ -83,7 +75,7 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
     """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
     buckets, enforced by the kernel at the isolation levels that can."""
     wrong: list[str] = []
-    if isinstance(siege.yard, WarmYard):
+    if isinstance(siege.yard, ReadyYard):
         assert {row.attempt for row in WARM_ROWS} <= siege.attack.verdicts.keys()
     for row in (*ROWS, *WARM_ROWS):
         got = siege.attack.verdicts.get(row.attempt)
@@ -95,6 +87,8 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
 
 def test_every_program_of_a_warm_yard_began_warm(siege: Siege) -> None:
     """spec/program#warm-starts: the attacker's second life as well, or the attempts prove nothing."""
+    number = siege.yard.heard(siege.attack.job, "PROCESS")
+    assert (number == FORKED) == isinstance(siege.yard, ReadyYard)
     if not isinstance(siege.yard, WarmYard):
         return
     began = {job: siege.yard.beginnings(job) for job in siege.yard.jobs}

@@ -66,10 +66,16 @@ def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
         (of(modules=()), "names no framework"),
         (of(gpus=1), "it has GPUs"),
         (of(reduces=True), "it reduces"),
-        (of(("python3", "-u", "-m", "x")), "neither python3 -m MODULE nor python3 FILE"),
-        (of(("python3", "-m")), "neither python3 -m MODULE nor python3 FILE"),
-        (of(("sh", "-c", "python3 -m x")), "neither python3 -m MODULE nor python3 FILE"),
-        (of(()), "neither python3 -m MODULE nor python3 FILE"),
+        (
+            of(("python3", "-u", "-m", "x")),
+            "none of python3 -m MODULE, python3 -c TEXT and python3 FILE",
+        ),
+        (of(("python3", "-m")), "none of python3 -m MODULE, python3 -c TEXT and python3 FILE"),
+        (
+            of(("sh", "-c", "python3 -m x")),
+            "none of python3 -m MODULE, python3 -c TEXT and python3 FILE",
+        ),
+        (of(()), "none of python3 -m MODULE, python3 -c TEXT and python3 FILE"),
     ],
 )
 def test_others_begin_cold_and_say_why(warm: WarmStart, why: str) -> None:
@@ -96,11 +102,24 @@ def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
     assert differing({**same, "CUDA_VISIBLE_DEVICES": "0"}) == ("CUDA_VISIBLE_DEVICES",)
 
 
+def test_without_frameworks_only_the_interpreters_own_variables_count() -> None:
+    same = {**ENVIRONMENT, "OMP_NUM_THREADS": "as many", "CUDA_VISIBLE_DEVICES": "0"}
+    assert differing(same, imports=False) == ()
+    assert differing({**same, "PYTHONOPTIMIZE": "1", "LD_PRELOAD": "/evil.so"}, imports=False) == (
+        "LD_PRELOAD",
+        "PYTHONOPTIMIZE",
+    )
+    seeded = {**same, "OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "7"}
+    assert own_values(seeded, imports=False) == (("PYTHONHASHSEED", "7"),)
+
+
 PRIMARY = ReplicaId(0, 0)
 RUNTIME = PreparedRuntime(
     "/layer/template", preloadable=Preloadable("/runtime/template", ("torch",))
 )
 WARM = WarmStart("/runtime/template", ("torch",))
+READY = WarmStart("/runtime/template")
+"""In an interpreter that is up, no more."""
 
 
 def submitted(label: str, trial: str = "", **environ: str) -> Job:
@@ -126,27 +145,30 @@ def planned(
     trial: str = "",
     setting: WarmStarts = "trials",
     runtime: PreparedRuntime = RUNTIME,
+    ready: bool = True,
 ) -> WarmStart | None:
     """Of a job whose program is a package."""
     subject = submitted(label, trial)
     program = subject.spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
-    defaults = LaunchDefaults(warm_starts=setting)
+    defaults = LaunchDefaults(warm_starts=setting, ready_interpreters=ready)
     prepared = {(program.runtime, program.package_uris): runtime}
     return launch_plans(subject, slots, prepared, defaults, {PRIMARY: 1})[0].warm
 
 
 def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
     assert planned("", trial="1") == WARM
-    assert planned("") is None
+    assert planned("") == READY
     assert planned("on") == WARM
     assert planned("off", trial="1") is None
     assert planned("", setting="on") == WARM
+    assert planned("", ready=False) is None
+    assert planned("", runtime=PreparedRuntime("/layer/template")) is None
 
 
 def test_only_who_asks_is_told_that_a_runtime_has_nothing_to_import_ahead() -> None:
     plain = PreparedRuntime("/layer/template", preloadable=Preloadable("/runtime/template", ()))
-    assert planned("", trial="1", runtime=plain) is None
+    assert planned("", trial="1", runtime=plain) == READY
     told = planned("on", runtime=plain)
     assert told is not None and "names no framework" in told.cold_because
 

@@ -50,6 +50,8 @@ class LaunchDefaults(Struct, frozen=True):
     progress_reports: bool = True
     #: Which programs begin warm whose jobs do not say.
     warm_starts: warm_start.WarmStarts = "trials"
+    #: All others begin in a fork of an interpreter that has come up already, unless their jobs say otherwise.
+    ready_interpreters: bool = True
     #: There are processes in which programs can begin warm.
     keeps_imports: bool = True
 
@@ -210,7 +212,7 @@ def _plan(
         # Of a job's programs the one of rank 0 reports.
         reports_progress=replica.id.is_primary
         and reports_progress(job, launching.progress_reports),
-        warm=_warm(job, replica, argv, runtime, launching),
+        warm=_warm(job, replica, argv, runtime, launching) or _ready(job, argv, runtime, launching),
     )
 
 
@@ -221,7 +223,7 @@ def _warm(
     runtime: PreparedRuntime,
     launching: LaunchDefaults,
 ) -> WarmStart | None:
-    """Whether, and from what, one program begins warm (spec/program#warm-starts)."""
+    """Whether, and from what, one program begins with frameworks imported (spec/program#warm-starts)."""
     pool = job.spec.pool(replica.id.pool)
     is_trial = bool(job.spec.trial) and pool.program.module is not None
     label = dict(job.labels).get(WARM_LABEL, "")
@@ -239,6 +241,17 @@ def _warm(
     )
     # Nobody is told why he does not get what he has not asked for.
     return None if warm.cold_because and label != "on" else warm
+
+
+def _ready(
+    job: Job, argv: tuple[str, ...], runtime: PreparedRuntime, launching: LaunchDefaults
+) -> WarmStart | None:
+    """The same of a program without."""
+    is_off = dict(job.labels).get(WARM_LABEL) == "off" or not launching.ready_interpreters
+    source = runtime.preloadable
+    if is_off or source is None or runtime.image is not None:
+        return None
+    return warm_start.of_any_program(argv, runtime=source.template)
 
 
 def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> Iterator[str]:

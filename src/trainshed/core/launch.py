@@ -87,11 +87,11 @@ class ReductionPart(Struct, frozen=True):
 
 
 class WarmStart(Struct, frozen=True):
-    """That a program is to begin in a fork of a process that has its frameworks loaded (docs/adr/0096)."""
+    """That a program is to begin in a fork of an interpreter that is up already (docs/adr/0096, 0130)."""
 
-    #: Directory of the runtime's Python environment, in which they are loaded; "" = there is none.
+    #: Directory of the runtime's Python environment, whose interpreter it is; "" = there is none.
     runtime: str = ""
-    #: What is imported there.
+    #: Frameworks that are imported there; () = none is, and nobody has asked for any.
     modules: tuple[str, ...] = ()
     #: Why it is not to be had, as a clause; "" = it may be.
     cold_because: str = ""

@@ -1,5 +1,6 @@
-"""Whether a program begins warm: in a fork of a process that has imported its runtime's frameworks
-(spec/program#warm-starts, docs/adr/0096). Pure.
+"""Whether a program begins warm: in a fork of a process that has imported its runtime's frameworks; and which
+other ones begin in a fork of an interpreter that is up and has imported nothing
+(spec/program#warm-starts, docs/adr/0096, 0130). Pure.
 
 Here is what can be said of a job and of its program's variables. What only the machine knows is said where it
 is known: by the engine that keeps preloaders, and by a preloader's fork, which looks at the files that the
@@ -29,6 +30,8 @@ _READ_AT_IMPORT: Final = re.compile(
     "|NVIDIA_|TF_|XLA_|KERAS_|JAX_|XGBOOST_|MPL"
 )
 """How the names of those begin: of the interpreter, the C library, and of frameworks."""
+_READ_AT_START: Final = re.compile("PYTHON|LD_|GLIBC_|MALLOC_|LANG|LC_")
+"""The same of the first two alone."""
 _READ_LATER: Final = frozenset(
     {
         # By `site`, which is run again; by the program itself.
@@ -88,34 +91,44 @@ def of_program(
     elif reduces:
         why = "it reduces gradients by a plug-in of its own"
     elif not _is_python(argv):
-        why = "its command is neither python3 -m MODULE nor python3 FILE"
+        why = "its command is none of python3 -m MODULE, python3 -c TEXT and python3 FILE"
     return WarmStart("" if why else runtime, () if why else tuple(modules), why)
 
 
+def of_any_program(argv: Sequence[str], *, runtime: str) -> WarmStart | None:
+    """That of a program whose job asks for no frameworks; None = it begins in an interpreter of its own.
+    `runtime`: as for `of_program`, "" = it has none of this service's."""
+    return WarmStart(runtime) if runtime and _is_python(argv) else None
+
+
 def _is_python(argv: Sequence[str]) -> bool:
-    """Whether that is an interpreter with a module or a file, and no other option."""
+    """Whether that is an interpreter with a module, a text or a file, and no other option."""
     if len(argv) < 2 or argv[0].rpartition("/")[2] not in ("python", "python3"):
         return False
-    return not argv[1].startswith("-") or (argv[1] == "-m" and len(argv) > 2)
+    return not argv[1].startswith("-") or (argv[1] in ("-m", "-c") and len(argv) > 2)
 
 
-def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def own_values(environ: Mapping[str, str], *, imports: bool = True) -> tuple[tuple[str, str], ...]:
     """Names and values with which frameworks are imported once more for programs that have them: numbers of
-    threads and the like, which can do no more than that."""
+    threads and the like, which can do no more than that. `imports`: there are frameworks to be imported;
+    otherwise those are left out that only frameworks read."""
     return tuple(
         sorted(
             (name, value)
             for name, value in environ.items()
-            if name in _PLAIN and _PLAIN[name].fullmatch(value)
+            if name in _PLAIN
+            and _PLAIN[name].fullmatch(value)
+            and (imports or _READ_AT_START.match(name))
         )
     )
 
 
-def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
+def differing(environ: Mapping[str, str], *, imports: bool = True) -> tuple[str, ...]:
     """Names of variables that an import may read, and that a program has otherwise than any preloader: a
-    preloader has the service's rights, and a value may name what is to be loaded."""
-    named = {name for name in environ if _READ_AT_IMPORT.match(name)} | ENVIRONMENT.keys()
-    own = {name for name, _ in own_values(environ)}
+    preloader has the service's rights, and a value may name what is to be loaded. `imports`: as above."""
+    read = _READ_AT_IMPORT if imports else _READ_AT_START
+    named = {name for name in (*environ, *ENVIRONMENT) if read.match(name)}
+    own = {name for name, _ in own_values(environ, imports=imports)}
     return tuple(
         sorted(
             name

@@ -227,13 +227,13 @@ class Observation(Section):
 
 
 class WarmStart(Section):
-    """Whether it begins in a fork of a process that has its frameworks loaded (docs/adr/0096)."""
+    """Whether it begins in a fork of an interpreter that has come up already (docs/adr/0096, 0130)."""
 
     #: Unix socket of the preloader that forks it; "" = it starts by itself.
     preloader: "str" = ""
     #: Its Python environment's directory, as the program sees it.
     template: "str" = ""
-    #: What the preloader has imported, for people.
+    #: What the preloader has imported, for people; "" = nothing, and nobody is told of it.
     preloaded: "str" = ""
     #: Why it starts by itself although its job asked for more, as a clause; "" = nobody asked, or it does
     #: not.

@@ -165,6 +165,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
                 stall_after=round(settings.stall_after * 1e9),
                 progress_reports=settings.progress_reports,
                 warm_starts=settings.warm_starts if settings.keeps_imports else "off",
+                ready_interpreters=settings.ready_interpreters and settings.keeps_imports,
                 keeps_imports=settings.keeps_imports,
             ),
             report=report,

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.test_autopsies import HOUR, look, weighed
+from tests.contract.engines.test_terminals import shown
 from tests.contract.engines.warm_programs import (
     FILES,
     FRAMEWORK,
@@ -31,11 +33,12 @@ from trainshed.cli.run.program import pack
 from trainshed.core.launch import Account, Software, WarmStart
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid
+from trainshed.engines.local.autopsies import Keeping
 from trainshed.replica import protocol
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 
-FILE = "file"
+FILE, TEXT = "file", "text"
 ENVIRON = (("PYTHONUNBUFFERED", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("MINE", "a $b"))
 
 
@@ -107,10 +110,11 @@ async def start(
     environ: Mapping[str, str] | None = None,
     project: str = "one",
 ) -> JobUid:
-    """A module with its arguments, or `file` with a path."""
+    """A module with its arguments, `file` with a path, or `text` with a program's text."""
+    how = {FILE: (), TEXT: ("-c",)}.get(argv[0], ("-m", argv[0]))
     return await house.run(
         "python3",
-        *(argv[1:] if argv[0] == FILE else ("-m", *argv)),
+        *(*how, *argv[1:]),
         software=runtime.software(prefix or runtime.layer),
         environ=(*ENVIRON, *(environ or {}).items()),
         warm=warm,
@@ -214,6 +218,77 @@ def test_a_file_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: R
             if expected != found:
                 different[name] = differences(expected, found)
         assert not different, json.dumps(different)
+
+    house(test)
+
+
+TEXTS = {
+    "look": PROGRAMS["look"],
+    "fails": "# -*- coding: latin-1 -*-\ndef deep(): raise ValueError('\u00e9')\ndeep()",
+    "wrong": "print('not shown')\nif True print()",
+    "exits": "import atexit, sys; atexit.register(print, 'last'); sys.exit(5)",
+    "finalized": "class A:\n def __del__(self): print('gone')\na = A()",
+    "pickles": "import multiprocessing as m\nprint(m.get_context('fork').Pool(2).map(abs, [-1, 2]))",
+    "empty": "",
+}
+
+
+def test_a_text_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        different: dict[str, object] = {}
+        for name, text in TEXTS.items():
+            cold = await start(house, runtime, TEXT, text, "a b", warm=None)
+            warm = await start(house, runtime, TEXT, text, "a b", warm=runtime.warm())
+            begun = "warm: framework 1.2 imported"
+            if sys.version_info >= (3, 13):
+                begun = "cold: this version of Python runs what -c is given in a way of its own"
+            assert await told(house, warm) == f"started {begun}"
+            expected, found = await outcome(house, cold), await outcome(house, warm)
+            if expected != found:
+                different[name] = differences(expected, found)
+        assert not different, json.dumps(different)
+
+    house(test)
+
+
+def test_a_program_that_asks_for_nothing_begins_in_an_interpreter_that_is_up_already(
+    house: Run, runtime: Runtime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        ready = WarmStart(str(runtime.base.template))
+
+        async def begins(**environ: str) -> bool:
+            """The second process is its own, or it is forked, which is the third."""
+            path = str(runtime.layer.site / "numbered.py")
+            uid = await start(house, runtime, FILE, path, warm=ready, environ=environ)
+            assert await told(house, uid) == ""
+            return house.texts(uid) == ["3"]
+
+        async def is_made() -> None:
+            """Programs begin in one from now on."""
+            for _ in range(200):
+                if await begins():
+                    return
+            raise AssertionError("no program was forked")
+
+        assert not await begins()
+        await is_made()
+        # What only frameworks read is nothing to it.
+        assert await begins(OMP_NUM_THREADS="as many", CUDA_VISIBLE_DEVICES="0")
+        assert not await begins(PYTHONOPTIMIZE="1")
+        # One that hangs costs the programs that meet it a second, and is replaced.
+        stopped = preloader_of(house)
+        os.kill(stopped, signal.SIGSTOP)
+        assert not await begins()
+        await is_made()
+        assert preloader_of(house) != stopped
+        cold = await start(house, runtime, "look", "a b", warm=None)
+        warm = await start(house, runtime, "look", "a b", warm=ready)
+        expected, found = await outcome(house, cold), await outcome(house, warm)
+        assert found == expected, differences(expected, found)
 
     house(test)
 
@@ -397,5 +472,20 @@ def test_a_program_that_began_warm_lives_on_without_the_service(
         await house.started(uid)
         await house.restart()
         assert (await house.exit(uid)).exit.exit_code == 0
+
+    house(test)
+
+
+def test_what_a_program_that_began_warm_left_can_be_looked_at(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await house.restart(warm_idle=60.0, keeping=Keeping(HOUR, 1 << 30))
+        await preloaded(house, runtime)
+        uid = await start(house, runtime, "coded", warm=runtime.warm())
+        assert await told(house, uid) == "started warm: framework 1.2 imported"
+        await house.engine.release(uid, 1)
+        house.forget(uid)
+        await weighed(house, uid)
+        assert await shown(await look(house, uid), b"echo $MINE") == "a $b\n"
 
     house(test)

@@ -146,6 +146,7 @@ PROGRAMS = {
     "look_alike": "",
     "typed": "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: 'int'\n"
     "print(typing.get_type_hints(A), __annotations__ if '__annotations__' in vars() else None)\n",
+    "numbered": "import os; print(os.getpid())",
     "hashed": "import os\nprint(os.environ['PYTHONHASHSEED'], hash('a'), sep=chr(10))\n",
     "talks": "import talkative; print('main')",
     "drawn": "import json, random, framework, os, multiprocessing\nprint(json.dumps([random.random(), "

@@ -1,5 +1,5 @@
-"""A yard whose programs begin warm (docs/warm-starts.md): forked from a preloader of their project's, which
-has imported NumPy."""
+"""Yards whose programs are forked from a preloader of their project's (docs/warm-starts.md): one that has
+imported nothing, as for all jobs, or NumPy."""
 
 import time
 from dataclasses import dataclass, field
@@ -19,8 +19,43 @@ SERVICE = (
 _READY_SECONDS = 60.0
 
 
+FORKED = "3"
+"""What a program finds itself to be in its namespace if it was forked; otherwise it is the second process."""
+
+
 @dataclass
-class WarmYard(Yard):
+class ReadyYard(Yard):
+    """Their programs begin as those of all jobs."""
+
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+
+    def open(self) -> None:
+        """Have both projects' preloaders made, by programs that begin by themselves."""
+        until = time.monotonic() + _READY_SECONDS
+        for project in (OWN, OTHER):
+            while self.heard(self.submit(project, "numbered"), "PROCESS") != FORKED:
+                assert time.monotonic() < until, "no program was forked"
+
+    def target(
+        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
+    ) -> dict[str, Any]:
+        """With the preloaders: their processes, and their sockets."""
+        preloaders = [
+            int(place.parent.name)
+            for place in Path("/proc").glob("[0-9]*/cmdline")
+            if _is_preloader_of(place, self.service.pid)
+        ]
+        sockets = [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
+        told = super().target(victim, other, endpoint, abstract, at_home)
+        assert len(preloaders) >= 2, "there is nothing to be attacked"
+        assert any("preloader" in path for path in sockets), sockets
+        told["preloaders"] = self.numbers(preloaders)
+        told["sockets"] = sockets
+        return told
+
+
+@dataclass
+class WarmYard(ReadyYard):
     """`uris`: the packages that programs were uploaded as, by program; `jobs`: all that were submitted."""
 
     uris: dict[str, str] = field(default_factory=dict[str, str])
@@ -45,28 +80,13 @@ class WarmYard(Yard):
                 assert "being imported" in beginning and time.monotonic() < until, beginning
                 time.sleep(0.2)
         self.jobs.clear()
+        # A fork of the attacker's own preloader, of somebody else's job.
+        self.service.finish(self.submit(OWN, "victim", self.secret(), "fail"), 60)
 
     def beginnings(self, job: str) -> list[str]:
         """What its timeline says of how each of its programs began."""
         entries = self.service.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
         return [entry["message"] for entry in entries if entry["kind"] == "warm_start"]
-
-    def target(
-        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
-    ) -> dict[str, Any]:
-        """With the preloaders: their processes, and their sockets."""
-        preloaders = [
-            int(place.parent.name)
-            for place in Path("/proc").glob("[0-9]*/cmdline")
-            if _is_preloader_of(place, self.service.pid)
-        ]
-        sockets = [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
-        told = super().target(victim, other, endpoint, abstract, at_home)
-        assert len(preloaders) >= 2, "there is nothing to be attacked"
-        assert any("preloader" in path for path in sockets), sockets
-        told["preloaders"] = self.numbers(preloaders)
-        told["sockets"] = sockets
-        return told
 
     def _submit(
         self,

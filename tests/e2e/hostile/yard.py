@@ -19,6 +19,7 @@ import pytest
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.running import ROOT, NotStarted, Service, cache_of, ready
+from trainshed.core.launch import WARM_LABEL
 from trainshed.core.names import project_number
 from trainshed.replica.system import trees
 
@@ -55,6 +56,11 @@ class Yard:
     place: Path
     service: Service
     secrets: list[str] = field(default_factory=list[str])
+    #: Of all jobs. Programs have interpreters of their own.
+    labels: dict[str, str] = field(default_factory=lambda: {WARM_LABEL: "off"})
+
+    def open(self) -> None:
+        """Do what has to be done before it is attacked."""
 
     def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
         """Create a job of one replica; its id."""
@@ -69,7 +75,8 @@ class Yard:
             "replicaCount": "1",
             "containerSpec": container,
         }
-        body = {"displayName": program, "jobSpec": {"workerPoolSpecs": [pool]}}
+        body: dict[str, Any] = {"displayName": program, "jobSpec": {"workerPoolSpecs": [pool]}}
+        body["labels"] = self.labels
         name: str = self.service.call("POST", parent_of(project), body)["name"]
         return name.rsplit("/", 1)[1]
 

@@ -83,8 +83,8 @@ class CapacityView(Protocol):
         """Its place among those that wait, 1 = next; 0 = it does not wait."""
         ...
 
-    async def preflight(self, job: Job) -> Preflight:
-        """Whether a job like this one, which is not stored, would be admitted now. Raises Unavailable."""
+    def preflight(self, job: Job) -> Preflight:
+        """Whether a job like this one, which is not stored, would be admitted now."""
         ...
 
     def nodes(self) -> tuple[NodeStatus, ...]: ...

@@ -292,6 +292,7 @@ class Shims:
                 self._preloaders.beginning,
                 plan.warm,
                 plan.account.project,
+                plan.argv,
                 plan.software.template,
             ),
         ).to_message()

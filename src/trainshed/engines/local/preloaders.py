@@ -1,5 +1,7 @@
 """The preloaders of one engine: one for each runtime and project, and for each value of variables like
-OMP_NUM_THREADS; made for the programs that come after the first (docs/adr/0096, 0105).
+OMP_NUM_THREADS; made for the programs that come after the first (docs/adr/0096, 0105). Those without
+frameworks are interpreters that are up, no more, for programs whose jobs have asked for nothing
+(docs/adr/0130).
 
 `trainshed.replica.preloader` is their own side. What is asked never waits: a program whose preloader is not
 ready starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory,
@@ -14,7 +16,7 @@ import logging
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -31,16 +33,26 @@ log = logging.getLogger(__name__)
 
 _PACKAGE: Final = str(Path(protocol.__file__).resolve().with_name("preloader"))
 _MOST: Final = 4
-"""Preloaders at once; beyond that the one that was used least lately ends. Each takes what its frameworks
-take, some 150 MB for PyTorch."""
+"""Preloaders with frameworks at once; beyond that the one that was used least lately ends. Each takes what
+its frameworks take, some 150 MB for PyTorch."""
+_MOST_WITHOUT: Final = 8
+"""Preloaders without frameworks at once, of some 8 MB. Beyond that programs begin by themselves: to end one
+for another would take longer."""
 _VARIANTS: Final = 3
 """Preloaders at once of one runtime and project, with different values of variables."""
 _USED_SECONDS: Final = 60.0
 """One that was used within these makes no room for another value."""
+_WITHOUT_IDLE: Final = 20.0
+"""Seconds at most without a program after which one without frameworks ends, which is made again in a few
+hundredths of a second. For so long the zygote expects more starts, too."""
+_ANSWER_SECONDS: Final = 3.0
+"""Until one that was given a program says that it takes programs; otherwise it hangs, and another is made."""
 _IMPORT_SECONDS: Final = 300.0
 """Until one is ready, or is given up."""
 _END_SECONDS: Final = 5.0
 _BACKLOG: Final = 64
+_SHOWS_TEXTS: Final = (3, 13)
+"""From this Python on tracebacks show lines of what `-c` is given, if the interpreter itself runs it."""
 
 
 class _Key(Struct, frozen=True):
@@ -62,12 +74,27 @@ class _Key(Struct, frozen=True):
 class _Preloader(Struct):
     """One of them, or that there can be none."""
 
-    #: What its programs find imported, for people; "" = it is not ready.
+    is_ready: bool = False
+    #: What its programs find imported, for people.
     preloaded: str = ""
+    #: Version of its Python: major, minor.
+    python: tuple[int, int] = (0, 0)
     #: Why there is none, as a clause; "" = there is one, or will be.
     refused: str = ""
     used: float = 0.0
     task: "asyncio.Task[None] | None" = field(default=None)
+    #: Our end of its control socket, once it is ready.
+    control: socket.socket | None = None
+    #: Until when it has to answer; it has none while it owes no answer.
+    patience: asyncio.Timeout | None = None
+
+    def ask(self) -> None:
+        """Have it say that it takes programs, unless it is to do so already."""
+        if self.control is None or self.patience is None or self.patience.when() is not None:
+            return
+        with contextlib.suppress(OSError):  # It has ended, which is noticed where it is waited for.
+            self.control.send(b"?")
+            self.patience.reschedule(asyncio.get_running_loop().time() + _ANSWER_SECONDS)
 
 
 class Preloaders:
@@ -80,25 +107,46 @@ class Preloaders:
         self._found: dict[_Key, _Preloader] = {}
 
     def beginning(
-        self, warm: WarmStart | None, project: str, template: str, environ: Mapping[str, str]
+        self,
+        warm: WarmStart | None,
+        project: str,
+        argv: Sequence[str],
+        template: str,
+        environ: Mapping[str, str],
     ) -> protocol.WarmStart:
         """How a program begins, now. `template`: directory of its Python environment; `environ`: all of its
         environment."""
         if warm is None:
             return protocol.WarmStart()
-        if why := warm.cold_because or self._refusal(environ):
-            return protocol.WarmStart(cold_because=why)
-        key = _Key(project, warm.runtime, warm.modules, warm_start.own_values(environ))
-        found = self._found.get(key)
+        if warm.cold_because:
+            return protocol.WarmStart(cold_because=warm.cold_because)
+        imports = bool(warm.modules)
+        own = warm_start.own_values(environ, imports=imports)
+        key = _Key(project, warm.runtime, warm.modules, own)
+        found, why = self._ready(key, argv, environ)
         if found is None:
-            return protocol.WarmStart(cold_because=self._make(key))
-        found.used = asyncio.get_running_loop().time()
-        if not found.preloaded:
-            why = found.refused or "its frameworks are still being imported"
-            return protocol.WarmStart(cold_because=why)
+            # Who has asked for nothing is told nothing.
+            return protocol.WarmStart(cold_because=why if imports else "")
+        found.ask()
         return protocol.WarmStart(
             preloader=str(self._socket(key)), template=template, preloaded=found.preloaded
         )
+
+    def _ready(
+        self, key: _Key, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[_Preloader | None, str]:
+        """The preloader of a program, or why it has none."""
+        if why := self._refusal(environ, imports=bool(key.modules)):
+            return None, why
+        found = self._found.get(key)
+        if found is None:
+            return None, self._make(key)
+        found.used = asyncio.get_running_loop().time()
+        if not found.is_ready:
+            return None, found.refused or "its frameworks are still being imported"
+        if argv[1] == "-c" and found.python >= _SHOWS_TEXTS:
+            return None, "this version of Python runs what -c is given in a way of its own"
+        return found, ""
 
     async def close(self) -> None:
         """End all of them. Programs go on."""
@@ -107,10 +155,10 @@ class Preloaders:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _refusal(self, environ: Mapping[str, str]) -> str:
+    def _refusal(self, environ: Mapping[str, str], *, imports: bool) -> str:
         if self._idle <= 0:
             return "no frameworks are kept imported there: it is a node, or warm_idle is 0"
-        names = warm_start.differing(environ)
+        names = warm_start.differing(environ, imports=imports)
         return f"{', '.join(names)}: an import may read it, and was made without" if names else ""
 
     def _socket(self, key: _Key) -> Path:
@@ -118,9 +166,16 @@ class Preloaders:
 
     def _make(self, key: _Key) -> str:
         """Make one if there is room for it. Returns why the program that asks begins cold."""
-        live = [each for each, found in self._found.items() if found.task is not None]
+        imports = bool(key.modules)
+        live = [
+            each
+            for each, found in self._found.items()
+            if found.task is not None and bool(each.modules) == imports
+        ]
+        if not imports and len(live) >= _MOST_WITHOUT:
+            return "as many interpreters as there may be are up"
         alike = [each for each in live if replace(each, environ=key.environ) == key]
-        if len(alike) >= _VARIANTS or len(live) >= _MOST:
+        if imports and (len(alike) >= _VARIANTS or len(live) >= _MOST):
             oldest = min(
                 alike if len(alike) >= _VARIANTS else live, key=lambda each: self._found[each].used
             )
@@ -134,7 +189,9 @@ class Preloaders:
             if (task := self._found[oldest].task) is not None:
                 task.cancel()
         made = self._found[key] = _Preloader(used=asyncio.get_running_loop().time())
-        made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} imported")
+        made.task = begin(
+            self._keep(key, made), f"keeping {', '.join(key.modules) or 'an interpreter'} ready"
+        )
         return "its frameworks are being imported for the programs that follow"
 
     async def _keep(self, key: _Key, made: _Preloader) -> None:
@@ -146,7 +203,7 @@ class Preloaders:
                 f"the process that would import its frameworks cannot be started ({error})"
             )
         finally:
-            made.task, made.preloaded = None, ""
+            made.task, made.is_ready = None, False
             self._socket(key).unlink(missing_ok=True)
             if not made.refused and self._found.get(key) is made:
                 del self._found[key]
@@ -163,12 +220,17 @@ class Preloaders:
                         break
                     received += data
             _take(received, made)
-            if made.preloaded:
-                log.info("preloader %s: %s imported", process.pid, made.preloaded)
-                await loop.sock_recv(ours, 1)  # It says nothing more: it has ended.
+            if made.is_ready:
+                log.info("preloader %s: %s", process.pid, made.preloaded or "no frameworks")
+                await _until_it_ends(ours, made)
         except TimeoutError:
-            made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
+            if made.is_ready:
+                log.warning("preloader %s hangs; it is killed, and another made", process.pid)
+                process.kill()
+            else:
+                made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
         finally:
+            made.control = made.patience = None
             ours.close()
             status = await asyncio.shield(asyncio.to_thread(_reap, process))
             if not received and not made.refused and status:
@@ -192,7 +254,7 @@ class Preloaders:
                 "listener": listener.fileno(),
                 "printed": (output.fileno(), errors.fileno()),
                 "root": str(Path(key.runtime).parent),
-                "idle": self._idle,
+                "idle": self._idle if key.modules else min(self._idle, _WITHOUT_IDLE),
             }
             binaries = f"{key.runtime}/bin"
             try:
@@ -243,7 +305,17 @@ def _take(received: bytes, made: _Preloader) -> None:
     message = json.loads(received)
     made.refused = message.get("refused", "")
     versions = message.get("imported", {})
+    major, minor = message.get("python", (0, 0))
+    made.python, made.is_ready = (major, minor), not made.refused
     made.preloaded = ", ".join(f"{name} {version}".strip() for name, version in versions.items())
+
+
+async def _until_it_ends(control: socket.socket, made: _Preloader) -> None:
+    """Take the answers of one that is ready. Raises TimeoutError: it owes one."""
+    async with asyncio.timeout(None) as made.patience:
+        made.control = control
+        while await asyncio.get_running_loop().sock_recv(control, 16):
+            made.patience.reschedule(None)
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> int:

@@ -18,7 +18,8 @@ is one. Guardian: a second line, with handles to join control groups by. Program
 answer, `cold WHY`: it has not run, and will not.
 
 The variable TRAINSHED_PRELOADER is JSON: modules (what to import), control (the handle of a socket: its other
-end is told `{"imported": {MODULE: VERSION}}` or `{"refused": WHY}`, and the preloader ends when that is
+end is told `{"imported": {MODULE: VERSION}, "python": [MAJOR, MINOR]}` or `{"refused": WHY}`; each byte that
+comes over it afterwards is answered by one, which says that programs are taken; the preloader ends when it is
 closed), listener (the handle of a listening Unix socket), printed (the handles of two files for its own
 output and errors), root (the runtime's directory), idle (seconds without a program after which it ends).
 """

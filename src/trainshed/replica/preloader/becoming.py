@@ -156,7 +156,10 @@ def _begin_again(second: "dict[str, Any]", root: str, before: "main_program.Befo
         argv = [python, *(["-m", packed.module] if packed.module else [packed.file]), *argv[3:]]
         # What lies there will be in the directory that is looked in first.
         looked_at.append(os.path.join(packed.files, os.path.dirname(packed.file)))
-    if argv[1] != "-m":
+    if argv[1] == "-c":
+        argv[2].encode("utf-8")  # Else the interpreter says what is wrong.
+        sys.path[0] = ""
+    elif argv[1] != "-m":
         if packed is None:
             _require_source(argv[1])
         sys.path[0] = main_program.script_directory(argv[1])

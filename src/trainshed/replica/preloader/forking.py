@@ -15,6 +15,7 @@ import sys
 import time
 
 from trainshed.replica.preloader import becoming, interpreter, main_program
+from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel
 
@@ -67,11 +68,12 @@ def serve(text: str, custom: "ModuleType | None") -> None:
     sys.dont_write_bytecode = writes
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["listener"])
+    call_filter.prepare()
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
     _use_large_pages()
-    _tell(control, {"imported": versions})
+    _tell(control, {"imported": versions, "python": sys.version_info[:2]})
     connection = _next_program(control, listener, configuration["idle"])
     becoming.become(connection, configuration["root"], main_program.Before(custom, printed))
 
@@ -188,7 +190,7 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
         if left <= 0 or _is_memory_short():
             os._exit(0)
         ready = dict(poll.poll(min(left, _LOOK_SECONDS) * 1000 + 1))
-        if control.fileno() in ready:
+        if control.fileno() in ready and not _answer(control):
             os._exit(0)
         if listener.fileno() not in ready:
             continue
@@ -208,6 +210,14 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
                 connection.setblocking(True)
                 return connection
         connection.close()
+
+
+def _answer(control: socket.socket) -> bool:
+    """That it takes programs, to who has started it; false: it is gone."""
+    try:
+        return bool(control.recv(16)) and bool(control.send(b"!"))
+    except OSError:
+        return False
 
 
 def _is_memory_short() -> bool:

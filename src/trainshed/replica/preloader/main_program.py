@@ -1,5 +1,5 @@
-"""How a preloader's interpreter goes on with a program when it has come up: with a module, as by `-m`, or
-with a file.
+"""How a preloader's interpreter goes on with a program when it has come up: with a module, as by `-m`, with a
+text, as by `-c`, or with a file.
 
 It was started by `-m`, so its main function, which is written in C, imports `runpy` and calls one function of
 it. In a program that finds another one in its place. It is written in C too, so that nothing is beneath the
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _FILE_INPUT = 257
 """That a whole file is parsed, not one statement or an expression (Py_file_input)."""
+
+
+_IGNORE_COOKIE = 0x0800
+"""That a line which names an encoding means nothing (PyCF_IGNORE_COOKIE)."""
 
 
 class Packed:
@@ -62,8 +66,9 @@ class Before:
 
 
 def go_on_with(argv: "list[str]", packed: "Optional[Packed]", before: Before) -> None:
-    """Have the interpreter run what `argv` says when it has come up: `[PYTHON, "-m", MODULE, ...]` or
-    `[PYTHON, FILE, ...]`. `packed`: what has to be put into the working directory first."""
+    """Have the interpreter run what `argv` says when it has come up: `[PYTHON, "-m", MODULE, ...]`,
+    `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]`. `packed`: what has to be put into the working
+    directory first."""
     # A namespace of its own: the one that there is counts as older than all garbage, so what a program leaves
     # in it would not be finalized.
     main = types.ModuleType("__main__")
@@ -110,6 +115,9 @@ class _Last:
         if self._argv[1] == "-m":
             sys.argv[:] = ["-m", *self._argv[3:]]
             return functools.partial(self._run_module, self._argv[2])
+        if self._argv[1] == "-c":
+            sys.argv[:] = ["-c", *self._argv[3:]]
+            return _text(self._argv[2])
         sys.argv[:] = self._argv[1:]
         return _file(self._argv[1])
 
@@ -117,6 +125,24 @@ class _Last:
 def script_directory(file: str) -> str:
     """Where the interpreter looks for modules first if it runs this file."""
     return os.path.dirname(os.path.realpath(file))
+
+
+def _text(text: str) -> "Callable[[], Any]":
+    """What runs a text as an interpreter before 3.13 does that is given it by `-c`; later ones show its lines
+    in tracebacks, which nothing else has them do."""
+    variables = sys.modules["__main__"].__dict__
+    run = ctypes.pythonapi.PyRun_StringFlags
+    run.restype = ctypes.py_object
+    run.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.py_object,
+        ctypes.py_object,
+        ctypes.c_void_p,
+    ]
+    flags = (ctypes.c_int * 2)(_IGNORE_COOKIE, sys.version_info[1])
+    source = text.encode("utf-8") + b"\n"
+    return functools.partial(run, source, _FILE_INPUT, variables, variables, flags)
 
 
 def _file(name: str) -> "Callable[[], Any]":
@@ -155,7 +181,8 @@ def _file(name: str) -> "Callable[[], Any]":
 
 def _forget_us(custom: "Optional[types.ModuleType]") -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
-        del sys.modules[name]
+        # Not taken apart, which would have the fork copy all the memory that it lies in.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules.pop(name)))
     del sys.modules["sitecustomize"]
     if custom is not None:
         sys.modules["sitecustomize"] = custom

@@ -227,6 +227,8 @@ class Shim:
             self._note_pages = None
 
     def _note_beginning(self, word: str, text: str) -> None:
+        if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
+            return  # Nobody has asked.
         name, told = warm_start.note(word, text)
         self._notes.add(name, reduction_reports.INFO, told)
 

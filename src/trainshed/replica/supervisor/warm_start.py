@@ -19,9 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_PATIENCE = 5.0
-"""Seconds for each of a preloader's answers. It takes milliseconds; on a machine short of memory it may have
-been moved to the disk."""
+_PATIENCE = 1.5
+"""Seconds for each of a preloader's answers. It takes milliseconds; who waited longer would have started by
+himself meanwhile."""
 
 
 WARM, COLD = "warm", "cold"

@@ -778,6 +778,7 @@ def main():
         except (OSError, http.client.HTTPException) as error:
             found[name], why[name] = "", str(error)
         why[name] = f"{why.get(name, '')} {time.monotonic() - begin:.2f}s"
+    print("PROCESS", MAIN)
     print("WHY " + json.dumps(why))
     print("CONTROLS " + json.dumps(controls()))
     # To be tried by gRPC, for which this program has no library.
