@@ -75,6 +75,10 @@ def test_what_the_service_must_not_use_is_not_given_out() -> None:
     assert visible(found, "") == visible(found, "-1") == ()
 
 
+LIBRARY = "libc.so.6"
+"""Stands for the driver's: it can be loaded."""
+
+
 class Nvml(ModuleType):
     """The binding as it is called: two whole GPUs, the second divided into one part."""
 
@@ -142,20 +146,22 @@ class Nvml(ModuleType):
 def test_what_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    whole, part = NvmlDevices({}).find()
+    whole, part = NvmlDevices({}, LIBRARY).find()
     assert whole == Device(0, "GPU-0", "NVIDIA H200", 139 * GIB, minor=3)
     assert (whole.accelerator, whole.word) == ("NVIDIA_H200_141GB", "0")
     assert (part.index, part.minor, part.word) == (1, 2, "GPU-part")
     assert part.part == Part(0, 7, 0)
-    assert NvmlDevices({"CUDA_VISIBLE_DEVICES": "0"}).find() == (whole,)
+    assert NvmlDevices({"CUDA_VISIBLE_DEVICES": "0"}, LIBRARY).find() == (whole,)
     assert library.open == 0
 
 
 def test_without_driver_or_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(driver=False))
-    assert NvmlDevices({}).find() == ()
+    assert NvmlDevices({}, LIBRARY).find() == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert NvmlDevices({}).find() == ()
+    assert NvmlDevices({}, LIBRARY).find() == ()
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    assert NvmlDevices({}, "libnone-of-this-machine.so.1").find() == ()
 
 
 def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> None:

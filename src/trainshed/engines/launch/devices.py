@@ -1,21 +1,23 @@
 """The GPUs of this machine, as the driver names them, and which of them a replica gets.
 
-A device is found by NVML (package nvidia-ml-py, loaded when first asked for); without the package or a driver
-there are none. What a program then sees of them is said by `driver`.
+A device is found by NVML (package nvidia-ml-py, loaded where there is a driver); without the package or a
+driver there are none. What a program then sees of them is said by `driver`.
 """
 
 import contextlib
+import ctypes
 import importlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
 _GIB = 1 << 30
+_NVML: Final = "libnvidia-ml.so.1"
 
 _TYPES: tuple[tuple[str, int, str], ...] = (
     ("GB200", 0, "NVIDIA_GB200"),
@@ -96,10 +98,18 @@ class FakeDevices:
 class NvmlDevices:
     """What the driver tells, less what the service itself must not use: `ambient` is its own environment."""
 
-    def __init__(self, ambient: Mapping[str, str]) -> None:
+    def __init__(self, ambient: Mapping[str, str], library: str = _NVML) -> None:
+        """`library`: the driver's."""
         self._visible = ambient.get("CUDA_VISIBLE_DEVICES")
+        self._library = library
 
     def find(self) -> tuple[Device, ...]:
+        try:
+            # Where it is not, the package would only be a megabyte of each service.
+            ctypes.CDLL(self._library)
+        except OSError as error:
+            log.info("no GPUs: %s", error)
+            return ()
         try:
             nvml: Any = importlib.import_module("pynvml")
         except ImportError:
