@@ -141,6 +141,9 @@ class ProcessCluster:
                 return HoldEnd(Loss.POD_EVICTED, f"{node} is being emptied")
         return None
 
+    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
+        pass
+
     async def give_back(self, name: HoldName) -> None:
         path = self._directory / f"{name}.hold"
         if path.exists():
@@ -184,6 +187,10 @@ class ProcessCluster:
 
     def has_refused(self, node: str) -> bool:
         return (self._directory / f"{node}.told").exists()
+
+    def set_short(self, short: bool) -> None:
+        """Somebody waits for room."""
+        self._set("short", short)
 
     def set_evicting(self, node: str, evicting: bool) -> None:
         """What is held there is about to be taken away."""
@@ -237,7 +244,10 @@ class ProcessCluster:
                 node for node, pid in held["agents"].items() if lives(pid)
             )
         delays = dict(self._delays)
-        before, self._report = self._report, ClusterReport(nodes, agents, looked, delays)
+        before, self._report = (
+            self._report,
+            ClusterReport(nodes, agents, looked, delays, (self._directory / "short").exists()),
+        )
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

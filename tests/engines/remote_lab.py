@@ -36,15 +36,15 @@ def new_engine(
     directory: Path, port: int, here: LocalEngine | None = None, **more: Any
 ) -> RemoteEngine:
     """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
-    otherwise, what is down is lost."""
+    otherwise, what is down is lost. `alone`: below which agents have all for themselves."""
     names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
-    shared = more.pop("shared", ())
+    shared, alone = more.pop("shared", ()), more.pop("alone", "")
     nodes = str(directory / "nodes")
     options = RemoteOptions(
         identity="labs",
         directory=directory / "engine",
-        lease=LEASE,
+        lease=float(more.pop("lease", LEASE)),
         down_is_lost=bool(more.pop("down_is_lost", True)),
         agent=partial(
             AgentDocument,
@@ -52,6 +52,7 @@ def new_engine(
             read_only=(sys.prefix, sys.base_prefix),
             preflight=preflight,
             shared=shared,
+            alone=alone,
         ),
         command=module_command,
         autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directories=(nodes,)),
@@ -145,6 +146,10 @@ class RemoteLab(LabWithNodes):
     def evict(self, node: str, *, evicting: bool) -> None:
         """Have the cluster say that it takes away what is held there, or no more."""
         self._cluster.set_evicting(node, evicting)
+
+    def be_short(self, *, short: bool) -> None:
+        """Have the cluster say that somebody waits for room, or no more."""
+        self._cluster.set_short(short)
 
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""

@@ -26,7 +26,7 @@ class KubernetesEngineLab(LabWithNodes):
 
     def __init__(self, lab: KubernetesLab, directory: Path, kills: int, **settings: Any) -> None:
         self.kills = kills
-        self._lab = lab
+        self.cluster = lab
         self._directory = directory
         self._settings = {**lab_settings(lab), "lease": 10.0, **settings}
 
@@ -41,10 +41,10 @@ class KubernetesEngineLab(LabWithNodes):
         return replace(plan, argv=(PYTHON, *program.argv()[1:]))
 
     async def cut_off(self, engine: Engine, node: str) -> None:
-        self._lab.unplug(node)
+        self.cluster.unplug(node)
 
     async def reconnect(self, engine: Engine, node: str) -> None:
-        self._lab.replug(node)
+        self.cluster.replug(node)
 
 
 def lab_settings(lab: KubernetesLab) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _LIBRARIES = (
     "libstdc++.so.6",
 )
 """Libraries that compiled packages name, which come from elsewhere."""
-_LEFT_OUT = ("test", "dist-packages", "__pycache__", "idlelib", "tkinter", "lib2to3", "ensurepip")
+_LEFT_OUT = ("test", "dist-packages", "idlelib", "tkinter", "lib2to3", "ensurepip")
 
 
 def make(directory: Path) -> None:

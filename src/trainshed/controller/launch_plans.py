@@ -82,6 +82,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
         machine.type,
         job.spec.pool(replica.id.pool).program.runtime.image,
         job.name.project_id,
+        job.spec.service_account,
         is_placed=bool(replica.node),
     )
 

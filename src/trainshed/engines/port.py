@@ -122,6 +122,8 @@ class SlotRequest(Struct, frozen=True):
     image: str = ""
     #: The job's project; "" = not known. A cluster may run each project's programs as a user of its own.
     project: str = ""
+    #: The job's service account; "" = the project's default one.
+    service_account: str = ""
     #: Where programs that run look for it already, so that no other one will do; 0 = nowhere yet.
     port: int = 0
     #: False: it has lost its place, and waits for another one. `node` is where it was; of a slot that it has,

@@ -58,11 +58,12 @@ _EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("get", "list", "watch"))
 _PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not counted")
 _IN_NAMESPACES = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
+    Right("patch", "pods", "labels of kept Pods are those of the job before"),
     *(Right(verb, "pods/attach") for verb in ("get", "create")),
     Right("create", "services", "replicas cannot be found by name from outside of their job"),
     *(Right(verb, "events", "Pods start up to a second later") for verb in ("list", "watch")),
 )
-_DONE_WITHOUT = ("services", "events")
+_DONE_WITHOUT = ("patch pods", "create services", "list events", "watch events")
 _OF_KUEUE = tuple(
     Right(verb, "workloads", why, "kueue.x-k8s.io")
     for verb, why in (
@@ -177,7 +178,7 @@ class Examination:
         for namespace in self._namespaces:
             for right in self._in_namespaces:
                 if not await self._may(right, namespace):
-                    final = right.resource not in _DONE_WITHOUT
+                    final = str(right) not in _DONE_WITHOUT
                     yield _lacks(right, f"of namespace {namespace}", final=final)
 
     @property

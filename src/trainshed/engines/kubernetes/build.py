@@ -67,6 +67,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
         keeps_content=bool(settings.cache),
+        keep=keep_seconds(settings),
         registry_access=registry_access(settings),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
@@ -114,6 +115,12 @@ def _homes_of_pythons(context: EngineContext) -> list[str]:
     return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
 
 
+def keep_seconds(settings: KubernetesSettings) -> float | None:
+    """For how long Pods are kept; None = not even for a retry: Kueue counts them, and a PodGroup has to have
+    all of its own."""
+    return None if settings.pod_groups or settings.queue == "kueue" else settings.keep
+
+
 def entry(python: str) -> tuple[str, ...]:
     """What every Pod runs."""
     return tuple(_bootstrap(AgentCode(b"", "", ""), python).argv)
@@ -154,6 +161,8 @@ def _document(
         cache_limit=round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         hosts_file=HOSTS_FILE,
+        alone="/",
+        kept=(str(context.cache), *_homes_of_pythons(context)),
         grace=settings.grace,
         # What is its own, `RemoteOptions.agent` says.
         **{**told(), **own},

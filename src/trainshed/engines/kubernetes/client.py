@@ -130,6 +130,11 @@ class ApiClient:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
+    async def merge(self, path: str, patch: Mapping[str, Any]) -> None:
+        """Change what `patch` names of an object; None in it = away with that. Raises ApiFailure,
+        ClusterUnavailable."""
+        await self._call("PATCH", path, body=patch, kind="application/merge-patch+json")
+
     async def delete(self, path: str, *, uid: str = "", grace: int | None = None) -> None:
         """That very one, if it is there; "" = whichever is called so. `grace`: seconds; None = its own.
         Raises ApiFailure, ClusterUnavailable."""
@@ -210,8 +215,9 @@ class ApiClient:
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
     ) -> bytes:
-        headers = {"Content-Type": "application/json"} if body is not None else None
+        headers = {"Content-Type": kind} if body is not None else None
         content = msgspec.json.encode(body) if body is not None else None
         try:
             answer = await self._http.request(

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -287,6 +288,32 @@ class KubernetesCluster:
                 end = await self._until(told)
                 return None if end.loss is Loss.AGENT_LOST else end
         return None
+
+    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
+        (need,) = needs
+        self._needs[name] = need
+        if (pod := self._mine.get(name)) is not None:
+            self._tasks.begin(self._relabel(pod, need), f"kubernetes: labelling {name}")
+
+    async def _relabel(self, pod: Pod, need: NodeNeed) -> None:
+        """Have people see whose it is now."""
+        try:
+            await self._api.merge(
+                _path(pod),
+                {
+                    "metadata": {
+                        "uid": pod.metadata.uid,
+                        "labels": manifests.labels_of(need),
+                        "annotations": {manifests.HOSTNAME: need.hostname},
+                    }
+                },
+            )
+        except (ApiFailure, ClusterUnavailable) as failure:
+            log.warning(
+                "kubernetes: Pod %s has the labels of the job before: %s",
+                pod.metadata.name,
+                failure,
+            )
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back.add(name)
@@ -647,8 +674,13 @@ class KubernetesCluster:
             overcommit=self._settings.overcommit,
             ghosts=self._ghosts,
             wanted=self._wanted,
+            now=datetime.now(UTC),
         )
-        return replace(report, delays={**report.delays, **self._not_admitted(), **self._unmade})
+        return replace(
+            report,
+            delays={**report.delays, **self._not_admitted(), **self._unmade},
+            is_short=report.is_short or bool(self._unmade),
+        )
 
     def _not_admitted(self) -> dict[HoldName, Delay]:
         """Why Kueue lets things wait."""

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import Final
 
 from trainshed.core.capacity import Delay, OthersUse
 from trainshed.engines.kubernetes import manifests, quantities, reasons
@@ -10,6 +12,8 @@ from trainshed.engines.kubernetes.objects import ClusterNode, Container, Pod
 from trainshed.engines.kubernetes.routes import OUT_OF_SERVICE, Routes
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
+
+_FRESH: Final = timedelta(minutes=10)
 
 
 def compile_report(
@@ -22,16 +26,19 @@ def compile_report(
     overcommit: float,
     ghosts: Mapping[HoldName, str],
     wanted: Collection[HoldName],
+    now: datetime,
 ) -> ClusterReport:
     """`looked`: since when nothing was missed, in seconds of the monotonic clock. `ghosts`: holds whose Pod
     is no more in the API although nobody saw it end, each with its node. `wanted`: what is asked for and not
-    held yet."""
+    held yet. `now`: by the clock."""
     others: dict[str, list[Pod]] = {}
     agents: dict[HoldName, frozenset[str]] = {name: frozenset({at}) for name, at in ghosts.items()}
     delays: dict[HoldName, Delay] = {}
     used = set(ghosts.values())
+    is_short = False
     for pod in pods:
         node, hold = pod.spec.node_name, manifests.hold_of(pod, service)
+        is_short = is_short or _waits_for_room(pod, now)
         if hold is None:
             if node and not pod.is_over:
                 others.setdefault(node, []).append(pod)
@@ -56,6 +63,20 @@ def compile_report(
         agents=MappingProxyType(agents),
         looked=looked,
         delays=MappingProxyType(delays),
+        is_short=is_short,
+    )
+
+
+def _waits_for_room(pod: Pod, now: datetime) -> bool:
+    """No node has any for it. One that has waited for long waits for something else, most likely."""
+    made = pod.metadata.creation_timestamp
+    return (
+        not pod.is_over
+        and not pod.is_leaving
+        and pod.unscheduled is not None
+        and pod.unscheduled.reason == "Unschedulable"
+        and made is not None
+        and now - made < _FRESH
     )
 
 

@@ -27,6 +27,8 @@ AGAIN: Final = "trainshed/again"
 SERVICE: Final = "trainshed/service"
 """Label: tells this service's Pods from those of others."""
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
+HOSTNAME: Final = "trainshed/hostname"
+"""Annotation: the hostname of the replica that is there now, where the Pod was made for another one."""
 CONTAINER: Final = "replica"
 """The one container of a Pod."""
 DISCOVERY: Final = "trainshed"
@@ -183,14 +185,25 @@ def escaped(argument: str) -> str:
 
 
 def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dict[str, str]:
-    pool, _, _ = need.replica.partition("-")
     labels = {
         **job_labels(hold),
-        "app.kubernetes.io/component": pool,
-        REPLICA: need.replica,
+        **labels_of(need),
         **(kueue.labels(hold, settings.local_queue) if settings.queue == "kueue" else {}),
     }
     return {key: value for key, value in labels.items() if value}
+
+
+def labels_of(need: NodeNeed) -> dict[str, str]:
+    """Of whose replica a Pod is, which may be another one than it was made for."""
+    pool, _, _ = need.replica.partition("-")
+    own = {"app.kubernetes.io/component": pool, REPLICA: need.replica}
+    if need.job_uid:
+        own |= {
+            "app.kubernetes.io/instance": f"job-{need.job_uid}",
+            JOB: str(need.job_uid),
+            ATTEMPT: str(need.attempt),
+        }
+    return own
 
 
 def job_labels(hold: HoldName) -> dict[str, str]:

@@ -127,6 +127,9 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     accelerators: dict[str, Accelerator] = {}
     #: Where Pods of some machines go instead; the first that fits a machine counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
+    #: Seconds for which the Pods of an attempt are kept, once it is over, for one of the same project that
+    #: needs the same; not with Kueue or PodGroups.
+    keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
     #: Seconds of silence after which an agent ends its programs, and its Pod is lost unless the cluster says
     #: so before. As long as the service may be away.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0

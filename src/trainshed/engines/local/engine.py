@@ -374,6 +374,16 @@ class LocalEngine:
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 
+    async def begin_afresh(self) -> int:
+        """Have what starts programs be another process, after the one that did was killed; which one. Raises
+        EngineUnavailable."""
+        await self._spawner.renew(self._spawner.zygote)
+        return self._spawner.zygote
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:

@@ -18,13 +18,13 @@ class MachineHosts:
     """`path`: of the file, which others may have begun."""
 
     def __init__(self, path: "str | os.PathLike[str]" = PATH) -> None:
-        self._path = path
+        self.path = path
 
     @property
     def is_ours(self) -> bool:
         """This process may write it."""
         try:
-            with open(self._path, "r+b"):
+            with open(self.path, "r+b"):
                 return True
         except OSError:
             return False
@@ -49,10 +49,22 @@ class MachineHosts:
         words = [line.split() for line in begun.splitlines()]
         known = {(name, address) for address, *names in filter(None, words) for name in names}
         lines = [f"{address}\t{name}\n" for name, address in named if (name, address) not in known]
-        rewrite(self._path, f"{begun}{_OURS}\n{''.join(lines)}")
+        rewrite(self.path, f"{begun}{_OURS}\n{''.join(lines)}")
+
+    def begun(self, *, whole: bool = False) -> str:
+        """What others have written there; `whole`: and what was added. "" = it cannot be read."""
+        try:
+            text = self._read()
+        except (OSError, ValueError):
+            return ""
+        return text if whole else text.partition(f"{_OURS}\n")[0]
+
+    def reset(self, begun: str) -> None:
+        """Have but that in it. Raises OSError."""
+        rewrite(self.path, begun)
 
     def _read(self) -> str:
-        with open(self._path, encoding="utf-8") as file:
+        with open(self.path, encoding="utf-8") as file:
             return file.read()
 
 

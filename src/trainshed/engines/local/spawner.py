@@ -170,9 +170,10 @@ def start() -> ZygoteHandle:
     once."""
     ours, theirs = socket.socketpair()
     source = str(Path(__file__).resolve().parents[3])
+    options = ["-B"] if sys.dont_write_bytecode else []
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-E", "-c", _START, source],
+            [sys.executable, *options, "-I", "-S", "-E", "-c", _START, source],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

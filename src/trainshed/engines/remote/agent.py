@@ -59,6 +59,7 @@ from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.news import Known, Untold
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.reachability import Beacon, reach
+from trainshed.engines.remote.scrubbing import Scrubber, Unclean
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
@@ -91,7 +92,8 @@ Connection = Channel[News, Order]
 
 class Agent:
     """`engine`: over the agent's own directory; not started. `address`: the node's, for other nodes. `begun`:
-    what runs already. `leases`: handles that keep what it runs in, by path."""
+    what runs already. `leases`: handles that keep what it runs in, by path. `scrubber`: of what the agent has
+    for itself; None = it shares its node."""
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Agent:
         begun: Sequence[Begun] = (),
         *,
         leases: Mapping[str, int] | None = None,
+        scrubber: "Scrubber | None" = None,
     ) -> None:
         self._document = document
         self._begun = begun
@@ -126,6 +129,9 @@ class Agent:
         #: Nothing was wrong with the node when it was looked at.
         self._is_fit = not document.preflight
         self._cache = _cache(document, leases)
+        self._scrubber = scrubber
+        #: It has no attempt now.
+        self._is_resting = False
         #: Why nothing can be run here; "" = it can.
         self._failure = ""
         self._lease = Lease(document.lease, time.monotonic())
@@ -182,6 +188,9 @@ class Agent:
         if self._is_over:
             return
         self._is_over = True
+        if self._is_resting:
+            self._leaving.set()
+            return
         log.warning("asked to end: programs have %g s", self._document.grace)
         self._untold.add(None, messages.Ending())
         await self._engine.stop(self._job_uid, self._attempt, round(self._document.grace * 10**9))
@@ -230,6 +239,7 @@ class Agent:
                 hello,
                 capabilities=self._engine.capabilities(),
                 facts=first_start.facts_of(self._engine, self._document, self._address),
+                scrubs=self._scrubber is not None,
             )
         said = time.monotonic()
         await connection.send(hello)
@@ -370,14 +380,27 @@ class Agent:
                 if self._cache is not None:
                     self._cache.close()
                 await self._forget()
+                if self._scrubber is not None:
+                    await self._scrub(self._scrubber)
+                self._is_resting = True
             case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
                 await self._forget()
+                self._is_resting = False
                 self._job_uid, self._attempt = job_uid, attempt
                 self._sender = StreamSender(self._engine.streams, job_uid, attempt)
                 self._sender.resume(sizes)
             case _:
                 return await self._mind_peers(order)
         return messages.Answer(order.number)
+
+    async def _scrub(self, scrubber: "Scrubber") -> None:
+        """Raises EngineUnavailable: nothing more may run here."""
+        try:
+            await asyncio.to_thread(scrubber.end_processes)
+            scrubber.spare(await self._engine.begin_afresh())
+            await asyncio.to_thread(scrubber.clear)
+        except (Unclean, OSError) as failure:
+            raise EngineUnavailable(str(failure)) from failure
 
     async def _forget(self) -> None:
         """Tell nothing more of the attempt that there was."""

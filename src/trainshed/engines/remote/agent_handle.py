@@ -71,6 +71,8 @@ class AgentHandle:
         self.is_started = False
         #: It has no attempt now, and waits for another one.
         self.is_resting = False
+        #: It leaves nothing of an attempt for the next one (`messages.Hello`).
+        self.scrubs = False
         #: It has said that it ends, and begins nothing more.
         self.is_ending = False
         self._connection: Connection | None = None

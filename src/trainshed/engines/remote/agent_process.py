@@ -4,6 +4,7 @@ until that ends, and leaves nothing. It begins in `start`."""
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.reachability import own_address
+from trainshed.engines.remote.scrubbing import Scrubber
 from trainshed.eventloop.background import begin
 
 if TYPE_CHECKING:
@@ -38,9 +40,12 @@ def main(
     connection: socket.socket,
     document: "tuple[bytes, bytes]",
     opened: "Opening | None",
+    *,
+    begun: float,
 ) -> None:
     """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `document`: its
-    two parts (`messages.read_document`). `opened`: what was begun before."""
+    two parts (`messages.read_document`). `opened`: what was begun before. `begun`: when this process was, in
+    seconds since the epoch."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     told = messages.read_document(*document)
     try:
@@ -50,7 +55,7 @@ def main(
         asyncio.run(_refuse(told, str(failure)))
         raise
     threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
-    begun = [
+    programs = [
         Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, shim)
         for replica, plan, shim in (opened.programs if opened else ())
     ]
@@ -60,8 +65,9 @@ def main(
                 told,
                 Path(own),
                 ZygoteHandle(zygote, connection),
-                begun,
-                opened.leases if opened else {},
+                programs,
+                leases=opened.leases if opened else {},
+                begun=begun,
             )
         )
     finally:
@@ -98,8 +104,10 @@ async def _serve(
     document: AgentDocument,
     directory: Path,
     zygote: ZygoteHandle,
-    begun: Sequence[Begun],
+    programs: Sequence[Begun],
+    *,
     leases: Mapping[str, int],
+    begun: float,
 ) -> None:
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     doors = first_start.doors(document, directory)
@@ -111,7 +119,8 @@ async def _serve(
         own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
-    agent = Agent(document, engine, dialer, address, begun, leases=leases)
+    scrubber = Scrubber(document, directory, begun) if document.alone and os.getpid() == 1 else None
+    agent = Agent(document, engine, dialer, address, programs, leases=leases, scrubber=scrubber)
     running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
     parting: list[asyncio.Task[None]] = []

@@ -241,7 +241,8 @@ class Agents:
                 await asyncio.gather(
                     *(agent.call(lambda number: messages.Rest(number=number)) for agent in agents)
                 )
-        except (EngineUnavailable, LaunchRejected, TimeoutError):
+        except (EngineUnavailable, LaunchRejected, TimeoutError) as failure:
+            log.info("job %s: what it held is not kept: %s", gang.record.job_uid, failure)
             return False
         for agent in agents:
             agent.is_resting = True
@@ -282,6 +283,7 @@ class Agents:
             return
         await self._nodes.tell_unfit(agent.node, "")
         agent.capabilities = self.capabilities = hello.capabilities
+        agent.scrubs = hello.scrubs
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
@@ -301,8 +303,7 @@ class Agents:
             agent.lease = self._lease
             if (now := self._gang(agent)) is not gang:
                 if now is None:
-                    if isinstance(news, messages.Answer):
-                        agent.answered(news)
+                    _hear_at_rest(agent, news)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
@@ -553,6 +554,14 @@ class Agents:
                 self.give_up_start(gang, agent, end.why)
         for seat in lost:
             self._attempts.report_lost(gang, seat)
+
+
+def _hear_at_rest(agent: AgentHandle, news: News) -> None:
+    if isinstance(news, messages.Answer):
+        agent.answered(news)
+    elif isinstance(news, messages.Beat):
+        # It waits for as long as this service is there.
+        agent.acknowledge(news.number)
 
 
 def _note(gang: Gang, end: Ended) -> None:

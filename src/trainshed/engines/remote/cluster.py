@@ -4,6 +4,7 @@ and start a process on each node that it holds."""
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
@@ -119,10 +120,24 @@ class NodeNeed(Struct, frozen=True):
     image: str = ""
     #: Likewise how many replicas there are in all.
     gang_size: int = 1
+    #: Likewise its job and attempt, with their project and service account.
+    job_uid: JobUid = JobUid(0)
+    attempt: int = 0
+    project: str = ""
+    service_account: str = ""
 
     @property
     def wanted(self) -> MachineWanted:
         return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
+
+    @property
+    def kind(self) -> "NodeNeed":
+        """What any other need has to have in common with this one to be met by what was held for it."""
+        # A Pod with peers has a hosts file that its agent may write.
+        size = min(self.gang_size, 2)
+        return msgspec.structs.replace(
+            self, replica="", hostname="", gang_size=size, job_uid=JobUid(0), attempt=0
+        )
 
 
 class Hold(Struct, frozen=True):
@@ -161,6 +176,8 @@ class ClusterReport(Struct, frozen=True):
     #: Why what an `acquire` asks for is not held yet, as the cluster tells it. Looks that found anything
     #: else in it than the one before are told, too.
     delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
+    #: Somebody, perhaps others, waits for room: what is only kept is to be given back.
+    is_short: bool = False
 
 
 class HoldEnd(Struct, frozen=True):
@@ -243,6 +260,11 @@ class Cluster(Protocol):
         """How a hold is about to end whose agent was asked to end, and not by this service: agents are told
         at the same moment as the cluster's records, or sooner. Waits for a few seconds, if the cluster may
         need them; None = it says nothing of it."""
+        ...
+
+    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
+        """What is held by that name is for these from now on, which are of the same kind (`NodeNeed.kind`):
+        whoever looks at the cluster may be told so."""
         ...
 
     async def give_back(self, name: HoldName) -> None:

@@ -117,7 +117,12 @@ def new_record(
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
     found = needs(
-        requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests)
+        requests,
+        nodes,
+        owner=owner,
+        anywhere=anywhere,
+        attempt=(job_uid, attempt) if apart else None,
+        gang_size=len(requests),
     )
     for need, replicas in found:
         for number, others in parts.items():
@@ -225,7 +230,7 @@ def moved(
         nodes,
         owner=record.owner,
         anywhere=anywhere,
-        apart=apart,
+        attempt=(record.job_uid, record.attempt) if apart else None,
         gang_size=len(record.seats),
     )
     for number, (need, replicas) in enumerate(found, first):
@@ -258,11 +263,11 @@ def needs(
     *,
     owner: Owner = THE_SERVICE,
     anywhere: bool = False,
-    apart: bool = False,
+    attempt: tuple[JobUid, int] | None = None,
     gang_size: int = 1,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """What replicas need on each node together, and which they are: those whose machines go the same way to
-    it (`Acceptance.routes`); what each needs by itself, where they are kept `apart`. Their agent is included
+    it (`Acceptance.routes`); with `attempt`, which it is, what each needs by itself. Their agent is included
     as far as others leave it room; never more than the node has, on which the scheduler has found them a
     place. `anywhere`: the cluster chooses, and says itself what it will never give; their agent is included
     unless no node is as large. `gang_size`: of how many replicas."""
@@ -270,7 +275,7 @@ def needs(
     for request in requests:
         here = nodes.get(request.node)
         way = here.accepts.position(request.wanted) if here else -1
-        own = request.replica if apart else None
+        own = request.replica if attempt else None
         by_way.setdefault((request.node, way, own), []).append(request)
     found: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
     for some in by_way.values():
@@ -290,11 +295,18 @@ def needs(
         typical = next((request for request in some if request.accelerators), some[0])
         kind = typical.accelerator if devices else ""
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
-        if apart:
+        if attempt:
             one = some[0]
-            own = str(one.replica)
             need = replace(
-                need, replica=own, hostname=one.hostname, image=one.image, gang_size=gang_size
+                need,
+                replica=str(one.replica),
+                hostname=one.hostname,
+                image=one.image,
+                gang_size=gang_size,
+                job_uid=attempt[0],
+                attempt=attempt[1],
+                project=one.project,
+                service_account=one.service_account,
             )
         found.append((need, tuple(request.replica for request in some)))
     return found

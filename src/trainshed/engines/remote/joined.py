@@ -97,18 +97,19 @@ class JoinedClusters:
         nodes: list[NodeReport] = []
         agents: dict[HoldName, frozenset[str]] = {}
         delays: dict[HoldName, Delay] = {}
-        looked = 0.0
+        looked, is_short = 0.0, False
         for name, member in self._members.items():
             if why := self._unreached.get(name):
                 nodes.append(self._stand_in(name, member, why))
                 continue
             found = member.cluster.report()
+            is_short |= found.is_short
             looked = max(looked, found.looked)
             nodes += [self._named(name, member, one, found.looked) for one in found.nodes]
             for hold, on in found.agents.items():
                 agents[self._outer(hold)] = frozenset(_joined(name, node) for node in on)
             delays |= {self._outer(hold): delay for hold, delay in found.delays.items()}
-        return ClusterReport(tuple(nodes), agents, looked, delays)
+        return ClusterReport(tuple(nodes), agents, looked, delays, is_short)
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self._reader.get()) is not None:
@@ -184,6 +185,12 @@ class JoinedClusters:
             if one not in self._unreached and (end := await member.cluster.ending(inner)):
                 return end
         return None
+
+    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
+        for where in {self._split(need.node)[0] for need in needs} & self._members.keys():
+            member = self._members[where]
+            inner = [replace(need, node=self._split(need.node)[1]) for need in needs]
+            member.cluster.adopted(replace(name, service=member.service), inner)
 
     async def give_back(self, name: HoldName) -> None:
         for one in self._maybe(name):

@@ -5,7 +5,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +29,8 @@ _RETRY_SECONDS = 2.0
 """For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
 _NEXT_SECONDS = 1.0
 """For which those of any other attempt are: the job that is next in the queue is placed within that."""
+_LOOK = 0.5
+"""Seconds between two looks at whether what is kept is in somebody's way."""
 _PAUSE = 5.0
 """Seconds after which a hold is given back again that could not be."""
 
@@ -71,18 +74,21 @@ class KeptHolds:
     async def keep(self, gang: Gang) -> bool:
         """Keep what an attempt held that is over, and is written down as such, for one after it. False: it is
         to be given back."""
-        if self._options.anywhere:
-            return False  # The cluster chooses the nodes of each attempt.
+        keep = self._options.keep
+        if self._options.anywhere or keep is None:
+            return False  # The cluster chooses the nodes of each attempt, or counts what each has.
         wanted = {
             place(part, need.node) for part, some in gang.record.parts.items() for need in some
         }
+        if self._options.apart and not all(agent.scrubs for agent in gang.agents.values()):
+            return False  # Agents of an earlier version of the service.
         if gang.agents.keys() != wanted or not await self._agents.rest(gang):
             return False
         del self._attempts.gangs[gang.key]
         # A job whose program failed may be tried again at once.
         exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
         failed = any(not one.stopped and one.exit_code != 0 for one in exits)
-        seconds = max(self._options.keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
+        seconds = max(keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
         for part, some in gang.record.parts.items():
             agents = tuple(gang.agents[place(part, need.node)] for need in some)
             name = hold_name(self._options.identity, gang.record, part)
@@ -92,28 +98,13 @@ class KeptHolds:
     async def adopt(self, gang: Gang) -> None:
         """Have an attempt go on with what was kept, and give back what is in the way of the rest. Raises
         EngineUnavailable."""
+        there = {agent.part for agent in gang.agents.values()}
+        taken: dict[int, KeptHold] = {}
         for part, some in gang.record.parts.items():
-            if any(agent.part == part for agent in gang.agents.values()):
-                continue
-            kept = self._take(some)
-            if kept is None:
-                continue
-            starts = {
-                place(part, agent.node): agent.name.rpartition("/")[2] for agent in kept.agents
-            }
-            try:
-                async with self._attempts.lock(gang.key):
-                    record = msgspec.structs.replace(
-                        gang.record,
-                        holds=gang.record.holds | {part: kept.name},
-                        agents=gang.record.agents | starts,
-                    )
-                    await self._attempts.write(gang, record)
-            except BaseException:
-                self._hold(kept, 0.0)
-                raise
-            await asyncio.gather(*(self._agents.adopt(gang, agent, part) for agent in kept.agents))
-            await self._settle(kept)
+            if part not in there and (kept := self._take(some)):
+                taken[part] = kept
+        if taken:
+            await self._hand_over(gang, taken)
         fresh = (
             need.node
             for part, some in gang.record.parts.items()
@@ -122,6 +113,41 @@ class KeptHolds:
         )
         for node in dict.fromkeys(fresh):
             await self._free_capacity(node)
+
+    async def _hand_over(self, gang: Gang, taken: Mapping[int, KeptHold]) -> None:
+        starts = {
+            place(part, agent.node): agent.name.rpartition("/")[2]
+            for part, kept in taken.items()
+            for agent in kept.agents
+        }
+        holds = {part: kept.name for part, kept in taken.items()}
+        try:
+            async with self._attempts.lock(gang.key):
+                record = msgspec.structs.replace(
+                    gang.record,
+                    holds=gang.record.holds | holds,
+                    agents=gang.record.agents | starts,
+                )
+                await self._attempts.write(gang, record)
+        except BaseException:
+            for kept in taken.values():
+                self._hold(kept, 0.0)
+            raise
+        await asyncio.gather(
+            *(
+                self._agents.adopt(gang, agent, part)
+                for part, kept in taken.items()
+                for agent in kept.agents
+            )
+        )
+        for part, kept in taken.items():
+            self._cluster.adopted(kept.name, gang.record.parts[part])
+        owners = {kept.owner.key: kept for kept in taken.values()}
+        self._tasks.begin(self._settle_all(owners.values()), "forgetting who had what was kept")
+
+    def names(self) -> set[HoldName]:
+        """Of all that are kept, or are being given back."""
+        return {hold.name for hold in (*self._holds, *self._leaving)}
 
     async def give_back_on(self, nodes: Collection[str]) -> None:
         """Give back all that is kept on any of those nodes, as far as the cluster takes it."""
@@ -144,12 +170,17 @@ class KeptHolds:
 
     def _take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
         """A kept hold of exactly these needs whose agents are all connected; the caller's from then on."""
-        wanted = frozenset(needs)
+        wanted = frozenset(need.kind for need in needs)
         for hold in self._holds:
-            if frozenset(hold.needs) == wanted and all(one.is_connected for one in hold.agents):
+            kinds = frozenset(need.kind for need in hold.needs)
+            if kinds == wanted and all(one.is_connected for one in hold.agents):
                 self._holds.remove(hold)
                 return hold
         return None
+
+    async def _settle_all(self, holds: Iterable[KeptHold]) -> None:
+        for hold in holds:
+            await self._settle(hold)
 
     async def _settle(self, hold: KeptHold) -> None:
         """Another attempt's record names it now, or it is given back: once no hold of its owner is left, the
@@ -175,12 +206,24 @@ class KeptHolds:
             await self._leave(kept[0])
 
     async def _expire(self, hold: KeptHold, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        until = time.monotonic() + seconds
+        while hold in self._holds and (left := until - time.monotonic()) > 0:
+            if self._is_in_way(hold):
+                break
+            await asyncio.sleep(min(left, _LOOK))
         while hold in self._holds or hold in self._leaving:
             try:
                 await self._leave(hold)
             except EngineUnavailable:
                 await asyncio.sleep(_PAUSE)
+
+    def _is_in_way(self, hold: KeptHold) -> bool:
+        """Nobody will go on with it, or others want what it takes."""
+        return (
+            self._cluster.report().is_short
+            or hold.is_on(self._nodes.not_up())
+            or not all(agent.is_connected for agent in hold.agents)
+        )
 
     async def _leave(self, hold: KeptHold) -> None:
         """Give it back, or wait until an earlier call has done so. Raises EngineUnavailable."""

@@ -80,6 +80,11 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds that programs get when the agent is asked to end by others than the service (SIGTERM); their
     #: ends are told then. 0 = it ends at once, and its programs with it.
     grace: float = 0.0
+    #: Directory below which all is its own, `/` in a Pod: between two attempts it leaves nothing there
+    #: (`scrubbing`). "" = it shares its node.
+    alone: str = ""
+    #: Directories there that hold what agents were sent, whichever attempt it is for.
+    kept: tuple[str, ...] = ()
 
 
 # --- what the service says ---
@@ -207,7 +212,8 @@ class Reach(Call, frozen=True, tag=True):
 
 
 class Rest(Call, frozen=True, tag=True):
-    """Nothing lives there any more: remove what is left, and wait for another attempt."""
+    """Nothing lives there any more: remove what is left, and wait for another attempt. Refused by one that
+    is alone there if something is left that it cannot remove."""
 
 
 class Adopt(Call, frozen=True, tag=True):
@@ -304,6 +310,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     failure: str = ""
     #: None = programs are not started there before agents.
     facts: NodeFacts | None = None
+    #: After `Rest` nothing is left of what ran there; it refuses that otherwise.
+    scrubs: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):

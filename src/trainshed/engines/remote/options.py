@@ -54,8 +54,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Of what failed replicas left.
     autopsies: CollectorOptions = field(default_factory=CollectorOptions)
     #: Seconds for which what an attempt held is kept for another one that needs the same; 0 = it is not, but
-    #: for a retry.
-    keep: float = 0.0
+    #: for a retry; None = not for that either.
+    keep: float | None = 0.0
     #: As `failed_starts.PAUSES`.
     start_pauses: Sequence[float] = PAUSES
     #: Seconds since the epoch.

@@ -332,6 +332,7 @@ class SlotMaker:
                 for gang in self._attempts.gangs.values()
                 for part in gang.record.parts
             }
+            known |= self._kept.names()
             strays = self._cluster.report().agents.keys() - known
             for name in strays & before:
                 log.warning("%s: held for no attempt: given back", name)

@@ -12,6 +12,7 @@ import gc
 import os
 import select
 import sys
+import time
 
 from trainshed.engines.remote import opening
 from trainshed.replica.system import lean_socket as socket
@@ -40,6 +41,7 @@ def main(receive: "Callable[[], None] | None" = None) -> None:
     input, which may take a while."""
     # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
     gc.disable()
+    begun = time.time()
     pid, connection = _fork_zygote()
     if receive is not None:
         receive()
@@ -51,7 +53,7 @@ def main(receive: "Callable[[], None] | None" = None) -> None:
 
     gc.freeze()
     gc.enable()
-    agent_process.main(pid, connection, (document, trust), opened)
+    agent_process.main(pid, connection, (document, trust), opened, begun=begun)
     # All is closed and cleared away: what the interpreter would tidy up goes with the process.
     os._exit(0)
 

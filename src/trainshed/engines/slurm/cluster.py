@@ -190,6 +190,9 @@ class SlurmCluster:
     async def ending(self, name: HoldName) -> HoldEnd | None:
         return None  # Agents are ended with what they run, and tell nothing.
 
+    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
+        """A job of Slurm keeps the name that it has."""
+
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)

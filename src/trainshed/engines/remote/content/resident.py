@@ -24,6 +24,8 @@ def main(directory: str) -> None:
     """Become the agent."""
     # Modules are no garbage.
     gc.disable()
+    # The image stays as it is, for the next job (`scrubbing`).
+    sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.join(directory, "code"))
     try:
         with open(os.path.join(directory, MODULES), "rb") as code:
