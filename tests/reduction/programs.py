@@ -52,7 +52,7 @@ def with_reducers(addresses: tuple[Address, ...], **more: str) -> dict[str, str]
     return {
         variables.REDUCERS: ",".join("{}:{}".format(*each) for each in addresses),
         variables.TOKEN: TOKEN.decode(),
-        variables.START_LIMIT: "60",
+        variables.START_SECONDS: "60",
         **more,
     }
 

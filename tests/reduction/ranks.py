@@ -158,7 +158,7 @@ def expected(seed: int, world: int, elements: int, dtype: DType, reduction: Redu
 
 def settings(addresses: Sequence[Address], **more: Any) -> Settings:
     """Short limits: a test that waits for long has failed."""
-    quick = Settings(tuple(addresses), TOKEN, start_limit=30.0, wait_limit=30.0)
+    quick = Settings(tuple(addresses), TOKEN, start_seconds=30.0, wait_seconds=30.0)
     return quick._replace(**more)
 
 

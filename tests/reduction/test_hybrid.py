@@ -128,7 +128,7 @@ def test_all_workers_are_pure_where_one_has_nothing_to_show(
 
 
 @pytest.mark.parametrize(
-    ("lost_after", "is_secured"),
+    ("lost_seconds", "is_secured"),
     [
         (30.0, False),
         (1.5, True),
@@ -138,13 +138,13 @@ def test_all_workers_are_pure_where_one_has_nothing_to_show(
     ],
 )
 def test_a_worker_that_is_gone_with_its_own_reducer_is_not_waited_for(
-    tmp_path: Path, ours: Authority, lost_after: float, is_secured: bool
+    tmp_path: Path, ours: Authority, lost_seconds: float, is_secured: bool
 ) -> None:
     """spec/reduction#losses: its reducer does not answer either, which is no reason to wait until that one is
     given up; nor, where it is given up sooner, for the word of who is gone."""
     told = {
-        "absent_limit": 3.0,
-        "lost_after": lost_after,
+        "absent_seconds": 3.0,
+        "lost_seconds": lost_seconds,
         **(_texts(ours, ours) if is_secured else {}),
     }
     with (

@@ -102,7 +102,7 @@ def test_a_worker_that_is_gone_is_not_waited_for() -> None:
             with pytest.raises(ReductionFailed, match=r"a rank is gone.*for rank 1"):
                 _sum_of(communicator, 0, 2, 0)
 
-        group = Ranks(settings(reducers.addresses, absent_limit=2.0, lost_after=0.1), 2)
+        group = Ranks(settings(reducers.addresses, absent_seconds=2.0, lost_seconds=0.1), 2)
         group.world = 1
         starter = threading.Thread(target=lambda: _come_and_go(reducers.addresses[0][1]))
         starter.start()
@@ -142,7 +142,7 @@ def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -
         told = settings(
             reducers.addresses,
             lost_file=str(lost_file),
-            lost_after=1.0 if told_by == "time" else 60.0,
+            lost_seconds=1.0 if told_by == "time" else 60.0,
         )
         group = Ranks(told, world, FileBoard(tmp_path))
         assert all(group.run(act))
@@ -161,7 +161,7 @@ def test_without_a_board_a_lost_reducer_is_an_error_that_names_it() -> None:
             return str(caught.value)
 
         place = "{}:{}".format(*reducers.all[1].address)
-        for text in Ranks(settings(reducers.addresses, lost_after=0.5), 2).run(act):
+        for text in Ranks(settings(reducers.addresses, lost_seconds=0.5), 2).run(act):
             assert place in text
 
 
@@ -170,7 +170,7 @@ def test_a_group_is_not_waited_for_whose_reducer_is_given_up_meanwhile(tmp_path:
     address = ("127.0.0.1", free_port())
     lost_file = tmp_path / "lost"
     lost_file.write_text("{}:{}\n".format(*address))
-    told = settings((address,), lost_file=str(lost_file), start_limit=ranks.PATIENCE)
+    told = settings((address,), lost_file=str(lost_file), start_seconds=ranks.PATIENCE)
     communicator = Communicator(told, group="test", rank=0, world=2)
     began = time.monotonic()
     with pytest.raises(ReductionFailed, match="the service has given up reducer"):
@@ -214,7 +214,7 @@ def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -
         def native(rank: int) -> Finisher:
             return finishers[rank]
 
-        told = settings(reducers.addresses, lost_after=1.0)
+        told = settings(reducers.addresses, lost_seconds=1.0)
         assert Ranks(told, world, FileBoard(tmp_path), native).run(act) == [True] * world
     assert finishers[0].pieces
 

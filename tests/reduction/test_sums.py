@@ -50,7 +50,7 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
             wanted = expected(seed, world, size, dtype, reduction).tobytes()
             assert result == wanted, (dtype, reduction, size)
 
-    told = settings(addresses[:reducers], chunk=chunk)
+    told = settings(addresses[:reducers], chunk_bytes=chunk)
     group = Ranks(told, world, group=f"sums {world}")
     group.run(act)
     assert f"{2 * reducers} thread" in group.all[0].describe()
@@ -69,7 +69,7 @@ def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Addr
             assert operation.wait(ranks.PATIENCE)
             return array.tobytes()
 
-        told = settings(addresses[:count], chunk=chunk)
+        told = settings(addresses[:count], chunk_bytes=chunk)
         found.update(Ranks(told, 3, group=f"same {number}").run(act))
     assert len(found) == 1
 
@@ -172,7 +172,7 @@ def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
 
     failed = threading.Event()
     here = Remembered({17: "the SUM of 3 elements of FLOAT32"})
-    group = Ranks(settings(addresses, wait_limit=300.0), 3, group="apart", apart=lambda _: here)
+    group = Ranks(settings(addresses, wait_seconds=300.0), 3, group="apart", apart=lambda _: here)
     for text in group.run(act):
         assert (
             "operation 17: ranks 0, 2 have the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has "
@@ -205,7 +205,7 @@ def test_a_rank_that_has_a_native_operation_too_many_is_told(
 
     failed = threading.Event()
     here = Remembered({-18: "the SUM of 3 elements of FLOAT32 as operation 17"})
-    told = settings(addresses, wait_limit=300.0)
+    told = settings(addresses, wait_seconds=300.0)
     for text in Ranks(told, 2, group="shifted", apart=lambda _: here).run(act):
         assert (
             "operation 18: rank 0 has the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the "
@@ -235,7 +235,7 @@ def test_a_rank_that_is_late_is_waited_for(addresses: tuple[Address, ...]) -> No
 
 def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:
     """spec/reduction#reports: starting has a limit, and says whom it waited for."""
-    group = Ranks(settings(addresses, start_limit=2.5), 3, group="missing")
+    group = Ranks(settings(addresses, start_seconds=2.5), 3, group="missing")
     group.world = 2
     with pytest.raises(ReductionFailed, match="rank 2"):
         group.run(lambda rank, communicator: None)
@@ -260,7 +260,7 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
         return str(caught.value)
 
     missed = threading.Event()
-    text, _ = Ranks(settings(addresses, wait_limit=2.0), 2, group="late").run(act)
+    text, _ = Ranks(settings(addresses, wait_seconds=2.0), 2, group="late").run(act)
     assert "operation 2, chunk 0 waits" in text
     assert "rank 1" in text
     assert "127.0.0.1:" in text
@@ -275,7 +275,7 @@ def test_a_wrong_token_is_refused(addresses: tuple[Address, ...]) -> None:
 
 def test_reducers_that_are_not_there_are_named() -> None:
     """spec/reduction#exactness: starting fails within its limit; the workers can go on natively."""
-    group = Ranks(settings([("127.0.0.1", 1)], start_limit=0.3), 2)
+    group = Ranks(settings([("127.0.0.1", 1)], start_seconds=0.3), 2)
     with pytest.raises(ReductionFailed, match=r"reducer 127\.0\.0\.1:1"):
         group.run(lambda rank, communicator: None)
 
@@ -316,7 +316,7 @@ def test_sums_over_tls(tmp_path: Path) -> None:
         told = settings(reducers.addresses, ca_file=str(ours.root))
         wanted = expected(3, 2, 500_000, DType.FLOAT32, Reduction.SUM).tobytes()
         assert Ranks(told, 2).run(act) == [wanted] * 2
-        wrong = settings(reducers.addresses, ca_file=str(theirs.root), start_limit=0.5)
+        wrong = settings(reducers.addresses, ca_file=str(theirs.root), start_seconds=0.5)
         with pytest.raises(ReductionFailed, match="certificate verify failed"):
             Ranks(wrong, 2).run(act)
 

@@ -53,7 +53,7 @@ def test_every_collective_is_right_and_sums_are_exact(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store-",
             # Most sums here are small.
-            **{variables.SMALLEST: "65536", variables.LOST_FILE: str(lost)},
+            **{variables.MIN_BYTES: "65536", variables.LOST_FILE: str(lost)},
             # Bits would tell that a sum was made elsewhere.
             **{variables.MODE: "pure"},
             **{variables.REPORT_FILE: str(report)},
@@ -84,7 +84,7 @@ def test_training_by_ddp_is_as_without_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store",
             # DDP's buckets here are small.
-            **{variables.SMALLEST: "65536"},
+            **{variables.MIN_BYTES: "65536"},
         )
         surroundings = environment(site, **told)
         ended = run_ranks(torch_python, "ddp.py", 3, surroundings, nursery=torch_nursery)
@@ -106,8 +106,8 @@ def test_sums_go_natively_where_that_is_faster(
         first = reducers.all[0]
         told = with_reducers(
             reducers.addresses,
-            **{variables.SMALLEST: "65536", variables.REPORT_FILE: str(report)},
-            **{variables.CHUNK: "4096", variables.CREDIT: "4096"},
+            **{variables.MIN_BYTES: "65536", variables.REPORT_FILE: str(report)},
+            **{variables.CHUNK_BYTES: "4096", variables.CREDIT_BYTES: "4096"},
         )
 
         def replace() -> None:
@@ -133,7 +133,7 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, s
     with Reducers(2) as reducers:
         told = with_reducers(
             reducers.addresses,
-            **{variables.SMALLEST: "65536"},
+            **{variables.MIN_BYTES: "65536"},
         )
         ended = run_ranks(
             *(torch_python, "nodes.py", 4, environment(site, **told)),
@@ -163,7 +163,7 @@ def test_what_cannot_be_used_is_said_once_and_done_without(
         told = with_reducers(
             nowhere if lacking == "reducers" else reducers.addresses,
             TEST_AUTOLOAD="0" if lacking == "plug-in of rank 1" else "01",
-            **{variables.START_LIMIT: "4"},
+            **{variables.START_SECONDS: "4"},
         )
         if lacking == "token":
             told |= {variables.TOKEN: "another"}
@@ -186,7 +186,7 @@ def test_import_torch_never_breaks(
     shutil.copytree(site, broken)
     (broken / "trainshed_reduction" / "client" / "communicator.py").unlink()
     real = with_reducers((("127.0.0.1", 1),))
-    garbage = {variables.REDUCERS: "\x01:x,,", variables.CHUNK: "-", variables.TOKEN: "t"}
+    garbage = {variables.REDUCERS: "\x01:x,,", variables.CHUNK_BYTES: "-", variables.TOKEN: "t"}
     with ThreadPoolExecutor() as pool:
         cases = [
             (["imports.py", "changed"], environment(site), torch_nursery),
@@ -199,7 +199,7 @@ def test_import_torch_never_breaks(
     assert [each.status for each in (changed, senseless, half, idle)] == [0] * 4
     for ended, cause in (
         (changed, "process groups"),
-        (senseless, variables.CHUNK),
+        (senseless, variables.CHUNK_BYTES),
         (half, "trainshed_reduction.client.communicator"),
     ):
         assert len(ended.said) == 1

@@ -5,6 +5,7 @@ tests.sim.scale`.
 the others, and one decision takes less than a second. Seconds of CPU; the building is counted apart.
 """
 
+import asyncio
 import random
 import statistics
 import time
@@ -17,6 +18,7 @@ from tests.sim.making import GIB, REGION
 from tests.sim.scenario import HOUR, SECOND
 from tests.unit.jobs import RUNTIME
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
+from trainshed.core.capacity import Preflight
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -69,7 +71,11 @@ class Hall:
         self._mean("why", (lambda uid=uid: room.why(uid, self.now) for uid in some))
         self._mean("position", (lambda uid=uid: room.position(uid) for uid in some))
         newest = replace(self.late[0], uid=JobUid(10**9))
-        self._time("preflight", lambda: room.preflight(newest, self.now))
+        loop = asyncio.new_event_loop()
+        answer: asyncio.Future[Preflight] = loop.create_future()
+        self._time("preflight", lambda: room.preflight(newest, self.now, answer))
+        assert answer.result().waiting is not None
+        loop.close()
         running = [job for job in self.jobs.values() if job.is_placed][::100]
         self._mean("put: a job that is over", (self._ender(job) for job in running))
         self._time("decide: after 1 % have ended", self._decide)

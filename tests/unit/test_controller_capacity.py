@@ -1,6 +1,7 @@
 """The scheduler's snapshot as the controller keeps it: decisions count from the moment they are made
 (docs/adr/0012)."""
 
+import asyncio
 import itertools
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
-from trainshed.core.capacity import NodeCondition, OthersUse, WaitReason
+from trainshed.core.capacity import NodeCondition, OthersUse, Preflight, WaitReason
+from trainshed.core.errors import Unavailable
 from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -107,6 +109,13 @@ def test_a_decision_counts_until_the_job_is_stored_without_it(
     assert made.counts(subject.uid, event)
 
 
+def waited_for() -> asyncio.Future[Preflight]:
+    """The answer to a pre-flight, for one who looks at it when it is there."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return loop.create_future()
+
+
 class InTurns:
     """A tracker whose decisions take a turn for each step. `soon`: how often it wanted to go on."""
 
@@ -175,3 +184,46 @@ def test_a_job_that_is_over_in_the_middle_of_a_decision_gives_its_place_to_anoth
     scene.room.put(second)
     assert [decision.uid for decision in scene.turn()] == [first.uid]
     assert [decision.uid for decision in scene.turn()] == [second.uid]
+
+
+def test_a_preflight_takes_turns_and_nothing_of_it_is_seen() -> None:
+    """ADR 128: others are answered as if nobody had asked it, and what they tell counts after it."""
+    scene = InTurns("a")
+    first, second = (
+        replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
+        for uid in (7, 8)
+    )
+    answer = waited_for()
+    scene.room.preflight(first, NOW, answer)
+    assert not answer.done()
+    assert scene.room.queue_length == 0
+    assert scene.room.position(first.uid) == 0
+    assert scene.room.why(first.uid, NOW) is None
+    scene.room.put(second)
+    assert scene.room.decide(NOW) == ()
+    assert scene.room.queue_length == 0
+    assert [decision.uid for decision in scene.turn()] == [second.uid]
+    assert answer.result().places == ((str(PRIMARY), "a"),)
+
+
+def test_who_asks_twice_is_answered_between_decisions() -> None:
+    scene = InTurns("a")
+    answers = [waited_for() for _ in range(3)]
+    for answer in answers:
+        scene.room.preflight(job(1), NOW, answer)
+    answers[1].cancel()
+    assert scene.turn() == []
+    assert [answer.done() for answer in answers] == [True] * 3
+    assert answers[0].result() == answers[2].result()
+
+
+def test_a_preflight_that_is_not_answered_any_more_leaves_nothing() -> None:
+    scene = InTurns("a")
+    answer = waited_for()
+    scene.room.preflight(job(1), NOW, answer)
+    scene.room.refuse(Unavailable("it stops"))
+    with pytest.raises(Unavailable):
+        answer.result()
+    assert scene.turn() == []
+    scene.room.put(job(1))
+    assert [decision.uid for decision in scene.room.decide(NOW) or scene.turn()] == [job(1).uid]

@@ -256,13 +256,13 @@ def test_the_guide_has_every_variable_and_its_default() -> None:
     defaults = settings.Settings((), b"")
     for name, value in {
         variables.MODE: defaults.mode,
-        variables.SMALLEST: defaults.smallest,
-        variables.CHUNK: defaults.chunk,
-        variables.CREDIT: defaults.credit,
-        variables.START_LIMIT: defaults.start_limit,
-        variables.WAIT_LIMIT: defaults.wait_limit,
-        variables.LOST_AFTER: defaults.lost_after,
-        variables.ABSENT_LIMIT: defaults.absent_limit,
+        variables.MIN_BYTES: defaults.min_bytes,
+        variables.CHUNK_BYTES: defaults.chunk_bytes,
+        variables.CREDIT_BYTES: defaults.credit_bytes,
+        variables.START_SECONDS: defaults.start_seconds,
+        variables.WAIT_SECONDS: defaults.wait_seconds,
+        variables.LOST_SECONDS: defaults.lost_seconds,
+        variables.ABSENT_SECONDS: defaults.absent_seconds,
     }.items():
         shown = (
             f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"

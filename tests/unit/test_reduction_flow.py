@@ -34,7 +34,7 @@ def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
 
 def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
     """spec/reduction#settings: the settings and the reducers' limit are kept to."""
-    told = _SETTINGS._replace(chunk=32 * _KIB, credit=12345)
+    told = _SETTINGS._replace(chunk_bytes=32 * _KIB, credit_bytes=12345)
     assert flow_for(told, 4, 4 << 20) == (32 * _KIB, 12345)
     assert flow_for(_SETTINGS, 4, 20 * _KIB).chunk == 20 * _KIB
 

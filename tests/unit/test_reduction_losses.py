@@ -18,7 +18,7 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
     worker's own is silent with it."""
     report = tmp_path / "report"
     hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0, 0)
-    settings = Settings((), b"", lost_after=30.0)
+    settings = Settings((), b"", lost_seconds=30.0)
     told = Membership(
         settings,
         OperationQueue(),

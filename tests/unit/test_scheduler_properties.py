@@ -133,9 +133,10 @@ def books(snapshot: Snapshot) -> Any:
             },
             snapshot.loads,
             [
-                (level, project, list(group.buckets.values()), group.heads, group.ages)
+                (level, project, sorted(group.buckets.values()), group.heads, group.ages)
                 for level, groups in snapshot.queue.levels.items()
                 for project, group in groups.items()
+                if group.ages
             ],
             snapshot.reservations,
         )
@@ -202,6 +203,28 @@ def test_a_plan_in_steps_is_the_plan_at_once_and_shows_nothing_between(
         made = planning.go_on()
         steps += 1
     assert made == at_once
+    assert books(world.snapshot) == before
+
+
+@GENERATED
+@given(worlds(), st.lists(st.booleans(), min_size=8, max_size=8), st.integers(0, 3))
+def test_a_preflight_in_steps_is_the_one_at_once_and_shows_nothing_between(
+    world: World, reads: Sequence[bool], project: int
+) -> None:
+    """ADR 128: neither what waits, nor for whom it asks, is seen by others before it is answered."""
+    asked = gang(1000, 2, replicas=2, project=f"p{project}")
+    at_once, shown = explaining.preflight(world.snapshot, asked, NOW), plan(world.snapshot, NOW)
+    before = books(world.snapshot)
+    asking = explaining.PreflightPlanning(world.snapshot, asked, NOW)
+    found, steps = None, 0
+    while found is None:
+        if reads[steps % len(reads)]:
+            asking.step_back()
+            assert books(world.snapshot) == before
+            assert plan(world.snapshot, NOW) == shown
+        found = asking.go_on()
+        steps += 1
+    assert found == at_once
     assert books(world.snapshot) == before
 
 

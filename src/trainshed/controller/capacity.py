@@ -5,11 +5,14 @@ the next one does not give the same capacity away again. Whatever a job then mak
 snapshot; a job that is stored anew before it has taken the decision undoes it, and the decision must not be
 taken any more (`counts`).
 
-What would hold up the event loop is decided in turns. All that is told meanwhile counts as told after it, and
-changes the snapshot when the decision is made; what is asked meanwhile is answered from before.
+What would hold up the event loop is decided in turns, and so is what a pre-flight asks for. All that is told
+meanwhile counts as told after it, and changes the snapshot when the decision is made; what is asked meanwhile
+is answered from before.
 """
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, assert_never
@@ -44,6 +47,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler import explaining
+from trainshed.scheduler.explaining import PreflightPlanning
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.falling_back import fall_backs
 from trainshed.scheduler.model import (
@@ -79,6 +83,14 @@ class NodeNews(Struct, frozen=True):
     running_stays: bool = False
 
 
+class _Question(Struct, eq=False):
+    """A pre-flight whose answer is waited for."""
+
+    job: Job
+    now: Nanos
+    answer: asyncio.Future[Preflight]
+
+
 class CapacityTracker:
     """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a
     job start. `go_on_soon`: called when `go_on` is to be, in another turn of the event loop. `spent`: the
@@ -97,7 +109,11 @@ class CapacityTracker:
         #: What is being decided; None = nothing.
         self._deciding: Iterator[Decision | None] | None = None
         #: The plan of it, which has the snapshot for itself.
-        self._planning: Planning | None = None
+        self._planning: Planning | PreflightPlanning | None = None
+        #: Pre-flights that are not answered yet; the first of them may be begun.
+        self._questions: deque[_Question] = deque()
+        #: Whether the last that was begun is one: then a decision comes before the next.
+        self._has_answered = False
         #: What was told since that began, in order.
         self._told_since: list[Callable[[], None]] = []
         #: By job, what was told of it last since then; None = it is over.
@@ -219,12 +235,15 @@ class CapacityTracker:
         nothing changed. If it takes long, this is a part, and `go_on` returns the others."""
         if not self._changed or self._deciding is not None:
             return ()
-        self._changed = False
+        self._changed = self._has_answered = False
         self._deciding = self._decisions(now)
         return self._decided(self._deciding)
 
     def go_on(self, now: Nanos) -> tuple[Decision, ...]:
         """As `decide`, when `go_on_soon` was called."""
+        is_answered_next = self._questions and not (self._changed and self._has_answered)
+        if self._deciding is None and is_answered_next:
+            self._begin_answer()
         return self._decided(self._deciding) if self._deciding is not None else self.decide(now)
 
     def _decided(self, deciding: Iterator[Decision | None]) -> tuple[Decision, ...]:
@@ -268,7 +287,7 @@ class CapacityTracker:
         told, self._told_since = self._told_since, []
         for tell in told:
             tell()
-        if self._changed:
+        if self._changed or self._questions:
             self._go_on_soon()
 
     def _tell(self, change: Callable[[], None]) -> None:
@@ -336,7 +355,7 @@ class CapacityTracker:
     @property
     def queue_length(self) -> int:
         """How many jobs wait."""
-        return len(self._snapshot.queue)
+        return len(self._settled.queue)
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
         """Why a job waits for its places, or to be started there; None if it does not."""
@@ -356,9 +375,42 @@ class CapacityTracker:
         """1 = next; 0 = it does not wait."""
         return position(self._settled, uid)
 
-    def preflight(self, job: Job, now: Nanos) -> Preflight:
-        """Whether a job like this would be admitted now."""
-        return explaining.preflight(self._settled, gang(job, self._policy), now)
+    def preflight(self, job: Job, now: Nanos, answer: asyncio.Future[Preflight]) -> None:
+        """Whether a job like this would be admitted now. It is answered in turns, after what is being
+        decided."""
+        self._questions.append(_Question(job, now, answer))
+        if self._deciding is None:
+            self._begin_answer()
+            assert self._deciding is not None
+            self._decided(self._deciding)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer none of the pre-flights that wait."""
+        for question in self._questions:
+            _refuse(question, error)
+
+    def _begin_answer(self) -> None:
+        self._has_answered = True
+        self._deciding = self._answering(self._questions[0])
+
+    def _answering(self, question: _Question) -> Iterator[None]:
+        """The steps that lead to an answer. What goes wrong is told to whoever asked."""
+        try:
+            if question.answer.done():
+                return
+            self._planning = asking = PreflightPlanning(
+                self._snapshot, gang(question.job, self._policy), question.now
+            )
+            while (found := asking.go_on()) is None:
+                yield None
+                if question.answer.done():
+                    asking.close()
+                    return
+            question.answer.set_result(found)
+        except Exception as error:
+            _refuse(question, error)
+        finally:
+            self._questions.popleft()
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
@@ -429,6 +481,11 @@ class CapacityTracker:
             node.accepts,
             node.unreached,
         )
+
+
+def _refuse(question: _Question, error: Exception) -> None:
+    if not question.answer.done():
+        question.answer.set_exception(error)
 
 
 def _is_starting(job: Job, attempt: int) -> bool:

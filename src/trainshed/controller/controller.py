@@ -88,6 +88,8 @@ _TURN = 0.02
 _LOOKED_AT = 50
 """Jobs that are looked at before others on the event loop have their turn; some milliseconds."""
 
+_STOPS = "The service is stopping; ask again when it is up again."
+
 _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -215,6 +217,7 @@ class Controller:
     async def close(self) -> None:
         """Stop deciding. Commits under way are finished; running programs are not touched."""
         self._closing = True
+        self._capacity.refuse(Unavailable(_STOPS))
         busy = self._mailboxes.close()
         self._tuning.close()
         self._alarms.close()
@@ -280,8 +283,12 @@ class Controller:
     def position(self, uid: JobUid) -> int:
         return self._capacity.position(uid)
 
-    def preflight(self, job: Job) -> Preflight:
-        found = self._capacity.preflight(job, self._now())
+    async def preflight(self, job: Job) -> Preflight:
+        if self._closing:
+            raise Unavailable(_STOPS)
+        answer = asyncio.get_running_loop().create_future()
+        self._capacity.preflight(job, self._now(), answer)
+        found = await answer
         isolation = self._ports.engine.capabilities().isolation
         beginnings = expected_beginnings(job, self._ports.launch_defaults, isolation)
         return replace(found, beginnings=tuple(beginnings))

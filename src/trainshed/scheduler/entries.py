@@ -1,7 +1,8 @@
 """What is noted of each gang, quota and project while it is in the snapshot: kept by `snapshot`, read by
 `planning`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 from weakref import WeakValueDictionary
 
@@ -84,7 +85,15 @@ class ResourceRequest:
 class Shape:
     """Gangs of one shape have the same chances: if one does not fit, none of the same project does."""
 
-    __slots__ = ("__weakref__", "amounts", "kinds", "longest", "replicas", "request")
+    __slots__ = (
+        "__weakref__",
+        "amounts",
+        "charged",
+        "kinds",
+        "longest",
+        "replicas",
+        "request",
+    )
 
     def __init__(
         self, request: ResourceRequest, quota: Sequence[tuple[str, float]], longest: int
@@ -96,6 +105,12 @@ class Shape:
         self.amounts = tuple([(metric, amount(value)) for metric, value in quota if value])
         #: What it takes of the number of replicas.
         self.replicas = amount(sum(count for _, count in request.kinds))
+        #: Who is charged for gangs of it, by their project: a shape is of one region.
+        self.charged: dict[str, Charged] = {}
+
+
+Charged = tuple[Project, tuple[tuple[Meter, int], ...]]
+"""Whose share a gang counts for, and what it takes of each meter; of the number of replicas last."""
 
 
 class Entry:
@@ -119,8 +134,7 @@ class Entry:
         state: GangState,
         shape: Shape,
         kinds: tuple[Kind, ...],
-        meters: tuple[tuple[Meter, int], ...],
-        project: Project,
+        charged: Charged,
     ) -> None:
         gang = state.gang
         self.state = state
@@ -128,12 +142,11 @@ class Entry:
         self.shape = shape
         #: The sort of each of its replicas, in their order.
         self.kinds = kinds
-        #: What it takes of each meter; of the number of replicas last.
-        self.meters = meters
-        self.project = project
+        self.project, self.meters = charged
         self.age: Age = (gang.created, gang.uid)
         #: From when on it could have been placed (ns); its patience counts from here.
-        self.eligible_at = max(state.waiting_since, state.not_before)
+        since, until = state.waiting_since, state.not_before
+        self.eligible_at = since if since > until else until
         self.takes = shape.request.takes
         #: What it has on each node.
         self.held: dict[str, list[Kind]] = {}
@@ -187,16 +200,16 @@ class Shapes:
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """The gang's shape, and the sort of each of its replicas."""
-        # Those of a pool share the object, so that no field has to be compared.
-        if len(gang.replicas) == 1 or len(set(map(id, map(_DEMAND, gang.replicas)))) == 1:
-            demand, count = gang.replicas[0][1], len(gang.replicas)
+        demands = _runs(gang.replicas)
+        if len(demands) == 1:
+            demand, count = demands[0]
             key = (demand, count, gang.quota, gang.region, gang.longest)
             shape = self._uniform.get(key)
             if shape is None:
                 shape = self._uniform[key] = self._shape(gang, ((self._kind(demand), count),))
             return shape, shape.request.in_order
         runs: list[tuple[Kind, int]] = []
-        for demand, count in _runs(gang.replicas):
+        for demand, count in demands:
             kind = self._kind(demand)
             before = runs.pop()[1] if runs and runs[-1][0] is kind else 0
             runs.append((kind, before + count))
@@ -223,20 +236,18 @@ class Shapes:
         return found
 
 
-def _runs(replicas: Sequence[tuple[ReplicaId, Demand]]) -> Iterator[tuple[Demand, int]]:
+def _runs(replicas: Sequence[tuple[ReplicaId, Demand]]) -> list[tuple[Demand, int]]:
     """How many replicas in a row have one demand. Those of a pool share the object: to compare its fields for
     each of them would cost more than all else here."""
-    last: Demand | None = None
-    count = 0
-    for _, demand in replicas:
-        if demand is last:
-            count += 1
-            continue
-        if last is not None:
-            yield last, count
-        last, count = demand, 1
-    if last is not None:
-        yield last, count
+    if len(replicas) == 1:
+        return [(replicas[0][1], 1)]
+    found: list[tuple[Demand, int]] = []
+    at = 0
+    for _, run in groupby(map(id, map(_DEMAND, replicas))):
+        count = len(list(run))
+        found.append((replicas[at][1], count))
+        at += count
+    return found
 
 
 def _in_order(kinds: Sequence[tuple[Kind, int]]) -> tuple[Kind, ...]:

@@ -29,8 +29,8 @@ from trainshed.scheduler.feasibility import (
     nodes_that_hold,
     unreached,
 )
-from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
-from trainshed.scheduler.planning import plan
+from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Plan, Preempt
+from trainshed.scheduler.planning import Planning
 from trainshed.scheduler.resources import (
     Kind,
     Kinds,
@@ -65,32 +65,78 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     """Whether a gang that is not in the snapshot would start at once, and where; else why not. Costs one
     plan; the snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
-    if gang.uid in snapshot.entries:
-        raise ValueError(
-            f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
-        )
-    missing = _missing(snapshot, gang)
-    in_force = snapshot.reservations
-    snapshot.put(GangState(gang, waiting_since=now))
-    try:
-        place = position(snapshot, gang.uid)
-        planned = plan(snapshot, now)
-        made = planned.decisions
-        snapshot.set_reservations(planned.reservations)
+    asking = PreflightPlanning(snapshot, gang, now)
+    while (found := asking.go_on()) is None:
+        pass
+    return found
+
+
+class PreflightPlanning:
+    """A pre-flight that is made step by step, as `planning.Planning`: nobody may change the snapshot before
+    it is made, and who reads it between two steps calls `step_back` before."""
+
+    def __init__(self, snapshot: Snapshot, gang: Gang, now: Nanos) -> None:
+        """Raises ValueError if the gang's uid is in the snapshot."""
+        if gang.uid in snapshot.entries:
+            raise ValueError(
+                f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
+            )
+        self._snapshot, self._gang, self._now = snapshot, gang, now
+        self._missing = _missing(snapshot, gang)
+        snapshot.put(GangState(gang, waiting_since=now))
+        self._entry = snapshot.entries[gang.uid]
+        self._is_shown = True
+        self._position = position(snapshot, gang.uid)
+        self._planning = Planning(snapshot, now)
+
+    def go_on(self) -> Preflight | None:
+        """Another step; the answer, when there is one. Then, and when this raises, the snapshot is as it was
+        before."""
+        if not self._is_shown:
+            self._snapshot.show(self._entry)
+            self._is_shown = True
+        try:
+            planned = self._planning.go_on()
+            found = None if planned is None else self._found(planned)
+        except BaseException:
+            self.close()
+            raise
+        if found is not None:
+            self.close()
+        return found
+
+    def step_back(self) -> None:
+        """Have the snapshot as it was before the question was asked."""
+        self._planning.step_back()
+        if self._is_shown:
+            self._snapshot.hide(self._entry)
+            self._is_shown = False
+
+    def close(self) -> None:
+        """Ask no more: the snapshot is as it was."""
+        self._planning.step_back()
+        if not self._is_shown:
+            self._snapshot.show(self._entry)
+        self._snapshot.remove(self._gang.uid)
+
+    def _found(self, planned: Plan) -> Preflight:
+        snapshot, gang, made = self._snapshot, self._gang, planned.decisions
         admitted = next((d for d in made if isinstance(d, Admit) and d.uid == gang.uid), None)
         if admitted is not None:
             places = tuple((str(replica), node) for replica, node in admitted.nodes)
-            return Preflight(places, None, place, missing)
-        waiting = _waiting(snapshot, snapshot.entries[gang.uid], now)
+            return Preflight(places, None, self._position, self._missing)
+        in_force = snapshot.reservations
+        snapshot.set_reservations(planned.reservations)
+        try:
+            waiting = _waiting(snapshot, self._entry, self._now)
+        finally:
+            snapshot.set_reservations(in_force)
         yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
         if yielding:
             offer = f"would start as soon as {_jobs(snapshot, yielding)} had left: spot work gives way to it"
             names = tuple(snapshot.entries[uid].gang.name for uid in yielding[:_NAMED])
             waiting = replace(waiting, hint=offer, blockers=names)
-        return Preflight((), waiting, place, missing)
-    finally:
-        snapshot.remove(gang.uid)
-        snapshot.set_reservations(in_force)
+        return Preflight((), waiting, self._position, self._missing)
 
 
 def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:

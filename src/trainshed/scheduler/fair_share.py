@@ -73,11 +73,11 @@ class _ProjectCandidates:
         heads = self._group.heads
         head = heads[self._at] if self._at < len(heads) else None
         if self._next and (head is None or self._next[0] < head):
-            return self._group.entries[heappop(self._next)]
+            return self._snapshot.entries[heappop(self._next)[1]]
         if head is None:
             return None
         self._at += 1
-        return self._group.entries[head]
+        return self._snapshot.entries[head[1]]
 
     def share(self, entry: Entry, now: Nanos) -> float:
         snapshot, project = self._snapshot, entry.project

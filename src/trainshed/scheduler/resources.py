@@ -110,20 +110,19 @@ def layout_of(node: NodeCapacity) -> Layout:
     return found
 
 
-def capacity_of(node: NodeCapacity) -> Vector:
+def capacity_of(node: NodeCapacity, layout: Layout) -> Vector:
     """Everything that a node has, in its layout."""
     devices = dict(node.accelerators)
-    types = layout_of(node).types
-    return (*(devices[t] for t in types), thousandths(node.vcpus), node.memory_bytes)
+    return (*[devices[t] for t in layout.types], thousandths(node.vcpus), node.memory_bytes)
 
 
-def others_of(node: NodeCapacity) -> Vector:
+def others_of(node: NodeCapacity, layout: Layout) -> Vector:
     """What others use of a node, in its layout."""
     if node.others is NOBODY_ELSE:
-        return (0,) * layout_of(node).size
+        return (0,) * layout.size
     devices = dict(node.others.accelerators)
     return (
-        *(devices.get(t, 0) for t in layout_of(node).types),
+        *[devices.get(t, 0) for t in layout.types],
         thousandths(node.others.vcpus),
         node.others.memory_bytes,
     )

@@ -20,9 +20,11 @@ from trainshed.scheduler.entries import (
     MEMORY,
     REPLICAS,
     Age,
+    Charged,
     Entry,
     Meter,
     Project,
+    ResourceRequest,
     Shape,
     Shapes,
     amount,
@@ -102,28 +104,36 @@ class Group:
     """What waits of one project on one level, in buckets of one shape, so that a plan looks at the heads of
     the buckets and never at all that wait."""
 
-    __slots__ = ("ages", "buckets", "entries", "heads", "sums")
+    __slots__ = ("_sums", "_uncounted", "ages", "buckets", "heads")
 
     def __init__(self) -> None:
         #: All that waits, oldest first; those in their back-off included.
         self.ages: list[Age] = []
-        self.entries: dict[Age, Entry] = {}
         #: What may start now, oldest first.
         self.buckets: dict[Shape, list[Age]] = {}
         #: The oldest of each bucket, oldest first.
         self.heads: list[Age] = []
-        #: What all that waits takes.
-        self.sums: dict[str, int] = {}
+        self._sums: dict[str, int] = {}
+        #: How many came (less those that went) since these sums were asked for, by what they take.
+        self._uncounted: dict[ResourceRequest, int] = {}
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """What all that waits takes."""
+        if self._uncounted:
+            for request, count in self._uncounted.items():
+                for what, taken in request.takes:
+                    self._sums[what] = self._sums.get(what, 0) + taken * count
+            self._uncounted.clear()
+        return self._sums
 
     def add(self, entry: Entry) -> None:
         _insert(self.ages, entry.age)
-        self.entries[entry.age] = entry
-        self._count(entry, 1)
+        self._count(entry.shape.request, 1)
 
     def drop(self, entry: Entry) -> None:
         del self.ages[bisect_left(self.ages, entry.age)]
-        del self.entries[entry.age]
-        self._count(entry, -1)
+        self._count(entry.shape.request, -1)
 
     def release(self, entry: Entry) -> None:
         """Let a gang start from now on."""
@@ -149,9 +159,12 @@ class Group:
             else:
                 del self.buckets[entry.shape]
 
-    def _count(self, entry: Entry, times: int) -> None:
-        for what, taken in entry.takes:
-            self.sums[what] = self.sums.get(what, 0) + taken * times
+    def _count(self, request: ResourceRequest, times: int) -> None:
+        count = self._uncounted.get(request, 0) + times
+        if count:
+            self._uncounted[request] = count
+        else:
+            del self._uncounted[request]
 
 
 class Queue:
@@ -189,7 +202,9 @@ class Queue:
         else:
             group.release(entry)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: Entry, *, keeps_place: bool = False) -> None:
+        """`keeps_place`: it comes back before the queue changes, and who walks over it meanwhile is not to
+        miss its group."""
         key = level_of(entry)
         groups = self.levels[key]
         group = groups[entry.gang.project_id]
@@ -200,6 +215,8 @@ class Queue:
             group.withdraw(entry)
         group.drop(entry)
         self.sizes[key] -= 1
+        if keeps_place:
+            return
         if not group.ages:
             del groups[entry.gang.project_id]
         if not groups:
@@ -226,7 +243,6 @@ class Snapshot:
         self.nodes: dict[str, Node] = {}
         self.projects: dict[str, Project] = {}
         self.meters: dict[QuotaKey, Meter] = {}
-        self._named_meters: dict[tuple[str, str, str], Meter] = {}
         #: How many replicas run at once.
         self.replicas = Meter(QuotaKey("", "", REPLICAS), alone=True)
         self.queue = Queue()
@@ -287,7 +303,7 @@ class Snapshot:
         if node is None or before is None or replace(before, others=capacity.others) != capacity:
             self._set_node(capacity.name, capacity)
         elif before != capacity:
-            node.capacity, node.others = capacity, others_of(capacity)
+            node.capacity, node.others = capacity, others_of(capacity, node.layout)
             if node.is_ready:
                 self.free.move(capacity.name, node.free)
 
@@ -311,6 +327,16 @@ class Snapshot:
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._detach(entry)
+
+    def hide(self, entry: Entry) -> None:
+        """Have a gang that waits out of sight, until `show`. Nothing else may change meanwhile."""
+        del self.entries[entry.gang.uid]
+        self._detach(entry, keeps_place=True)
+
+    def show(self, entry: Entry) -> None:
+        """The opposite of `hide`: a plan that is being made goes on as if it had been there all the time."""
+        self.entries[entry.gang.uid] = entry
+        self._attach(entry)
 
     def limit(self, key: QuotaKey) -> tuple[float, str]:
         """A quota's limit, `capacity.UNLIMITED` for none, and who set it: "set", "public" or "none"."""
@@ -339,28 +365,31 @@ class Snapshot:
             shape, kinds = before.shape, before.kinds
         else:
             shape, kinds = self._shapes.of(gang)
-        meters = [
-            (self._meter(gang.project_id, gang.region, metric), taken)
-            for metric, taken in shape.amounts
-        ]
-        meters.append((self.replicas, shape.replicas))
-        project = self.projects.get(gang.project_id)
-        if project is None:
-            project = self.projects[gang.project_id] = Project(gang.project_id)
-        entry = Entry(state, shape, kinds, tuple(meters), project)
+        charged = shape.charged.get(gang.project_id) or self._charge(shape, gang)
+        entry = Entry(state, shape, kinds, charged)
         if state.places:
             sorts = dict(zip((replica for replica, _ in gang.replicas), kinds, strict=True))
             for replica, node in state.places:
                 entry.held.setdefault(node, []).append(sorts[replica])
         return entry
 
-    def _meter(self, project_id: str, region: str, metric: str) -> Meter:
-        # By a plain tuple: to make and to hash a key costs ten times as much, and each gang asks.
-        name = project_id, region, metric
-        meter = self._named_meters.get(name)
+    def _charge(self, shape: Shape, gang: Gang) -> Charged:
+        """Who is charged for gangs of that shape and this one's project."""
+        project = self.projects.get(gang.project_id)
+        if project is None:
+            project = self.projects[gang.project_id] = Project(gang.project_id)
+        meters = [
+            (self._meter(QuotaKey(gang.project_id, gang.region, metric)), taken)
+            for metric, taken in shape.amounts
+        ]
+        charged = project, (*meters, (self.replicas, shape.replicas))
+        shape.charged[gang.project_id] = charged
+        return charged
+
+    def _meter(self, key: QuotaKey) -> Meter:
+        meter = self.meters.get(key)
         if meter is None:
-            key = QuotaKey(project_id, region, metric)
-            meter = self._named_meters[name] = self.meters[key] = Meter(key)
+            meter = self.meters[key] = Meter(key)
             meter.limit = self._limit(key)
         return meter
 
@@ -369,9 +398,9 @@ class Snapshot:
         return None if limit == UNLIMITED else amount(limit)
 
     def _attach(self, entry: Entry) -> None:
-        uid = entry.gang.uid
-        if not entry.is_placed:
-            if not entry.state.leaving:
+        uid, state = entry.gang.uid, entry.state
+        if not (state.places or state.unplaced):
+            if not state.leaving:
                 self.queue.add(entry)
                 if entry.gang.alternatives:
                     insort(self.flexible, entry.age)
@@ -394,11 +423,11 @@ class Snapshot:
         if entry.state.unplaced:
             insort(self.unplaced, (-entry.gang.priority, entry.age))
 
-    def _detach(self, entry: Entry) -> None:
+    def _detach(self, entry: Entry, *, keeps_place: bool = False) -> None:
         uid = entry.gang.uid
         if not entry.is_placed:
             if not entry.state.leaving:
-                self.queue.drop(entry)
+                self.queue.drop(entry, keeps_place=keeps_place)
                 if entry.gang.alternatives:
                     _remove(self.flexible, entry.age)
                 for meter, value in entry.meters:
@@ -451,7 +480,8 @@ class Snapshot:
         node.used, node.replicas = (0,) * node.layout.size, 0
         node.has = node.others = node.used
         if capacity is not None:
-            node.has, node.others = capacity_of(capacity), others_of(capacity)
+            node.has = capacity_of(capacity, node.layout)
+            node.others = others_of(capacity, node.layout)
         for entry in node.holders.values():
             node.change(entry.held[name], 1)
         if capacity is None:

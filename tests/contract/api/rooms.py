@@ -56,7 +56,7 @@ class ValueRoom:
     def position(self, uid: JobUid) -> int:
         return self.positions.get(uid, 0)
 
-    def preflight(self, job: Job) -> Preflight:
+    async def preflight(self, job: Job) -> Preflight:
         self.asked.append(job)
         return self.answer
 

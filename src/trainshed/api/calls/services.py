@@ -83,8 +83,8 @@ class CapacityView(Protocol):
         """Its place among those that wait, 1 = next; 0 = it does not wait."""
         ...
 
-    def preflight(self, job: Job) -> Preflight:
-        """Whether a job like this one, which is not stored, would be admitted now."""
+    async def preflight(self, job: Job) -> Preflight:
+        """Whether a job like this one, which is not stored, would be admitted now. Raises Unavailable."""
         ...
 
     def nodes(self) -> tuple[NodeStatus, ...]: ...

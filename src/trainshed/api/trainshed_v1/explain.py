@@ -57,7 +57,7 @@ async def explain(call: JsonCall) -> records.Explanation:
     if not notices:
         job = await with_planned_drills(call.services, job)
     await _require_new(call, job)
-    return _answer(call, job, notices)
+    return _answer(job, await call.services.capacity.preflight(job), notices)
 
 
 def _notices(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -160,8 +160,7 @@ async def _require_new(call: JsonCall, job: Job) -> None:
     )
 
 
-def _answer(call: JsonCall, job: Job, notices: tuple[str, ...]) -> records.Explanation:
-    found = call.services.capacity.preflight(job)
+def _answer(job: Job, found: Preflight, notices: tuple[str, ...]) -> records.Explanation:
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
     return records.Explanation(
         api=job.name.api.value,

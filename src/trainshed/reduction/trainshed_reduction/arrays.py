@@ -68,12 +68,12 @@ class Groups:
             group="arrays/" + name,
             rank=rank,
             world=world,
-            reports=process.voice().reports,
+            reports=process.reports(),
             log=process.say if rank == 0 else _silence,
         )
         made.start()
         if rank == 0:
-            process.voice().tell("mode", made.describe())
+            process.tell("mode", made.describe())
         return made
 
 

@@ -41,7 +41,7 @@ def _report_off() -> None:
             from trainshed_reduction import process
 
             text = "native all-reduce is used: TRAINSHED_REDUCTION is off"
-            process.voice().reports.note("off", text)
+            process.reports().note("off", text)
 
 
 def _tell(text: str) -> None:
@@ -49,7 +49,7 @@ def _tell(text: str) -> None:
     try:
         from trainshed_reduction import process
 
-        process.voice().tell("native", text, "WARNING")
+        process.tell("native", text, "WARNING")
     except Exception:  # Not even that is whole.
         with contextlib.suppress(Exception):  # There is no standard error, or it is closed.
             sys.stderr.write("trainshed reduction: {}\n".format(text))

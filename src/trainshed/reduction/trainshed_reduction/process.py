@@ -1,5 +1,5 @@
-"""The one instance per worker's process: its voice in the log, its report to the service, and what must end
-with it."""
+"""What a worker's process has once: its lines in the log, its report to the service, and what must end with
+it."""
 
 from __future__ import annotations
 
@@ -31,28 +31,20 @@ def say(text: str) -> None:
         return  # Closed, or none: nobody reads it.
 
 
-class ModeReporter:
-    """Says which way this process's sums go: once in the log, once in its report."""
+@functools.lru_cache(maxsize=None)
+def reports() -> Reports:
+    """The file is the replica's: of several processes in it, the first one's."""
+    first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
+    return Reports(os.environ.get(REPORT_FILE, "") if first else "")
 
-    def __init__(self) -> None:
-        self._spoken = False
-        # The file is the replica's: of several processes in it, the first one's.
-        first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
-        self.reports = Reports(os.environ.get(REPORT_FILE, "") if first else "")
 
-    def tell(self, note: str, text: str, severity: str = "INFO") -> None:
-        """`note`: its name in the report. Where nobody reads that, it is a line in the log, the only one."""
-        if not self.reports.note(note, text, severity) and not self._spoken:
-            self._spoken = True
-            say(text)
+def tell(note: str, text: str, severity: str = "INFO") -> None:
+    """`note`: its name in the report. Where nobody reads that, it is a line in the log."""
+    if not reports().note(note, text, severity):
+        say(text)
 
 
 _open: List[Closable] = []
-
-
-@functools.lru_cache(maxsize=None)
-def voice() -> ModeReporter:
-    return ModeReporter()
 
 
 def close_at_exit(thing: Closable) -> None:

@@ -24,23 +24,21 @@ class Settings(NamedTuple):
     reducer_gbps: float = 0.0
     mode: str = "auto"
     #: Bytes of the smallest all-reduce that is for the reducers.
-    smallest: int = SMALLEST_BYTES
+    min_bytes: int = SMALLEST_BYTES
     #: Bytes of a chunk, at most.
-    chunk: int = 256 << 10
+    chunk_bytes: int = 256 << 10
     #: Bytes that may be under way; 0 = chosen by the number of reducers.
-    credit: int = 0
+    credit_bytes: int = 0
     #: Seconds to wait for reducers and ranks when a group is made.
-    start_limit: float = 60.0
+    start_seconds: float = 60.0
     #: Seconds to wait for any answer later.
-    wait_limit: float = 300.0
+    wait_seconds: float = 300.0
     #: Seconds without a reducer before it is given up.
-    lost_after: float = 30.0
+    lost_seconds: float = 30.0
     #: Seconds without a rank that all reducers miss.
-    absent_limit: float = 15.0
+    absent_seconds: float = 15.0
     #: Names the reducers that will not come back; "" = nobody says.
     lost_file: str = ""
-    #: Where this worker reports to the service; "" = nowhere.
-    report_file: str = ""
     #: Whom to believe over TLS, as a file, which wins; "" = `ca` says.
     ca_file: str = ""
     #: The same as PEM text; "" = no TLS.
@@ -58,28 +56,11 @@ class Settings(NamedTuple):
         return bool(self.ca_file or self.ca)
 
 
-_VARIABLES = {
-    "attempt": variables.ATTEMPT,
-    "worker_gbps": variables.WORKER_GBPS,
-    "reducer_gbps": variables.REDUCER_GBPS,
-    "mode": variables.MODE,
-    "smallest": variables.SMALLEST,
-    "chunk": variables.CHUNK,
-    "credit": variables.CREDIT,
-    "start_limit": variables.START_LIMIT,
-    "wait_limit": variables.WAIT_LIMIT,
-    "lost_after": variables.LOST_AFTER,
-    "absent_limit": variables.ABSENT_LIMIT,
-    "lost_file": variables.LOST_FILE,
-    "report_file": variables.REPORT_FILE,
-    "ca_file": variables.CA_FILE,
-    "ca": variables.CA,
-    "cert_file": variables.CERT_FILE,
-    "key_file": variables.KEY_FILE,
-    "cert": variables.CERT,
-    "key": variables.KEY,
+_FIELDS = {
+    field: {"mode": variables.MODE}.get(field, "TRAINSHED_REDUCTION_" + field.upper())
+    for field in Settings._field_defaults
 }
-"""Which variable says a field of `Settings` that has a default."""
+"""By which variable each is said, but for those that have no default."""
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
@@ -87,7 +68,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
     file)."""
     if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
-    looked_at = (REDUCERS, NODE_FIRST, *_VARIABLES.values())
+    looked_at = (REDUCERS, NODE_FIRST, *_FIELDS.values())
     faults = [variables.fault(name, environ.get(name, "")) for name in looked_at]
     token = token_of(environ)
     if not token:
@@ -97,10 +78,9 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
     places = (variables.place(each) for each in environ[REDUCERS].split(","))
     reducers = tuple(place for place in places if place is not None)
     given: Dict[str, Any] = {}
-    for field, name in _VARIABLES.items():
-        said = environ.get(name)
+    for field, default in Settings._field_defaults.items():
+        said = environ.get(_FIELDS[field])
         if said:
-            default = Settings._field_defaults[field]
             given[field] = said if isinstance(default, str) else type(default)(float(said))
     return Settings(reducers, token, **given)
 

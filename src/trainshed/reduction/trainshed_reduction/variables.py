@@ -19,7 +19,7 @@ REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
 MODE = "TRAINSHED_REDUCTION"
 """auto (default: as bandwidths say, and natively where that was measured to be faster), pure (workers never
 reduce), hybrid (they do if it pays), off (native all-reduce)."""
-SMALLEST = "TRAINSHED_REDUCTION_MIN_BYTES"
+MIN_BYTES = "TRAINSHED_REDUCTION_MIN_BYTES"
 """Operations of fewer bytes go to the native backend."""
 REPLICA = "TRAINSHED_REDUCTION_REPLICA"
 """Which one a rank is in: ranks that a program starts itself (mp.spawn) share its link, as torchrun's do."""
@@ -27,12 +27,12 @@ NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
 """0: every rank sends all of its tensors itself, though it shares its link with the node's others."""
 NATIVE = "TRAINSHED_REDUCTION_NATIVE"
 """A directory to look for the part in C in before the package's own."""
-CHUNK = "TRAINSHED_REDUCTION_CHUNK_BYTES"
-CREDIT = "TRAINSHED_REDUCTION_CREDIT_BYTES"
-START_LIMIT = "TRAINSHED_REDUCTION_START_SECONDS"
-WAIT_LIMIT = "TRAINSHED_REDUCTION_WAIT_SECONDS"
-ABSENT_LIMIT = "TRAINSHED_REDUCTION_ABSENT_SECONDS"
-LOST_AFTER = "TRAINSHED_REDUCTION_LOST_SECONDS"
+CHUNK_BYTES = "TRAINSHED_REDUCTION_CHUNK_BYTES"
+CREDIT_BYTES = "TRAINSHED_REDUCTION_CREDIT_BYTES"
+START_SECONDS = "TRAINSHED_REDUCTION_START_SECONDS"
+WAIT_SECONDS = "TRAINSHED_REDUCTION_WAIT_SECONDS"
+ABSENT_SECONDS = "TRAINSHED_REDUCTION_ABSENT_SECONDS"
+LOST_SECONDS = "TRAINSHED_REDUCTION_LOST_SECONDS"
 LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
 """A file in which the service names reducers (HOST:PORT, one a line) that it has given up."""
 REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
@@ -59,7 +59,7 @@ START = "TRAINSHED_REDUC"
 """What their names begin with, and nobody else's."""
 MODES = ("auto", "pure", "hybrid", "off")
 SMALLEST_BYTES = 2 << 20
-"""What `SMALLEST` is unless it is said."""
+"""What `MIN_BYTES` is unless it is said."""
 MOST_THREADS = 256
 """Of a reducer."""
 
@@ -67,13 +67,13 @@ _LEAST: Dict[str, float] = {
     ATTEMPT: 0,
     WORKER_GBPS: 0,
     REDUCER_GBPS: 0,
-    SMALLEST: 0,
-    CHUNK: 4096,
-    CREDIT: 0,
-    START_LIMIT: 0,
-    WAIT_LIMIT: 0.001,
-    LOST_AFTER: 0,
-    ABSENT_LIMIT: 0,
+    MIN_BYTES: 0,
+    CHUNK_BYTES: 4096,
+    CREDIT_BYTES: 0,
+    START_SECONDS: 0,
+    WAIT_SECONDS: 0.001,
+    LOST_SECONDS: 0,
+    ABSENT_SECONDS: 0,
 }
 _BELOW = 2.0**40
 _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}

@@ -155,3 +155,8 @@ class Membership(NamedTuple):
     reports: Optional[Reports]
     #: Takes a line.
     log: Callable[[str], None]
+
+    def tell(self, note: str, text: str) -> None:
+        """A warning in the report; in the log where nobody reads that."""
+        if self.reports is None or not self.reports.note(note, text, "WARNING"):
+            self.log(text)

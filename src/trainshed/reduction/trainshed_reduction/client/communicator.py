@@ -11,7 +11,7 @@ from typing import Callable, Dict, Optional
 from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Agreement, Membership
 from trainshed_reduction.client.choice import Pace
-from trainshed_reduction.client.formation import Formation, GroupFormation
+from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.operations import Operation, OperationQueue
 from trainshed_reduction.client.port import Board, Native, NativeOperations, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup
@@ -62,7 +62,7 @@ class Communicator:
         )
 
     def start(self) -> None:
-        """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_limit`
+        """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_seconds`
         seconds at most. Raises ReductionFailed, which names the reducers or ranks that are missing; the
         communicator is closed then. That one rank starts does not say that all do: the caller agrees on it
         with the others."""
@@ -110,9 +110,8 @@ class Communicator:
 
     def describe(self) -> str:
         """One line: how many reducers, which mode, and what that can gain. After `start`."""
-        if self._formation is None:
-            return "no reducers"
-        return self._formation.describe(self._membership.settings, self._membership.hello.world)
+        assert self._formation is not None
+        return self._formation.describe()
 
     def metrics(self) -> Dict[str, Metric]:
         """Numbers since `start`: operations, bytes sent and received by kind, lost connections, seconds of
@@ -122,10 +121,9 @@ class Communicator:
     # ---- the thread
 
     def _run(self) -> None:
-        forming: Optional[GroupFormation] = None
         try:
-            forming = GroupFormation(self._membership)
-            self._serve(forming)
+            self._formation = Formation(self._membership)
+            self._serve(self._formation)
         except ReductionFailed as failure:
             self._fail(failure)
         except Exception as error:
@@ -135,16 +133,16 @@ class Communicator:
             if self._running is not None:
                 self._report()
                 self._running.close()
-            if forming is not None:
-                forming.close()
+            if self._formation is not None:
+                self._formation.close()
             if not self._operations.is_native:
                 self._operations.fail(
                     ReductionFailed("the group was closed before the operation was done")
                 )
 
-    def _serve(self, forming: GroupFormation) -> None:
-        self._formation = formation = forming.form()
-        running = self._running = RunningGroup(self._membership, forming, formation)
+    def _serve(self, formation: Formation) -> None:
+        formation.form()
+        running = self._running = RunningGroup(self._membership, formation)
         running.begin()
         self._operations.open()
         report_at = 0.0

@@ -46,10 +46,10 @@ def flow_for(
     rate = pace.rate or settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
-        settings.chunk, max_chunk, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
+        settings.chunk_bytes, max_chunk, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
     )
     credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _LEAST_SECONDS)) + int(rate * delay)
-    return Flow(chunk, settings.credit or min(_MOST, pace.factor * credit))
+    return Flow(chunk, settings.credit_bytes or min(_MOST, pace.factor * credit))
 
 
 _MIN_RTT = struct.Struct("=I")

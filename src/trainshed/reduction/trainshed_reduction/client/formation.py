@@ -4,7 +4,7 @@ lanes connected, before anything is summed."""
 from __future__ import annotations
 
 import time
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from trainshed_reduction import layout
 from trainshed_reduction.client.agreement import (
@@ -23,24 +23,7 @@ from trainshed_reduction.settings import Settings
 _LONGEST_WAIT = 0.5
 
 
-class Formation(NamedTuple):
-    """`reducers`: replicas of the pool; `weights`: by lane. `lack`: why workers do not reduce beside them
-    though it would pay."""
-
-    generation: int
-    lanes: List[Lane]
-    weights: List[float]
-    reducers: int
-    shares: layout.Shares
-    lack: str = ""
-
-    def describe(self, settings: Settings, world: int) -> str:
-        """One line: how many reducers, which mode, and what that can gain."""
-        threads = sum(lane.host < self.reducers for lane in self.lanes)
-        return describe(settings, world, self.reducers, threads, self.shares, lack=self.lack)
-
-
-class GroupFormation:
+class Formation:
     """Brings a group together. What it has begun is there whether or not that succeeds, until `close`."""
 
     def __init__(self, membership: Membership) -> None:
@@ -52,16 +35,21 @@ class GroupFormation:
         self.library = found
         self._membership = membership
         self._settings = settings = membership.settings
-        self._hello = membership.hello
+        self.hello = membership.hello
+        """With the generation, when that is known."""
         self.dial = Dial.of(settings)
         self.inbox = Inbox()
-        self._deadline = time.monotonic() + settings.start_limit
-        self._lanes: List[Lane] = []
+        self._deadline = time.monotonic() + settings.start_seconds
+        self.lanes: List[Lane] = []
+        self.weights: List[float] = []
+        """By lane."""
         self.beside: Optional[OwnReducer] = None
         """This worker's own reducer, if it has one."""
+        self._shares = layout.Shares(0.0, 0.0)
         self._lack = ""
+        """Why workers do not reduce beside the reducers though it would pay."""
 
-    def form(self) -> Formation:
+    def form(self) -> None:
         """Raises ReductionFailed, which names what is missing."""
         beginning = self._begin()
         hosts = [
@@ -71,34 +59,41 @@ class GroupFormation:
         ]
         if not hosts:
             raise ReductionFailed("the service has given up all reducers of this job")
-        self._hello = self._hello._replace(generation=beginning.generation)
+        self.hello = self.hello._replace(generation=beginning.generation)
         firsts = [Lane(host, address) for host, address in enumerate(hosts)]
-        self._lanes = list(firsts)
+        self.lanes = list(firsts)
         if not beginning.generation:
             # Rank 0 chose one; the others hear of it where they all meet first.
             self._await(firsts[:1], lambda lane: lane.start is not None)
             start = firsts[0].start
             assert start is not None
-            self._hello = self._hello._replace(generation=start.generation)
+            self.hello = self.hello._replace(generation=start.generation)
         self._await(firsts, lambda lane: lane.accept is not None)
-        self._lanes = lanes = [each for first in firsts for each in _with_others(first)]
-        shares = self._shares(len(hosts))
+        self.lanes = lanes = [each for first in firsts for each in _with_others(first)]
+        shares = self._wanted_shares(len(hosts))
         own = self._start_own(firsts[0].own) if shares.is_hybrid else []
-        if not own:
-            shares = _pure(len(hosts))
-        weights = [
+        self._shares = shares = shares if own else _pure(len(hosts))
+        self.weights = [
             shares.reducer / sum(other.host == lane.host for other in lanes) for lane in lanes
         ]
         lanes += [Lane(len(hosts) + rank, place, owner=rank) for rank, place in enumerate(own)]
-        weights += [shares.worker] * len(own)
+        self.weights += [shares.worker] * len(own)
         self._await(lanes, lambda lane: lane.start is not None)
         for index, lane in enumerate(lanes):
             lane.index = index
-        return Formation(self._hello.generation, lanes, weights, len(hosts), shares, self._lack)
+
+    def describe(self) -> str:
+        """One line: how many reducers, which mode, and what that can gain. After `form`."""
+        threads = [lane for lane in self.lanes if lane.owner is None]
+        reducers = len({lane.host for lane in threads})
+        world = self.hello.world
+        return describe(
+            self._settings, world, reducers, len(threads), self._shares, lack=self._lack
+        )
 
     def close(self) -> None:
         """End all that was begun, a worker's own reducer too."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.close()
         if self.beside is not None:
             self.beside.close()
@@ -108,17 +103,17 @@ class GroupFormation:
         given_up = lost_reducers(settings.lost_file)
         lost = [index for index, each in enumerate(settings.reducers) if each in given_up]
         if agreement is not None:
-            return agreement.begin(settings.attempt, tuple(lost), settings.start_limit)
-        return GenerationStart(0 if self._hello.rank else new_generation(settings.attempt), ())
+            return agreement.begin(settings.attempt, tuple(lost), settings.start_seconds)
+        return GenerationStart(0 if self.hello.rank else new_generation(settings.attempt), ())
 
-    def _shares(self, reducers: int) -> layout.Shares:
+    def _wanted_shares(self, reducers: int) -> layout.Shares:
         """Hybrid only where all workers can tell each other where their own reducers are."""
         settings = self._settings
         known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
         if settings.mode == "pure" or (settings.mode == "auto" and not known):
             return _pure(reducers)
         speed = settings.reducer_gbps / settings.worker_gbps if known else 1.0
-        shares = layout.shares(self._hello.world, reducers, speed)
+        shares = layout.shares(self.hello.world, reducers, speed)
         if shares.is_hybrid and self._membership.agreement is None:
             self._lack = "there is no store to meet at"
             return _pure(reducers)
@@ -160,10 +155,10 @@ class GroupFormation:
                 complaints = [lane.complaint() for lane in lanes if not ready(lane)]
                 raise ReductionFailed(
                     "not all reducers and ranks are there after {:g} s: {}".format(
-                        self._settings.start_limit, "; ".join(complaints[:8])
+                        self._settings.start_seconds, "; ".join(complaints[:8])
                     )
                 )
-            due = connect_due(lanes, self.dial, self.inbox, lambda _: self._hello)
+            due = connect_due(lanes, self.dial, self.inbox, lambda _: self.hello)
             self.inbox.take(max(0.001, min(self._deadline, now + _LONGEST_WAIT, due) - now))
 
 

@@ -121,7 +121,7 @@ class Losses:
                 continue
             if is_given_up:
                 lane.cause = "the service has given it up"
-            if is_given_up or now - lane.seen > self._settings.lost_after:
+            if is_given_up or now - lane.seen > self._settings.lost_seconds:
                 lost.append(lane)
         runs = any(lane.running for lane in self._lanes)
         return lost if runs or any(lane.owner is None for lane in lost) else []
@@ -135,7 +135,7 @@ class Losses:
         # Nothing that differs between ranks: the service tells what they say alike once for all.
         text = (
             "reducer {}:{} has fallen silent: it is connected to again, and given up if it does not answer "
-            "for {:g} s more".format(*lane.address, self._settings.lost_after)
+            "for {:g} s more".format(*lane.address, self._settings.lost_seconds)
         )
         reports.note("silent {}:{}".format(*lane.address), text, "WARNING")
 
@@ -164,7 +164,7 @@ class Losses:
             self._generation,
             self.epoch,
             Post(tuple(gone), self._ledger.share()),
-            self._settings.wait_limit,
+            self._settings.wait_seconds,
         )
         dropped = {index for post in posts for index in post.lost}
         for lane in self._lanes:
@@ -173,19 +173,13 @@ class Losses:
                 text = "{} is lost for good ({}): the group goes on without it"
                 cause = lane.cause or "other ranks cannot reach it"
                 # One note for all threads of a reducer.
-                self._say("lost {}:{}".format(*lane.address), text.format(lane, cause))
+                self._membership.tell("lost {}:{}".format(*lane.address), text.format(lane, cause))
         shares = [post.share for post in posts]
         alive = [not lane.dropped for lane in self._lanes]
         if self._ledger.has_weight(alive):
             self._ledger.deal_anew(alive, shares)
             return []
         return self._go_native(shares, issue)
-
-    def _say(self, note: str, text: str) -> None:
-        """In the report; in the log where nobody reads that."""
-        reports = self._membership.reports
-        if reports is None or not reports.note(note, text, "WARNING"):
-            self._membership.log(text)
 
     def _go_native(
         self, shares: List[Share], issue: "Callable[[QueuedOperation], object]"
@@ -195,7 +189,7 @@ class Losses:
             raise ReductionFailed("all reducers are lost")
         number = max(share.issued for share in shares)
         began = time.monotonic()
-        if not self._operations.await_issued(number, self._settings.wait_limit):
+        if not self._operations.await_issued(number, self._settings.wait_seconds):
             raise ReductionFailed(
                 "all reducers are lost, and this rank did not come to the operation after {} within {:.0f} "
                 "s, which other ranks have begun".format(
@@ -209,7 +203,7 @@ class Losses:
                 self._ledger.ordinal
             )
         )
-        self._say("native", text)
+        self._membership.tell("native", text)
         pieces = self._ledger.pieces(shares)
         if pieces:
             native.finish(pieces)

@@ -10,7 +10,7 @@ from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Membership
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.flow import Flow, flow_for, round_trip
-from trainshed_reduction.client.formation import Formation, GroupFormation
+from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Work
 from trainshed_reduction.client.losses import Losses, Patience
@@ -34,29 +34,27 @@ _PARTING = 1.0
 class RunningGroup:
     """The group at work, on one rank. Only the communicator's thread uses it."""
 
-    def __init__(
-        self, membership: Membership, formed: GroupFormation, formation: Formation
-    ) -> None:
-        """`formed`: what is there of the group, and stays the caller's to close."""
+    def __init__(self, membership: Membership, formation: Formation) -> None:
+        """`formation`: has come together, and stays the caller's to close."""
         self._settings = settings = membership.settings
         self._operations = membership.operations
-        self._hello = hello = membership.hello._replace(generation=formation.generation)
+        self._hello = hello = formation.hello
         self._apart = membership.apart
         self._log = membership.log
-        self._dial = formed.dial
-        self._inbox = formed.inbox
+        self._dial = formation.dial
+        self._inbox = formation.inbox
         self._lanes = lanes = formation.lanes
         several = len({lane.host for lane in lanes}) > 1
         # One reducer alone may be what that rank cannot reach: then it is given up first.
-        absence = settings.absent_limit + (0 if several else settings.lost_after)
-        self._patience = Patience(settings.wait_limit, absence, self._log)
+        absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
+        self._patience = Patience(settings.wait_seconds, absence, self._log)
         accepts = [lane.accept for lane in lanes if lane.accept is not None]
         self._max_chunk = min(accept.max_chunk for accept in accepts)
         self._pace = Pace()
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
-        self._losses = Losses(membership, self._ledger, lanes, formation.generation)
-        self._transfer = NativeTransfer(formed.library, len(lanes), flow.credit)
+        self._losses = Losses(membership, self._ledger, lanes, hello.generation)
+        self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
         self._look_at = 0.0
         self._tell_at = 0.0
         self._counts: Dict[str, Union[int, float]] = dict.fromkeys(

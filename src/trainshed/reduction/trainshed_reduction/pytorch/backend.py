@@ -44,7 +44,7 @@ def _make(given: Any, options: Any) -> ReducingGroup:
         group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
     settings = settings_module.from_environ(os.environ)
     if settings is None:
-        process.voice().tell(
+        process.tell(
             "native", "native all-reduce is used: {} is not set".format(settings_module.REDUCERS)
         )
     elif given.group_size > 1:

@@ -85,14 +85,13 @@ class Sessions:
         session = Session(self.settings, self._group, device, local, self._order(device))
         refusal = session.start()
         usage.record.began(refusal)
-        voice = process.voice()
         if not refusal:
             if aloud and self._group.rank == 0:
                 session.speak()
-                voice.tell("mode", session.describe())
+                process.tell("mode", session.describe())
             return session
         if session.is_to_blame or (aloud and self._group.rank == 0):
-            voice.tell("native", "native all-reduce is used: " + refusal, "WARNING")
+            process.tell("native", "native all-reduce is used: " + refusal, "WARNING")
         return None
 
     def allreduce(
@@ -170,7 +169,7 @@ class ReducingGroup(dist.ProcessGroup):
         if getattr(options, "sparseIndices", None) is not None or reduction is None:
             return None
         usage.record.saw(tensor.numel() * tensor.element_size())
-        if not is_served(tensor, self._sessions.settings.smallest) or _is_captured(tensor):
+        if not is_served(tensor, self._sessions.settings.min_bytes) or _is_captured(tensor):
             return None
         return self._sessions.allreduce(
             tensor, reduction, lambda: self._sum_natively(tensor, reduction, options)

@@ -33,7 +33,7 @@ class ReductionState:
             return
         settings = settings_module.from_environ(os.environ)
         if settings is None:
-            process.voice().tell(
+            process.tell(
                 "native",
                 "native all-reduce is used: {} is not set".format(settings_module.REDUCERS),
             )
@@ -55,7 +55,7 @@ def allreduce_hook(
         return dist.all_reduce(tensor, group=state.process_group, async_op=True)
 
     work = None
-    if state.sessions is not None and is_served(tensor, state.sessions.settings.smallest):
+    if state.sessions is not None and is_served(tensor, state.sessions.settings.min_bytes):
         work = state.sessions.allreduce(tensor, Reduction.AVERAGE, natively)
     if work is None:
         work = natively()

@@ -47,10 +47,10 @@ def install() -> None:
     if getattr(native, "trainshed", False):
         return
     _check(native, getattr(c10d, "ProcessGroup", None))
-    usage.report_at_exit(settings.smallest)
+    usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
     # So that nobody wonders, before there is a group, whether this is here.
-    process.voice().reports.metrics({"operations": 0})
+    process.reports().metrics({"operations": 0})
 
 
 def _check(native: Any, group: Any) -> None:

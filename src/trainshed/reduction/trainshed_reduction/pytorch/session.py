@@ -132,9 +132,9 @@ class Session:
         own = json.dumps({"alike": self._alike(), "node": _node()}).encode()
         self._board.post("plan/{}".format(group.rank), own)
         if group.rank == 0:
-            found = self._board.answers("plan", group.world, self._settings.start_limit)
+            found = self._board.answers("plan", group.world, self._settings.start_seconds)
             self._board.settle("plan", self._plan_of(found))
-        answer = self._board.verdict("plan", self._settings.start_limit)
+        answer = self._board.verdict("plan", self._settings.start_seconds)
         if not answer.startswith(b"+"):
             return answer.decode(errors="replace")
         self._nodes = json.loads(answer[1:].decode())
@@ -168,8 +168,8 @@ class Session:
         return {
             "version": wire.VERSION,
             "reducers": ["{}:{}".format(*each) for each in settings.reducers],
-            "smallest": settings.smallest,
-            "chunk": settings.chunk,
+            "smallest": settings.min_bytes,
+            "chunk": settings.chunk_bytes,
             "mode": settings.mode,
             "bandwidths": [settings.worker_gbps, settings.reducer_gbps],
             "node first": self._local is not None,
@@ -185,7 +185,7 @@ class Session:
             node = Node(self._local, self._nodes, group.rank, self._board_store("node"))
             name, rank, world = "{}/{}".format(name, node.place), node.number, len(self._nodes)
         store = self._board_store("peers/{}".format(node.place if node else "all"))
-        limit = self._settings.wait_limit
+        limit = self._settings.wait_seconds
         self._communicator = Communicator(
             self._settings,
             group=name,
@@ -194,7 +194,7 @@ class Session:
             board=StoreBoard(store, "board"),
             native=Fallback(store, "finish", rank, world, limit),
             apart=self._apart,
-            reports=process.voice().reports,
+            reports=process.reports(),
             log=self._speech.say,
         )
         self._communicator.start()
@@ -221,7 +221,7 @@ class Session:
             operation = self._communicator.issue(
                 memoryview(numbers).cast("B"), dtype, Reduction.SUM, 0
             )
-            if operation is None or not operation.wait(self._settings.start_limit):
+            if operation is None or not operation.wait(self._settings.start_seconds):
                 raise ReductionFailed("the first sum did not come")
             whole = world * (world + 1) // 2
             if list(numbers) != [whole, -2 * whole]:
@@ -233,7 +233,7 @@ class Session:
 
     def _conclude(self, own: str) -> str:
         """`own`: this rank's failure, or "". What becomes of the group."""
-        limit = self._settings.start_limit
+        limit = self._settings.start_seconds
         if self._group.rank == 0:
             found = self._board.answers("tried", self._group.world, limit)
             self._board.settle("tried", _judge(found))
@@ -260,8 +260,8 @@ class _LogWriter:
 
     def tell(self, note: str, text: str, severity: str) -> None:
         """By one rank, what all have chosen: in the report, and in the log where nobody reads that."""
-        if self.is_aloud and not process.voice().reports.note(note, text, severity):
-            process.say(text)
+        if self.is_aloud:
+            process.tell(note, text, severity)
 
 
 def _judge(found: Sequence[Optional[bytes]]) -> bytes:

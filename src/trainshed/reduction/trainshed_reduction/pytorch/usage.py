@@ -90,7 +90,7 @@ def report_at_exit(smallest: int) -> None:
         text = record.verdict(smallest)
         if text and not (record.has_no_group and _others_have_used()):
             text = "the reducers were not used: " + text
-            process.voice().tell("idle", text, "WARNING")
+            process.tell("idle", text, "WARNING")
 
     atexit.register(report)
 
