@@ -198,7 +198,7 @@ def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -
             assert gone.wait(ranks.PATIENCE)
             if rank == 2:
                 # The others have begun to agree by then, and know of operations that this one has not issued.
-                while not list(tmp_path.glob("*-1-0")):
+                while not list(tmp_path.glob("*-0-*-0")):
                     time.sleep(0.01)
             arrays = [inputs(seed, rank, SIZE, DType.FLOAT32) for seed in (1, 2)]
             issued = [issue(communicator, array, DType.FLOAT32) for array in arrays]

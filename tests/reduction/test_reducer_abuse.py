@@ -82,7 +82,7 @@ def test_an_overheard_hello_is_worth_nothing(tmp_path: Path) -> None:
     with _unshaken(tmp_path, 8 * _MIB) as running:
         connection = _stranger(running.port)
         _, challenge = proof.read_frame(connection, time.monotonic() + SECONDS)
-        hello = Hello(proof.nonce(), b"", proof.group_digest("group"), 1, 0, 0, 1, 0, 0)
+        hello = Hello(proof.nonce(), b"", proof.group_digest("group"), 1, 0, 1, 0, 0)
         frame = proof.frame(
             Kind.HELLO, wire.pack_hello(proof.prove_worker(TOKEN, challenge, hello))
         )

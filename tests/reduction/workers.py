@@ -39,7 +39,6 @@ class Worker:
         *,
         group: str = "group",
         generation: int = 1,
-        epoch: int = 0,
         received: int = 0,
         lane: int = 0,
         token: bytes = TOKEN,
@@ -48,9 +47,7 @@ class Worker:
     ) -> None:
         self.rank = rank
         self.statuses: list[str] = []
-        hello = Hello(
-            b"", b"", proof.group_digest(group), generation, epoch, rank, world, lane, received
-        )
+        hello = Hello(b"", b"", proof.group_digest(group), generation, rank, world, lane, received)
         self.connection, self.accept = proof.connect(
             ("127.0.0.1", port), token, hello, seconds, tls
         )

@@ -70,11 +70,10 @@ class Desk:
         world: int = 2,
         *,
         generation: int = 1,
-        epoch: int = 0,
         received: int = 0,
         now: float = 0.0,
     ) -> Member:
-        hello = Hello(b"", b"", GROUP, generation, epoch, rank, world, 0, received)
+        hello = Hello(b"", b"", GROUP, generation, rank, world, 0, received)
         member, following = self.sessions.admit(hello, now)
         self.carry_out(following)
         return member

@@ -27,7 +27,7 @@ class Ranks:
 
     def __init__(self, costs: Costs, world: int = 3, **given: bool) -> None:
         self.costs = costs
-        self.choices = [Choice(may_be_native=True, **given) for _ in range(world)]
+        self.choices = [Choice(**given) for _ in range(world)]
         self.watches = [Stopwatch() for _ in range(world)]
         self.now = 0.0
         self.outcomes: list[Outcome] = []
@@ -189,7 +189,7 @@ def test_operations_of_two_ways_at_once_say_nothing_of_either() -> None:
 
 def test_what_cannot_be_measured_is_tried_with_more_operations_and_then_left() -> None:
     """spec/reduction#choice: never a wait without end for a sample; the reducers go on meanwhile."""
-    each = Choice(may_be_native=True)
+    each = Choice()
     reports: Sequence[Sequence[Measured]] = ()
     compared = 0
     for _ in range(2000):

@@ -18,7 +18,7 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
     inbox = Inbox()
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         address = frozen.getsockname()[:2]
-        hello = Hello(b"", b"", bytes(GROUP), 1, 0, 0, 2, 0, 0)
+        hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
         lane = Lane(0, address)
         lane.dial(Dial(b"token", None), hello, inbox)
         assert inbox.take(10) == [lane]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed_reduction import layout
+from trainshed_reduction import layout, wire
 from trainshed_reduction.client.flow import flow_for
 from trainshed_reduction.client.formation import describe
 from trainshed_reduction.settings import Settings
@@ -23,20 +23,21 @@ _KIB = 1 << 10
 def test_three_rows_of_chunks_are_under_way(lanes: int, chunk: int, credit: int) -> None:
     """spec/reduction#flow-control (flow control): a row is 320 KiB, whatever the number of lanes, unless
     chunks would be tiny."""
-    assert flow_for(_SETTINGS, lanes, 4 << 20) == (chunk, credit)
+    assert flow_for(_SETTINGS, lanes) == (chunk, credit)
 
 
 def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
     """spec/reduction: 100 Gbit/s fill 25 MB in 2 ms."""
-    fast = flow_for(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25, 4 << 20)
+    fast = flow_for(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25)
     assert fast == (256 * _KIB, 25_000_000)
 
 
 def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
     """spec/reduction#settings: the settings and the reducers' limit are kept to."""
     told = _SETTINGS._replace(chunk_bytes=32 * _KIB, credit_bytes=12345)
-    assert flow_for(told, 4, 4 << 20) == (32 * _KIB, 12345)
-    assert flow_for(_SETTINGS, 4, 20 * _KIB).chunk == 20 * _KIB
+    assert flow_for(told, 4) == (32 * _KIB, 12345)
+    largest = _SETTINGS._replace(chunk_bytes=1 << 30, worker_gbps=1e5, reducer_gbps=1e5)
+    assert flow_for(largest, 4).chunk == wire.MAX_CHUNK
 
 
 def test_the_mode_is_told_with_what_it_can_gain() -> None:

@@ -13,8 +13,8 @@ from trainshed_reduction.wire import Accept, Hello, Kind
 
 TOKEN = b"token"
 CHALLENGE = b"c" * wire.NONCE
-HELLO = Hello(b"n" * wire.NONCE, b"", proof.group_digest("group"), 3, 1, 2, 4, 0, 17)
-ACCEPT = Accept(b"", 1 << 18, 2)
+HELLO = Hello(b"n" * wire.NONCE, b"", proof.group_digest("group"), 3, 2, 4, 0, 17)
+ACCEPT = Accept(b"", 2)
 
 
 def test_who_knows_the_token_is_believed() -> None:
@@ -32,7 +32,6 @@ def test_who_knows_the_token_is_believed() -> None:
     [
         {"group": b"x" * wire.GROUP},
         {"generation": 4},
-        {"epoch": 0},
         {"rank": 1},
         {"world": 5},
         {"received": 18},
@@ -54,7 +53,6 @@ def test_other_tokens_nonces_and_answers_prove_nothing() -> None:
     assert not proof.is_worker(TOKEN, b"d" * wire.NONCE, hello)
     accept = proof.prove_reducer(TOKEN, CHALLENGE, hello, ACCEPT)
     assert not proof.is_reducer(b"another", CHALLENGE, hello, accept)
-    assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(max_chunk=1))
     assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(threads=3))
     assert not proof.is_reducer(TOKEN, CHALLENGE, hello, accept._replace(proof=hello.proof))
 

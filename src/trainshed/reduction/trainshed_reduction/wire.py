@@ -5,9 +5,9 @@ A connection is one worker's to one thread of a reducer, a *lane*. It begins wit
 know the job's token, then carries frames, each a header and its payload:
 
     reducer → worker   CHALLENGE   reducer's nonce
-    worker  → reducer  HELLO       worker's nonce and proof, the group, its generation and epoch, rank, what
-                                   was received
-    reducer → worker   ACCEPT      reducer's proof, limits, how many threads it has; or REFUSE and why
+    worker  → reducer  HELLO       worker's nonce and proof, the group, its generation, rank, what was
+                                   received
+    reducer → worker   ACCEPT      reducer's proof, how many threads it has; or REFUSE and why
     reducer → worker   START       all ranks are there: from which position the lane goes on, the group's
                                    generation
     worker  → reducer  DATA        a chunk of its own input
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from trainshed_reduction.variables import MOST_THREADS
 
-VERSION = 3
+VERSION = 4
 MAX_CHUNK = 4 << 20
 """Bytes of payload that a DATA, FINAL or RESULT frame carries at most."""
 MAX_TEXT = 1024
@@ -177,9 +177,9 @@ def _check_chunk(header: Header) -> None:
         )
 
 
-_HELLO = struct.Struct("<H32s32s16sQIIIIQ")
-_ACCEPT = struct.Struct("<H32sII")
-_START = struct.Struct("<QQI")
+_HELLO = struct.Struct("<H32s32s16sQIIIQ")
+_ACCEPT = struct.Struct("<H32sI")
+_START = struct.Struct("<QQ")
 
 
 class Hello(NamedTuple):
@@ -189,15 +189,13 @@ class Hello(NamedTuple):
     proof: bytes
     #: Digest of the group's name.
     group: bytes
-    #: 0 = whichever rank 0 brings.
+    #: Grows when a reducer is dropped; 0 = whichever rank 0 brings.
     generation: int
-    #: Grows when a reducer is dropped.
-    epoch: int
     rank: int
     world: int
     #: To which thread of the reducer.
     lane: int
-    #: Results that this rank has on this lane in this generation and epoch.
+    #: Results that this rank has on this lane in this generation.
     received: int
 
     @property
@@ -210,8 +208,6 @@ class Accept(NamedTuple):
     """A reducer's answer to `Hello`."""
 
     proof: bytes
-    #: Bytes of the longest payload.
-    max_chunk: int
     #: Of the reducer: so many lanes a worker has to it.
     threads: int
 
@@ -223,7 +219,6 @@ class Start(NamedTuple):
     position: int
     #: The group's.
     generation: int
-    world: int
 
 
 def pack_hello(hello: Hello) -> bytes:

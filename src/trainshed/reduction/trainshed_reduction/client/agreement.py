@@ -70,10 +70,10 @@ class Agreement:
         complaint = "rank {} has not said within {:g} s where its own reducer listens"
         return [OwnReducerAddress(*one) for one in self._all("beside", own, seconds, complaint)]
 
-    def is_called_for(self, generation: int, epoch: int) -> bool:
-        """Whether some rank wants to begin this epoch; not if the board cannot be read, which is no reason to
-        fail for a rank that may need nothing of it."""
-        key = "{}/{:x}/{}/called".format(self._prefix, generation, epoch)
+    def is_called_for(self, generation: int) -> bool:
+        """Whether some rank wants to begin this generation; not if the board cannot be read, which is no
+        reason to fail for a rank that may need nothing of it."""
+        key = "{}/{:x}/called".format(self._prefix, generation)
         try:
             return self._board.read(key, 0) is not None
         except Exception as error:
@@ -81,10 +81,10 @@ class Agreement:
             _LOG.debug("the ranks' board cannot be read: %s", error)
             return False
 
-    def exchange(self, generation: int, epoch: int, own: Post, seconds: float) -> List[Post]:
-        """All ranks' posts for this epoch, by rank. Raises ReductionFailed, which names who has said
+    def exchange(self, generation: int, own: Post, seconds: float) -> List[Post]:
+        """All ranks' posts before this generation, by rank. Raises ReductionFailed, which names who has said
         nothing."""
-        key = "{:x}/{}".format(generation, epoch)
+        key = "{:x}".format(generation)
         self._post(key + "/called", self._world)
         complaint = (
             "a reducer was lost, and rank {} has not said within {:g} s what it has received"

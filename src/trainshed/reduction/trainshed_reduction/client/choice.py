@@ -94,8 +94,7 @@ class Choice:
     """The way of each operation, and when the ranks compare. Every rank makes the same calls with the same
     arguments; only what `compare` gets do they find out together."""
 
-    def __init__(self, *, may_be_native: bool, may_widen: bool = True) -> None:
-        self._may_be_native = may_be_native
+    def __init__(self, *, may_widen: bool = True) -> None:
         self._may_widen = may_widen
         self.way = Way(Pace())
         """Of the operations that are no trial."""
@@ -176,9 +175,9 @@ class Choice:
 
     def _is_clear(self) -> bool:
         """Whether one turn says enough of reducers and the native way."""
-        native = self._costs.get(NATIVE, 0)
+        native = self._costs[NATIVE]
         reducers = min(cost for way, cost in self._costs.items() if not way.is_native)
-        return not native or not 1 / CLEAR < reducers / native < CLEAR
+        return not 1 / CLEAR < reducers / native < CLEAR
 
     def _look(self, cost: int) -> None:
         """The way that was chosen goes on, or all are tried again."""
@@ -203,9 +202,7 @@ class Choice:
         if self._may_widen:
             factors.add(self._pace.factor * WIDER)
         ways = [Way(self._pace._replace(factor=factor)) for factor in sorted(factors)]
-        if self._may_be_native:
-            ways.append(NATIVE)
-        self._begin(tuple(ways))
+        self._begin((*ways, NATIVE))
 
     def _try_longer(self) -> None:
         """Not every way could be measured: with more operations at a time, or not now."""
@@ -226,11 +223,11 @@ class Choice:
             if costs[way] < (1 - NOISE) * costs[reducers]:
                 reducers = way
         assert reducers.pace is not None
-        native = costs.get(NATIVE, 0)
-        best = NATIVE if native and costs[reducers] > (1 - GAIN) * native else reducers
+        native = costs[NATIVE]
+        best = NATIVE if costs[reducers] > (1 - GAIN) * native else reducers
         self._pace = reducers.pace
         widest = max(way.pace.factor for way in tried if way.pace is not None)
-        is_near = not native or costs[reducers] < (1 + CLOSE) * native
+        is_near = costs[reducers] < (1 + CLOSE) * native
         if (
             self._may_widen
             and reducers.pace.factor == widest

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from trainshed_reduction import layout
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import MAX_CHUNK
 
 _ROW = 320 << 10
 _ROW_SECONDS = 0.013
@@ -37,16 +38,14 @@ class Flow(NamedTuple):
     credit: int
 
 
-def flow_for(
-    settings: Settings, lanes: int, max_chunk: int, *, pace: Pace = _AS_TOLD, delay: float = 0.0
-) -> Flow:
-    """`lanes`: those that get chunks; `max_chunk`: of the reducers; `delay`: seconds that a byte takes
+def flow_for(settings: Settings, lanes: int, *, pace: Pace = _AS_TOLD, delay: float = 0.0) -> Flow:
+    """`lanes`: those that get chunks; `delay`: seconds that a byte takes
     there and back while nothing else is on its way. What the settings say of chunks and credit goes first;
     what was measured goes before what they say of bandwidth."""
     rate = pace.rate or settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
-        settings.chunk_bytes, max_chunk, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
+        settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
     )
     credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _LEAST_SECONDS)) + int(rate * delay)
     return Flow(chunk, settings.credit_bytes or min(_MOST, pace.factor * credit))

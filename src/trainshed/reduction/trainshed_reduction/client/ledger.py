@@ -247,7 +247,6 @@ class Ledger:
         return [
             Piece(
                 entry.data(),
-                len(entry.data()) // entry.work.dtype.itemsize,
                 entry.work.dtype,
                 Reduction(entry.work.header.reduction),
                 entry.owner,

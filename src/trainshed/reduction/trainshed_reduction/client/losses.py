@@ -108,6 +108,12 @@ class Losses:
         self._lanes = lanes
         self._generation = generation
         self.epoch = 0
+        """How often lanes were lost for good."""
+
+    @property
+    def generation(self) -> int:
+        """Of the epoch: reducers know no other difference."""
+        return self._generation + self.epoch
 
     def found(self, now: float) -> List[Lane]:
         """Those that were without an answer for too long, or that the service has given up. Not workers' own
@@ -141,9 +147,7 @@ class Losses:
 
     def is_called_for(self) -> bool:
         """Whether another rank has begun to agree on a loss."""
-        return self._agreement is not None and self._agreement.is_called_for(
-            self._generation, self.epoch + 1
-        )
+        return self._agreement is not None and self._agreement.is_called_for(self.generation + 1)
 
     def agree(
         self, lost: "Sequence[Lane]", issue: "Callable[[QueuedOperation], object]"
@@ -161,8 +165,7 @@ class Losses:
         self.epoch += 1
         gone = [lane.index for lane in self._lanes if lane.dropped or lane in lost]
         posts = self._agreement.exchange(
-            self._generation,
-            self.epoch,
+            self.generation,
             Post(tuple(gone), self._ledger.share()),
             self._settings.wait_seconds,
         )

@@ -25,11 +25,10 @@ class Board(Protocol):
 class Piece(NamedTuple):
     """What is left of an operation when no reducer is: a part of a tensor that is still to be summed.
 
-    `data`: writable bytes of `count` elements; `owner`: -1: every rank has its own input there; else the rank
+    `data`: writable bytes; `owner`: -1: every rank has its own input there; else the rank
     whose bytes are already the result, for all others to copy."""
 
     data: memoryview
-    count: int  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts values in it
     dtype: DType
     reduction: Reduction
     owner: int

@@ -48,8 +48,6 @@ class RunningGroup:
         # One reducer alone may be what that rank cannot reach: then it is given up first.
         absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
         self._patience = Patience(settings.wait_seconds, absence, self._log)
-        accepts = [lane.accept for lane in lanes if lane.accept is not None]
-        self._max_chunk = min(accept.max_chunk for accept in accepts)
         self._pace = Pace()
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
@@ -151,7 +149,6 @@ class RunningGroup:
         return flow_for(
             self._settings,
             len(self._lanes),
-            self._max_chunk,
             pace=self._pace,
             delay=max(delays, default=0.0),
         )
@@ -266,7 +263,7 @@ class RunningGroup:
             self._detach()
             for work in losses.agree(lost, self._issue):
                 self._finish(work)
-            self._hello = self._hello._replace(epoch=losses.epoch)
+            self._hello = self._hello._replace(generation=losses.generation)
             if any(not lane.dropped for lane in self._lanes):
                 self._operations.release()
             else:

@@ -53,7 +53,7 @@ class Chooser:
         self._tell = tell
         self._told = 0
         self._lock = threading.Lock()
-        self._choice = Choice(may_be_native=True, may_widen=not settings.credit_bytes)
+        self._choice = Choice(may_widen=not settings.credit_bytes)
         self._watch = Stopwatch()
 
     def allreduce(

@@ -87,17 +87,16 @@ _PATIENCE = 0.6
 
 
 class Group:
-    """One generation and epoch of a group. `generation` 0: nobody has come yet who knows it."""
+    """One generation of a group. `generation` 0: nobody has come yet who knows it."""
 
     def __init__(self, hello: Hello, counters: Counters, now: float) -> None:
         self.generation = hello.generation
-        self.epoch = hello.epoch
         self.world = hello.world
         self.members: Dict[int, Member] = {}
         self.parked: Dict[int, Member] = {}
         """Ranks that know no generation, and cannot be of this one."""
         self.failure = ""
-        """Why this generation and epoch cannot go on, if so."""
+        """Why this generation cannot go on, if so."""
         self._counters = counters
         self._running = False
         self._completed = False
@@ -178,7 +177,7 @@ class Group:
         head = min(each.position for each in everybody)
         self._progress = self._progress._replace(head=head, begun=0)
         self._running = True
-        start = Start(head, self.generation, self.world)
+        start = Start(head, self.generation)
         frame = proof.frame(Kind.START, wire.pack_start(start))
         effects: List[Effect] = []
         for each in self.members.values():

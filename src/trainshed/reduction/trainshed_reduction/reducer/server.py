@@ -265,7 +265,7 @@ class Server:
         self._strangers.pop(peer, None)
         peer.member = member
         self._members[member] = peer
-        accept = Accept(b"", wire.MAX_CHUNK, len(self.all))
+        accept = Accept(b"", len(self.all))
         accept = proof.prove_reducer(self._token, peer.challenge, hello, accept)
         peer.native.tell(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
         return following

@@ -1,7 +1,7 @@
-"""All groups at this reducer, and which generation and epoch of each counts. Pure: no sockets, no clock.
+"""All groups at this reducer, and which generation of each counts. Pure: no sockets, no clock.
 
 Whoever calls holds the connections: it tells what came on them and when, and carries out the effects. An
-older generation or epoch is refused, a newer one ends what is left of the older.
+older generation is refused, a newer one ends what is left of the older.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Refusal(Exception):
 
 
 class Sessions:
-    """The groups that workers have come for, by name, generation and epoch."""
+    """The groups that workers have come for, by name and generation."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -102,35 +102,28 @@ class Sessions:
 
 
 def _age(hello: Hello, group: Group) -> int:
-    """Below 0: the worker is of an older generation or epoch than the group, above: of a newer one."""
-    generation = hello.generation or group.generation
-    mine = (generation, hello.epoch)
-    theirs = (group.generation or generation, group.epoch)
-    return (mine > theirs) - (mine < theirs)
+    """Below 0: the worker is of an older generation than the group, above: of a newer one."""
+    if not hello.generation or not group.generation:
+        return 0
+    return hello.generation - group.generation
 
 
 def _older(hello: Hello, group: Group) -> str:
-    if hello.generation and hello.generation < group.generation:
-        return "generation {} is older than {}: these workers were replaced".format(
-            hello.generation, group.generation
-        )
-    return "epoch {} is older than {}: the other ranks have given up a reducer and gone on".format(
-        hello.epoch, group.epoch
+    return (
+        "generation {} is older than {}: these workers were replaced, or the other ranks have given up a "
+        "reducer and gone on".format(hello.generation, group.generation)
     )
 
 
 def _supersede(former: Group, group: Group, hello: Hello) -> List[Effect]:
-    """Ends the former generation or epoch; who waits for a new one already is taken over."""
-    if hello.generation > former.generation:
-        text = "generation {} has taken the place of generation {}".format(
-            hello.generation, former.generation
-        )
-    else:
-        text = "epoch {} has taken the place of epoch {}".format(hello.epoch, former.epoch)
+    """Ends the former generation; who waits for a new one already is taken over."""
+    text = "generation {} has taken the place of generation {}".format(
+        hello.generation, former.generation
+    )
     unsure = former.take_unsure()
     effects = former.fail(text)
     for member in unsure:
-        if member.hello.epoch == group.epoch and member.hello.world == group.world:
+        if member.hello.world == group.world:
             member.group = group
             group.members[member.rank] = member
         else:
