@@ -30,10 +30,12 @@ from tests.contract.engines.warm_programs import (
 )
 from tests.soaks import SOAKS
 from trainshed.cli.run.program import pack
+from trainshed.core import warm_start
 from trainshed.core.launch import Account, Software, WarmStart
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid
 from trainshed.engines.local.autopsies import Keeping
+from trainshed.engines.local.preloaders import Preloaders
 from trainshed.replica import protocol
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
@@ -291,6 +293,33 @@ def test_a_program_that_asks_for_nothing_begins_in_an_interpreter_that_is_up_alr
         assert found == expected, differences(expected, found)
 
     house(test)
+
+
+def test_of_programs_that_begin_at_once_no_more_are_forked_than_there_are_processors(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    """A fork takes a processor as long as a start, and waits for more processes."""
+
+    async def test() -> None:
+        preloaders = Preloaders(tmp_path, 60.0)
+        template = str(runtime.base.template)
+
+        def is_forked() -> bool:
+            begins = preloaders.beginning(
+                WarmStart(template), "one", ("python3", "x.py"), template, warm_start.ENVIRONMENT
+            )
+            assert not begins.cold_because
+            return bool(begins.preloader)
+
+        for _ in range(400):
+            if is_forked():
+                break
+            await asyncio.sleep(0.05)
+        others = (os.cpu_count() or 1) - 1
+        assert [is_forked() for _ in range(others + 1)] == [True] * others + [False]
+        await preloaders.close()
+
+    asyncio.run(test())
 
 
 def test_what_trainshed_run_packs_begins_warm(house: Run, runtime: Runtime) -> None:

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -38,6 +39,10 @@ its frameworks take, some 150 MB for PyTorch."""
 _MOST_WITHOUT: Final = 8
 """Preloaders without frameworks at once, of some 8 MB. Beyond that programs begin by themselves: to end one
 for another would take longer."""
+_AT_ONCE_SECONDS: Final = 0.02
+"""Programs that ask for nothing and begin within so long of each other begin at once. Of more than there are
+processors the rest begin by themselves: to be forked waits for three processes in turn, and takes a processor
+as long."""
 _VARIANTS: Final = 3
 """Preloaders at once of one runtime and project, with different values of variables."""
 _USED_SECONDS: Final = 60.0
@@ -105,6 +110,8 @@ class Preloaders:
         self._directory = directory
         self._idle = idle
         self._found: dict[_Key, _Preloader] = {}
+        #: When the last programs without frameworks were forked, as many as begin at once.
+        self._forked = deque[float](maxlen=os.cpu_count() or 1)
 
     def beginning(
         self,
@@ -146,6 +153,12 @@ class Preloaders:
             return None, found.refused or "its frameworks are still being imported"
         if argv[1] == "-c" and found.python >= _SHOWS_TEXTS:
             return None, "this version of Python runs what -c is given in a way of its own"
+        if not key.modules:
+            if len(self._forked) == self._forked.maxlen and (
+                found.used - self._forked[0] < _AT_ONCE_SECONDS
+            ):
+                return None, "all processors start others"
+            self._forked.append(found.used)
         return found, ""
 
     async def close(self) -> None:
