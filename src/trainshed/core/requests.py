@@ -19,6 +19,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PLAIN = (str, int, float)
 _MAPPINGS = (dict, Mapping)
 """What JSON is read as stands first: to ask for the protocol costs ten times as much."""
 
@@ -80,7 +81,8 @@ class Section(Struct, eq=False):
 
     def is_set(self, name: str) -> bool:
         """Whether the field differs from its default value."""
-        return not is_blank(self.values.get(name))
+        value = self.values.get(name)
+        return value is not None and not is_blank(value)
 
     def text(self, name: str) -> str:
         return str(self.values.get(name) or "")
@@ -136,11 +138,13 @@ class Section(Struct, eq=False):
 
 def is_blank(value: object) -> bool:
     """Whether a JSON value says nothing: null, empty, zero, or made of such."""
+    if value is None or isinstance(value, _PLAIN):
+        return value in (None, "", 0, "0", False)
     if isinstance(value, _MAPPINGS):
         return all(is_blank(item) for item in cast("Mapping[str, object]", value).values())
     if isinstance(value, list):
         return not value
-    return value in (None, "", 0, "0", False)
+    return False
 
 
 def nanoseconds(duration: str) -> int:

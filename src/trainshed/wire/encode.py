@@ -44,8 +44,12 @@ def _fields(plan: Plan, message: Message, form: Form) -> dict[str, Any]:
         field = by_number[descriptor.number]
         value = field.value
         if field.shape is Shape.ONE:
-            out[field.json_name] = _value(value, content, form)
+            is_verbatim = value.is_verbatim
+            out[field.json_name] = content if is_verbatim else _value(value, content, form)
         elif field.shape is Shape.LIST:
+            if value.is_verbatim:
+                out[field.json_name] = list(content)
+                continue
             out[field.json_name] = [_value(value, element, form) for element in content]
         else:
             out[field.json_name] = _map(value, content, form)

@@ -70,7 +70,17 @@ _BOOL: Final = 8
 class Value:
     """The type of one value: of a field, of a list's elements or of a map's values."""
 
-    __slots__ = ("_message", "_plan", "enum_names", "is_bool", "label", "read", "special", "write")
+    __slots__ = (
+        "_message",
+        "_plan",
+        "enum_names",
+        "is_bool",
+        "is_verbatim",
+        "label",
+        "read",
+        "special",
+        "write",
+    )
 
     def __init__(self, field: "FieldDescriptor") -> None:
         self._message: Descriptor | None = field.message_type
@@ -91,6 +101,8 @@ class Value:
             self.enum_names = {value.number: value.name for value in reversed(enum.values)}
         else:
             self.label, self.read, self.write = _SCALARS[field.type]
+        #: Its JSON is what the message gives for it.
+        self.is_verbatim = self.read is not None and self.write is None and self.enum_names is None
 
     @property
     def is_message(self) -> bool:
