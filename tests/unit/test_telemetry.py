@@ -12,7 +12,7 @@ import pytest
 
 from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, request_id
 from trainshed.telemetry.meters import Meters
-from trainshed.telemetry.requests import logged
+from trainshed.telemetry.requests import Logged
 
 log = logging.getLogger("trainshed.test")
 
@@ -122,7 +122,7 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
             started.append(message)
 
     async def answer() -> None:
-        async with logged(scope, send, Meters()) as send_logged:
+        async with Logged(scope, send, Meters()) as send_logged:
             seen.append(request_id.get() or "")
             await asyncio.sleep(0)
             head = {"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]}

@@ -50,7 +50,7 @@ from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.telemetry.requests import METHOD, logged
+from trainshed.telemetry.requests import METHOD, Logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
@@ -147,7 +147,7 @@ class ApiApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         if scope["type"] == "http":
-            async with logged(scope, send, self._services.meters) as answered:
+            async with Logged(scope, send, self._services.meters) as answered:
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return

@@ -1,11 +1,10 @@
 """Requests in the log: an id for each, which its answer carries too, and one line when it was answered."""
 
-import contextlib
 import logging
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from trainshed.telemetry.lines import request_id
@@ -27,28 +26,35 @@ _numbers: Final = random.Random()
 _log = logging.getLogger("trainshed.requests")
 
 
-@contextlib.asynccontextmanager
-async def logged(scope: Scope, send: Send, meters: Meters) -> AsyncGenerator[Send]:
-    """Gives an HTTP request its id while it is answered by what this yields, counts it if somebody has said
-    what method it was (`METHOD`), and logs it at level info."""
-    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-    identity = identified(given.decode("latin-1"))
-    began, status = time.perf_counter(), 0
+class Logged:
+    """Gives an HTTP request its id while it is answered by what this enters as, counts it if somebody has
+    said what method it was (`METHOD`), and logs it at level info. A class, since each request would pay for a
+    generator three times."""
 
-    async def answered(message: Any) -> None:
-        nonlocal status
+    __slots__ = ("_began", "_identity", "_meters", "_scope", "_send", "_status", "_token")
+
+    def __init__(self, scope: Scope, send: Send, meters: Meters) -> None:
+        self._scope, self._send, self._meters = scope, send, meters
+        given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        self._identity = identified(given.decode("latin-1"))
+        self._status = 0
+        self._began = time.perf_counter()
+
+    async def __aenter__(self) -> Send:
+        self._token = request_id.set(self._identity)
+        return self._answered
+
+    async def _answered(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            status = message["status"]
+            self._status = message["status"]
             others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
-            message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
-        await send(message)
+            message = {**message, "headers": [*others, (_HEADER, self._identity.encode())]}
+        await self._send(message)
 
-    token = request_id.set(identity)
-    try:
-        yield answered
-    finally:
+    async def __aexit__(self, *error: object) -> None:
+        scope, status, meters = self._scope, self._status, self._meters
         if status and (method := scope.get(METHOD)):
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - self._began
             meters.requests.observe(seconds, "rest", method, str(status))
             if meters.spans is not None:
                 parent = next((v for name, v in scope["headers"] if name == b"traceparent"), b"")
@@ -56,13 +62,13 @@ async def logged(scope: Scope, send: Send, meters: Meters) -> AsyncGenerator[Sen
                     "http.request.method": scope["method"],
                     "http.response.status_code": status,
                     "rpc.system": "rest",
-                    "trainshed.request": identity,
+                    "trainshed.request": self._identity,
                 }
                 meters.spans.record(
                     request_span(method, seconds, told, status >= 500, parent.decode("latin-1"))
                 )
-        log_request(scope["method"], scope["path"], str(status or "-"), began)
-        request_id.reset(token)
+        log_request(scope["method"], scope["path"], str(status or "-"), self._began)
+        request_id.reset(self._token)
 
 
 def request_span(
