@@ -65,9 +65,9 @@ def same_seeds(results: Sequence[Result], like: str) -> list[Result]:
 
 
 def standings(results: Sequence[Result], candidates: Sequence[str], trials: int) -> list[Standing]:
-    """Best rank first; nothing if there is no case that all have done. Random search must be one of them."""
+    """Best rank first; nothing if there is no case that all have done, or random search is none of them."""
     regrets = complete(regrets_after(results, trials), candidates)
-    if not regrets:
+    if not regrets or RANDOM not in candidates:
         return []
     ranks = {name: median(_rank(case, name) for case in regrets.values()) for name in candidates}
     found: list[Standing] = []

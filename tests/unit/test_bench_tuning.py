@@ -208,6 +208,7 @@ def test_all_are_compared_with_the_slow_candidate_where_it_has_come_to_an_end() 
     assert "levy" not in text
     assert "in 1 to 0 against random, 1 to 0 against google-vizier (of 1 cases" in text
     assert not tables.slow(results[:2], 1)
+    assert "| branin | 1 | 1 | 2 |" in tables.slow(results[2:3], 1)  # Nobody else was asked.
 
 
 def test_quick_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
