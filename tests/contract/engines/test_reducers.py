@@ -155,7 +155,7 @@ def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path)
 
     async def test(house: House) -> None:
         here = (await house.engine.capacity())[0].vcpus
-        asks = f"import os; print(os.environ[{reduction.PROCESSES!r}])"
+        asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
         for vcpus, expected in ((1, 1), (4096, int(here))):
             uid, _ = await gang(house)
             told = part(package, None, **{reduction.LISTEN: "here:2222"})
