@@ -119,6 +119,8 @@ class KubernetesCluster:
         self._given_back: set[HoldName] = set()
         #: Of those, what is being deleted just now.
         self._deleting: set[HoldName] = set()
+        #: Pods that this service has deleted, by uid, until they are no more.
+        self._asked_to_go: set[str] = set()
         #: Namespaces whose Pods can find each other.
         self._discovery: set[str] = set()
         #: When each node was asked about last (monotonic).
@@ -256,7 +258,7 @@ class KubernetesCluster:
             async with asyncio.timeout(_LEAVING_SECONDS):
                 await self._until(lambda: True if self._is_over(name) else None)
         now = self._mine.get(name, pod)
-        return _ended_early(reasons.end(now, deleted=now.is_leaving))
+        return _ended_early(self._end_of(now))
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         if name in self._ends:
@@ -268,7 +270,7 @@ class KubernetesCluster:
                 "what ran there may live until its lease is over"
             )
         if pod.is_over:
-            return reasons.end(pod, deleted=pod.is_leaving)
+            return self._end_of(pod)
         if pod.metadata.uid in self._begun and not pod.is_running:
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} has begun, and no more is told of it yet"
@@ -281,7 +283,7 @@ class KubernetesCluster:
             if pod is None:
                 return self._ends.get(name, _UNTOLD)
             is_told = pod.is_leaving or pod.is_over
-            return reasons.end(pod, deleted=pod.is_leaving) if is_told else None
+            return self._end_of(pod) if is_told else None
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELLING_SECONDS):
@@ -390,7 +392,7 @@ class KubernetesCluster:
             if why := reasons.refusal(now):
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
-                raise _ended_early(reasons.end(now, deleted=now.is_leaving))
+                raise _ended_early(self._end_of(now))
             if self._admission is not None and now.spec.node_name and not kueue.is_managed(now):
                 raise ClusterRefused(
                     f"Kueue did not take Pod {now.key} in, and it was given a node: enable Kueue's "
@@ -524,7 +526,14 @@ class KubernetesCluster:
 
     async def _delete(self, pod: Pod) -> None:
         """Raises ApiFailure, ClusterUnavailable."""
+        if not pod.is_leaving:
+            self._asked_to_go.add(pod.metadata.uid)
         await self._api.delete(_path(pod), uid=pod.metadata.uid, grace=_LAST_GRACE)
+
+    def _end_of(self, pod: Pod) -> HoldEnd:
+        """How it ended, of which nothing runs any more."""
+        by_others = pod.is_leaving and pod.metadata.uid not in self._asked_to_go
+        return reasons.end(pod, deleted=by_others)
 
     async def _remove(self, pod: Pod) -> None:
         """Delete it, and wait until nothing of it runs. Raises ClusterUnavailable."""
@@ -623,8 +632,8 @@ class KubernetesCluster:
             if known is not None and known.metadata.uid == pod.metadata.uid:
                 del self._mine[name]
                 self._learn_end(name, pod if pod.is_over else known)
-            self._fresh.discard(pod.metadata.uid)
-            self._begun.discard(pod.metadata.uid)
+            for some in (self._fresh, self._begun, self._asked_to_go):
+                some.discard(pod.metadata.uid)
             return
         if known is not None and manifests.again_of(known) > manifests.again_of(pod):
             return  # It has ended, or will, and another one has its place.
@@ -640,7 +649,7 @@ class KubernetesCluster:
         if name in self._given_back:
             return
         if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self._fresh:
-            self._ends[name] = reasons.end(pod, deleted=pod.is_leaving)
+            self._ends[name] = self._end_of(pod)
         else:
             log.warning(
                 "kubernetes: Pod %s was deleted by force on node %s; what ran there may live, and is waited "
