@@ -127,19 +127,20 @@ def script_directory(file: str) -> str:
     return os.path.dirname(os.path.realpath(file))
 
 
+def _runner(name: str, before: "list[Any]", after: "list[Any]") -> "Any":
+    """A function of the interpreter that runs something, by the types of what it takes before and after the
+    global and the local variables."""
+    run = getattr(ctypes.pythonapi, name)
+    run.restype = ctypes.py_object
+    run.argtypes = [*before, ctypes.py_object, ctypes.py_object, *after]
+    return run
+
+
 def _text(text: str) -> "Callable[[], Any]":
     """What runs a text as an interpreter before 3.13 does that is given it by `-c`; later ones show its lines
     in tracebacks, which nothing else has them do."""
     variables = sys.modules["__main__"].__dict__
-    run = ctypes.pythonapi.PyRun_StringFlags
-    run.restype = ctypes.py_object
-    run.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.py_object,
-        ctypes.py_object,
-        ctypes.c_void_p,
-    ]
+    run = _runner("PyRun_StringFlags", [ctypes.c_char_p, ctypes.c_int], [ctypes.c_void_p])
     flags = (ctypes.c_int * 2)(_IGNORE_COOKIE, sys.version_info[1])
     source = text.encode("utf-8") + b"\n"
     return functools.partial(run, source, _FILE_INPUT, variables, variables, flags)
@@ -163,17 +164,11 @@ def _file(name: str) -> "Callable[[], Any]":
         told = "%s: can't open file %r: [Errno %d] %s\n"
         sys.stderr.write(told % (sys.executable, path, failure, os.strerror(failure)))
         os._exit(2)
-    run = ctypes.pythonapi.PyRun_FileExFlags
-    run.restype = ctypes.py_object
-    run.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.py_object,
-        ctypes.py_object,
-        ctypes.c_int,
-        ctypes.c_void_p,
-    ]
+    run = _runner(
+        "PyRun_FileExFlags",
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int],
+        [ctypes.c_int, ctypes.c_void_p],
+    )
     return functools.partial(
         run, opened, os.fsencode(path), _FILE_INPUT, variables, variables, 1, None
     )
