@@ -12,6 +12,7 @@ import pytest
 
 from tests.engines.inputs import Given
 from tests.unit import kubeconfig
+from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.kubernetes import client, cluster, manifests
 from trainshed.engines.kubernetes.settings import parse
@@ -28,7 +29,7 @@ _TURNS = 50
 """Of the loop, in which a call of this API would have come."""
 
 
-def pod(phase: str, version: int) -> dict[str, Any]:
+def pod(phase: str, version: int, **metadata: Any) -> dict[str, Any]:
     states: dict[str, dict[str, Any]] = {
         "Pending": {"waiting": {"reason": "ContainerCreating"}},
         "Running": {"running": {}},
@@ -42,6 +43,7 @@ def pod(phase: str, version: int) -> dict[str, Any]:
             "resourceVersion": str(version),
             "labels": {manifests.SERVICE: "abc"},
             "annotations": {manifests.HOLD: str(NAME)},
+            **metadata,
         },
         "spec": {"nodeName": "a", "containers": []},
         "status": {
@@ -51,12 +53,23 @@ def pod(phase: str, version: int) -> dict[str, Any]:
     }
 
 
-class Api:
-    """With one Pod. `started`: a kubelet says that its container is, whatever the Pod's status says."""
+LEAVING = pod("Running", 3, deletionTimestamp="2026-11-23T00:00:00Z")
 
-    def __init__(self, phase: str = "Running", *, started: bool = False) -> None:
+
+class Api:
+    """With one Pod. `started`: a kubelet says that its container is, whatever the Pod's status says.
+    `leaving`: what is told of the Pod once it is deleted."""
+
+    def __init__(
+        self,
+        phase: str = "Running",
+        *,
+        started: bool = False,
+        leaving: tuple[str, dict[str, Any]] = ("DELETED", pod("Succeeded", 3)),
+    ) -> None:
         self.phase = phase
         self.started = started
+        self.leaving = leaving
         self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.deleted: list[str] = []
 
@@ -66,7 +79,7 @@ class Api:
             return httpx2.Response(200, content=self._starts())
         if request.method == "DELETE":
             self.deleted.append(request.url.path)
-            self.events.put_nowait(("DELETED", pod("Succeeded", 3)))
+            self.events.put_nowait(self.leaving)
             return httpx2.Response(200, json={})
         if "watch" in request.url.params:
             return httpx2.Response(200, content=self._changes(of_pods))
@@ -137,5 +150,36 @@ async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_de
         assert not api.deleted
         api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
         await giving_back
+    await here.close()
+    assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
+
+
+async def test_a_pod_that_others_delete_is_lost_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec/failures#losses-on-a-cluster"""
+    api = Api()
+    here = await started(api, tmp_path, monkeypatch)
+    async with asyncio.timeout(10):
+        api.events.put_nowait(("MODIFIED", LEAVING))
+        end = await here.ending(NAME)
+    await here.close()
+    assert end is not None and end.loss is Loss.POD_EVICTED
+    assert end.why == "Pod one was deleted, or evicted from its node, and not by this service"
+
+
+async def test_a_pod_that_this_service_deletes_is_not_told_as_deleted_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's line breaks meanwhile, and why is asked."""
+    monkeypatch.setattr(cluster, "_LEAVING_SECONDS", 0.0)
+    # Nothing told by then is no answer.
+    monkeypatch.setattr(cluster, "_TELLING_SECONDS", 60.0)
+    api = Api(leaving=("MODIFIED", LEAVING))
+    here = await started(api, tmp_path, monkeypatch)
+    async with asyncio.timeout(10):
+        asking = asyncio.create_task(here.ending(NAME))
+        await here.give_back(NAME)
+        assert await asking is None
     await here.close()
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
