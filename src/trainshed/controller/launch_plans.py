@@ -31,6 +31,7 @@ from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.port import Image, PackageFailed, Preloadable, PreparedRuntime
+from trainshed.runtimes.sheet import parse_minor
 
 _VERDICT_AFTER = 20 * 10**9
 """ns that a worker's program may take until something of reducers is heard from it, or it is looked at."""
@@ -277,6 +278,9 @@ def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> 
             why = why or "no frameworks are kept imported here"
         elif names:
             why = why or f"it has {', '.join(names)}, which an import may read"
+        else:
+            python = parse_minor(program.runtime.python_version) or (0, 0)
+            why = why or warm_start.refused_text(argv, python)
         task = log_task_name(job.name.api, pool.replicas()[0])
         many = f" and {pool.replica_count - 1} more" if pool.replica_count > 1 else ""
         yield f"{task}{many} begin{'s' * (not many)} " + (

@@ -56,8 +56,6 @@ _IMPORT_SECONDS: Final = 300.0
 """Until one is ready, or is given up."""
 _END_SECONDS: Final = 5.0
 _BACKLOG: Final = 64
-_SHOWS_TEXTS: Final = (3, 13)
-"""From this Python on tracebacks show lines of what `-c` is given, if the interpreter itself runs it."""
 
 
 class _Key(Struct, frozen=True):
@@ -151,8 +149,8 @@ class Preloaders:
         found.used = asyncio.get_running_loop().time()
         if not found.is_ready:
             return None, found.refused or "its frameworks are still being imported"
-        if argv[1] == "-c" and found.python >= _SHOWS_TEXTS:
-            return None, "this version of Python runs what -c is given in a way of its own"
+        if why := warm_start.refused_text(argv, found.python):
+            return None, why
         if not key.modules:
             if len(self._forked) == self._forked.maxlen and (
                 found.used - self._forked[0] < _AT_ONCE_SECONDS
