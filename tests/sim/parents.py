@@ -130,8 +130,7 @@ def parent_stores(
     buckets: ModelBuckets | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
-    """ParentStores to a store of the simulation. `uids`: those of a service that came before are not given
-    again."""
+    """Of a store of the simulation. `uids`: those of a service that came before are not given again."""
     numbers = uids or fresh_uids()
     return ParentStores(
         intake=store.intake,

@@ -192,7 +192,10 @@ def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, tol
 @pytest.mark.parametrize(
     ("python", "told"),
     [
-        ("3.12", "workerpool0-0 begins warm, with numpy, sklearn, sklearn.ensemble imported ahead."),
+        (
+            "3.12",
+            "workerpool0-0 begins warm, with numpy, sklearn, sklearn.ensemble imported ahead.",
+        ),
         (
             "3.13",
             "workerpool0-0 begins cold: this version of Python runs what -c is given in a way of its own.",
