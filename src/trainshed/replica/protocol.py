@@ -233,6 +233,8 @@ class WarmStart(Section):
     preloader: "str" = ""
     #: Its Python environment's directory, as the program sees it.
     template: "str" = ""
+    #: Only if a fork of it waits with the guardian already; else it starts by itself.
+    only_waiting: "bool" = False
     #: What the preloader has imported, for people; "" = nothing, and nobody is told of it.
     preloaded: "str" = ""
     #: Why it starts by itself although its job asked for more, as a clause; "" = nobody asked, or it does

@@ -3,9 +3,12 @@
 The service starts it before it has threads, sockets or a database; if it dies, another is started and running
 shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 
-Spoken over a stream socket pair: JSON lines with a file handle beside each. {"slot": PATH, "plan": LAUNCH
-DOCUMENT}: be a replica's shim, the handle its connection to the service. {"probe": PATH, "levels": LEVELS}:
-answer on the handle by one line {"level": the first of them that works, "refused": {LEVEL: why not}}.
+Spoken over a stream socket pair: JSON lines with a file handle beside each.
+{"slot": PATH, "preloader": PATH, "plan": LAUNCH DOCUMENT}: be a replica's shim, the handle its connection to
+the service. Of the preloader, "" = none, forks wait with the idle shims that are made from then on, while
+programs are being started.
+{"probe": PATH, "levels": LEVELS}: answer on the handle by one line {"level": the first of them that works,
+"refused": {LEVEL: why not}}.
 {"autopsy": true, ...}: be what `autopsy` says.
 {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
 {"survey": PATH}: tell on the handle how all slots below it stand (`supervisor.survey`).
@@ -87,7 +90,10 @@ class Zygote:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._receiver = unix_sockets.Receiver(connection)
-        self._stock: "list[socket.socket]" = []
+        #: Each with the preloader of which a fork waits with it.
+        self._stock: "list[tuple[socket.socket, str]]" = []
+        #: Of the program that was asked for last.
+        self._preloader = ""
         self._idle_stock = 0
         self._busy_stock = 0
         self._busy_until = 0.0
@@ -163,16 +169,17 @@ class Zygote:
 
     def _shrink(self, size: int) -> None:
         while len(self._stock) > size:
-            self._stock.pop().close()
+            self._stock.pop()[0].close()
         if not self._stock:
             self._has_warm = False
 
     def _add_to_stock(self, *, warm: bool) -> None:
         """Fork a shim that has all it needs but a plan. `warm`: while it waits it copies the memory that a
-        start writes to."""
+        start writes to, and a fork of the preloader waits with it."""
         self._pages.look()
         self._has_warm = self._has_warm or warm
         ours, theirs = socket.socketpair()
+        preloader = self._preloader if warm else ""
         try:
             child = os.fork()
         except OSError:
@@ -183,24 +190,33 @@ class Zygote:
                 ours.close()
                 self._be_born([])
                 pages = self._pages if warm else None
-                child = guardian.GuardianHandle(self._level, pages)
+                child = guardian.GuardianHandle(self._level, pages, preloader)
                 _await_order(theirs, child, pages)
             finally:
                 os._exit(0)
         theirs.close()
-        self._stock.append(ours)
+        self._stock.append((ours, preloader))
 
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
         self._note_request()
+        self._preloader = _preloader(line)
         while self._stock:
-            with self._stock.pop() as shim_socket:
+            with self._take_from_stock() as shim_socket:
                 try:
                     unix_sockets.send(shim_socket, line + b"\n", handle)
                 except OSError:
                     continue  # Somebody killed it.
                 return True
         return False
+
+    def _take_from_stock(self) -> socket.socket:
+        """One with a fork of the right preloader, else one with none, else any."""
+        for wanted in (self._preloader, ""):
+            for index in reversed(range(len(self._stock))):
+                if self._stock[index][1] == wanted:
+                    return self._stock.pop(index)[0]
+        return self._stock.pop()[0]
 
     def _fork(self, line: bytes, handle: int, others: "list[int]") -> None:
         if os.fork() == 0:
@@ -217,10 +233,21 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
         kernel.close_all(close + self._receiver.handles())
-        for shim_socket in self._stock:
+        for shim_socket, _ in self._stock:
             shim_socket.close()
         self._connection.close()
         kernel.name_process("ts-shim")
+
+
+_PLAN = b', "plan": '
+"""Before a request's longest part, which the zygote does not read. No string has a quotation mark like these
+in it."""
+
+
+def _preloader(line: bytes) -> str:
+    """What the request of a shim names as its program's preloader."""
+    found: str = json.loads((line.partition(_PLAN)[0] + b"}").decode("utf-8")).get("preloader", "")
+    return found
 
 
 def _await_order(

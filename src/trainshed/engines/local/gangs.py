@@ -303,7 +303,9 @@ class Shims:
         ours, theirs = socket.socketpair()
         with theirs:
             slot_handle.attach(ours)
-            message = {"slot": str(slot_handle.directory), "plan": slot_handle.plan}
+            plan = slot_handle.plan or {}
+            preloader = plan.get("preloader", "")
+            message = {"slot": str(slot_handle.directory), "preloader": preloader, "plan": plan}
             try:
                 slot_handle.zygote = await self._spawner.request(message, theirs)
             except BaseException:

@@ -41,8 +41,8 @@ _MOST_WITHOUT: Final = 8
 for another would take longer."""
 _AT_ONCE_SECONDS: Final = 0.02
 """Programs that ask for nothing and begin within so long of each other begin at once. Of more than there are
-processors the rest begin by themselves: to be forked waits for three processes in turn, and takes a processor
-as long."""
+processors the rest begin by themselves, unless a fork waits for them already: to be forked waits for three
+processes in turn, and takes a processor as long."""
 _VARIANTS: Final = 3
 """Preloaders at once of one runtime and project, with different values of variables."""
 _USED_SECONDS: Final = 60.0
@@ -134,8 +134,18 @@ class Preloaders:
             return protocol.WarmStart(cold_because=why if imports else "")
         found.ask()
         return protocol.WarmStart(
-            preloader=str(self._socket(key)), template=template, preloaded=found.preloaded
+            preloader=str(self._socket(key)),
+            template=template,
+            only_waiting=not imports and self._are_many(found.used),
+            preloaded=found.preloaded,
         )
+
+    def _are_many(self, now: float) -> bool:
+        """Whether more programs begin at once than are to be forked, with this one."""
+        if len(self._forked) == self._forked.maxlen and now - self._forked[0] < _AT_ONCE_SECONDS:
+            return True
+        self._forked.append(now)
+        return False
 
     def _ready(
         self, key: _Key, argv: Sequence[str], environ: Mapping[str, str]
@@ -151,12 +161,6 @@ class Preloaders:
             return None, found.refused or "its frameworks are still being imported"
         if why := warm_start.refused_text(argv, found.python):
             return None, why
-        if not key.modules:
-            if len(self._forked) == self._forked.maxlen and (
-                found.used - self._forked[0] < _AT_ONCE_SECONDS
-            ):
-                return None, "all processors start others"
-            self._forked.append(found.used)
         return found, ""
 
     async def close(self) -> None:

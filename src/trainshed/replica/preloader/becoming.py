@@ -17,7 +17,7 @@ import time
 from trainshed.replica import protocol
 from trainshed.replica.preloader import main_program, shown_arguments
 from trainshed.replica.sandbox import call_filter, users
-from trainshed.replica.system import kernel, unix_sockets
+from trainshed.replica.system import kernel, touched_pages, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,21 +34,30 @@ _ADOPTION_SECONDS = 5.0
 """Until the guardian is this process's parent; it takes microseconds."""
 
 
-def become(connection: socket.socket, root: str, before: "main_program.Before") -> None:
+def become(
+    connection: socket.socket,
+    root: str,
+    before: "main_program.Before",
+    pages: touched_pages.TouchedPages,
+) -> None:
     """In a fork that belongs to nobody yet: be the program that the connection tells of. `root`: the
-    runtime's directory. Returns when the interpreter is to come up and go on with it."""
+    runtime's directory; `pages`: what it is to copy while it waits. Returns when the interpreter is to come
+    up and go on with it."""
     try:
-        first, handles = receive(connection)
-        _enter(first, handles)
-        _settle(first, handles, connection)
-        second, groups = receive(connection)
+        _be_guarded(*receive(connection))
+        kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, connection.fileno()})
+        connection.sendall(b"waiting %d\n" % os.getpid())
+        note_pages = pages.ready(touched_pages.PROGRAM)
+        _settle(*receive(connection), connection)
+        last, groups = receive(connection)
         for handle in groups:
             os.write(handle, b"0")
             os.close(handle)
-        for number, limits in second["limits"]:
+        for number, limits in last["limits"]:
             resource.setrlimit(number, tuple(limits))
-        os.chdir(second["directory"])
-        _begin_again(second, root, before)
+        os.chdir(last["directory"])
+        _begin_again(last, root, before)
+        note_pages()
         # As an interpreter finds them that begins, whatever the one who started the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -94,14 +103,19 @@ _GUARDIAN_SECONDS = 600.0
 """A guardian that says nothing for so long has been stopped by somebody."""
 
 
-def _enter(first: "dict[str, Any]", handles: "list[int]") -> None:
-    """Into the namespaces, and to be the guardian's child. Only the last of three processes returns."""
-    if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != first["processors"]:
-        raise Cold("it may use other processors than its runtime was loaded on")
-    for name, handle in zip(first["namespaces"], handles):  # noqa: B905 - `strict` is too young
+def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
+    """Into the namespaces that are named; returns the handles that are something else."""
+    names = message["namespaces"]
+    for name, handle in zip(names, handles):  # noqa: B905 - `strict` is too young
         kernel.enter_namespace(handle, _KINDS[name])
         os.close(handle)
-    del handles[: len(first["namespaces"])]
+    return handles[len(names) :]
+
+
+def _be_guarded(first: "dict[str, Any]", handles: "list[int]") -> None:
+    """Into the process namespace, and to be the guardian's child. Only the last of three processes
+    returns."""
+    _enter(first, handles)
     if os.fork():
         os._exit(0)
     # This one is in the process namespace: when it ends its child is the first process's.
@@ -114,36 +128,36 @@ def _enter(first: "dict[str, Any]", handles: "list[int]") -> None:
         time.sleep(0.0001)
 
 
-def _settle(first: "dict[str, Any]", handles: "list[int]", connection: socket.socket) -> None:
+def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.socket) -> None:
     """Have no more rights than a program that the guardian starts; say that all is ready."""
+    if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != second["processors"]:
+        raise Cold("it may use other processors than its runtime was loaded on")
+    handles = _enter(second, places)
     os.setsid()
     os.umask(0o022)
     kernel.leave_keyring()
-    asked = call_filter.install(connect=first["connect"]) if first["filter"] else -1
-    owners = handles.pop(0) if first["owners"] else -1
-    if owners >= 0:
-        users.enter(owners)
-    if first["level"] != protocol.LEVEL_ROOT:
+    asked = call_filter.install(connect=second["connect"]) if second["filter"] else -1
+    if second["owners"]:
+        users.enter(handles.pop(0))
+    if second["level"] != protocol.LEVEL_ROOT:
         users.have_programs_capabilities()
         # The memory was another user's: from here on it is this program's own, as after an exec.
         kernel.allow_inspection()
     null = os.open(os.devnull, os.O_RDONLY)
     for handle, standard in ((null, 0), (handles[0], 1), (handles[1], 2)):
         os.dup2(handle, standard)
-    kept = (0, 1, 2, connection.fileno(), asked)
-    kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-    ready = b"ready %d\n" % os.getpid()
+    kernel.close_all([null, *handles])
     if asked >= 0:
-        unix_sockets.send(connection, ready, asked)
+        unix_sockets.send(connection, b"ready\n", asked)
         os.close(asked)
     else:
-        connection.sendall(ready)
+        connection.sendall(b"ready\n")
 
 
-def _begin_again(second: "dict[str, Any]", root: str, before: "main_program.Before") -> None:
+def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before") -> None:
     """What an interpreter finds out at its start. Raises Cold."""
-    argv, environ = second["argv"], second["environ"]
-    python, template = second["python"], second["template"]
+    argv, environ = last["argv"], last["environ"]
+    python, template = last["python"], last["template"]
     os.environ.clear()
     os.environ.update(environ)
     time.tzset()

@@ -17,7 +17,7 @@ import time
 from trainshed.replica.preloader import becoming, interpreter, main_program
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel
+from trainshed.replica.system import kernel, touched_pages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,8 +74,10 @@ def serve(text: str, custom: "ModuleType | None") -> None:
         gc.freeze()
     _use_large_pages()
     _tell(control, {"imported": versions, "python": sys.version_info[:2]})
-    connection = _next_program(control, listener, configuration["idle"])
-    becoming.become(connection, configuration["root"], main_program.Before(custom, printed))
+    pages = touched_pages.TouchedPages()
+    connection = _next_program(control, listener, configuration["idle"], pages)
+    before = main_program.Before(custom, printed)
+    becoming.become(connection, configuration["root"], before, pages)
 
 
 class Refused(Exception):
@@ -178,7 +180,9 @@ def _use_large_pages() -> None:
                 libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
-def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> socket.socket:
+def _next_program(
+    control: socket.socket, listener: socket.socket, idle: float, pages: touched_pages.TouchedPages
+) -> socket.socket:
     """Fork a child for each connection; returns it, in the child."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -199,6 +203,7 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
         except OSError:
             continue  # It has gone again.
         until = time.monotonic() + idle
+        pages.look()
         try:
             child = os.fork()
         except OSError as error:

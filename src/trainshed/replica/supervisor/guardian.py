@@ -335,9 +335,12 @@ class GuardianHandle:
 
     __slots__ = ("control", "errors", "output", "process")
 
-    def __init__(self, level: str, pages: "touched_pages.TouchedPages | None" = None) -> None:
+    def __init__(
+        self, level: str, pages: "touched_pages.TouchedPages | None" = None, preloader: str = ""
+    ) -> None:
         """Fork it into its process namespace. `pages`: what it is to copy while it waits; None = nothing.
-        Raises OSError: the namespace cannot be made."""
+        `preloader`: of which a fork waits with it; "" = none does. Raises OSError: the namespace cannot be
+        made."""
         #: The read end of the pipe that its program will write its standard output to.
         self.output, output = os.pipe()
         #: The same of its standard error.
@@ -356,7 +359,13 @@ class GuardianHandle:
                 if namespace is not None:
                     kept.update(namespace.handles)
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-                _guard(control, output, errors, namespace, pages)
+                _guard(
+                    control,
+                    (output, errors),
+                    namespace,
+                    pages,
+                    warm_start.waiting_fork(preloader, level),
+                )
             except (
                 Exception
             ) as error:  # The shim records it; this process has no other way to speak.
@@ -397,10 +406,10 @@ def _namespace(level: str) -> "users.Namespace | None":
 
 def _guard(
     control: socket.socket,
-    output: int,
-    errors: int,
+    outputs: "tuple[int, int]",
     namespace: "users.Namespace | None",
     pages: "touched_pages.TouchedPages | None",
+    waiting: "warm_start.Fork | None",
 ) -> None:
     kernel.name_process("ts-guardian")
     note_pages = pages.ready(touched_pages.GUARDIAN) if pages is not None else None
@@ -417,13 +426,14 @@ def _guard(
         argv=list(plan.program.argv),
         environ=plan.program.environ,
         directory=plan.program.directory or os.path.join(files, program.WORK),
-        output=output,
-        errors=errors,
+        output=outputs[0],
+        errors=outputs[1],
         groups=groups,
     )
     seen = _view(isolation, message["slot"], files, namespace)
-    # Now: it is among what is hidden.
-    warm = warm_start.WarmStart(plan.warm) if plan.warm.preloader and namespaced else None
+    # Now: what leads to a preloader is among what is hidden.
+    fork = warm_start.fork_for(plan, waiting)
+    warm = warm_start.WarmStart(plan.warm, fork) if fork is not None else None
 
     def prepare() -> bytes:
         # The service keeps what it makes to itself; directories on the way to what is shown are for
@@ -469,7 +479,7 @@ def _guard(
     Guardian(
         control,
         main,
-        [output, errors],
+        list(outputs),
         namespaced=namespaced,
         prepare=prepare,
         settle=settle,

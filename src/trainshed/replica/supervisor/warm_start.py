@@ -4,6 +4,7 @@
 the reason is told. Runs on Python 3.6.
 """
 
+import errno
 import os
 import resource
 
@@ -35,26 +36,149 @@ def note(word: str, text: str) -> "tuple[str, str]":
     return "started_" + word, told % text
 
 
-class _NotWarm(Exception):
+class NotWarm(Exception):
     """The program is to be started by itself. The message says why, as a clause."""
+
+
+class Fork:
+    """One of a preloader, from the guardian's side: it enters this process's process namespace, becomes its
+    child and waits there for what it is to be."""
+
+    __slots__ = ("_connection", "_handles", "_process", "_received", "preloader")
+
+    def __init__(self, preloader: str, level: str) -> None:
+        """Asks for it, and waits for nothing. Never raises; what goes wrong is found by who goes on."""
+        self.preloader = preloader
+        self._process = 0
+        self._received = b""
+        self._handles: "list[int]" = []
+        self._connection = unix_sockets.connected(preloader)
+        if self._connection is None:
+            return
+        self._connection.settimeout(_PATIENCE)
+        names = ["user"] * (level == protocol.LEVEL_USER) + ["pid"]
+        try:
+            self.send_with_namespaces({}, names, [])
+        except NotWarm:
+            self.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was asked for and has not ended since, as far as is known without waiting."""
+        if self._connection is None:
+            return False
+        self._connection.settimeout(0)
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            self._connection.settimeout(_PATIENCE)
+
+    def process(self) -> int:
+        """Its process id, as soon as it waits. Raises NotWarm."""
+        if not self._process:
+            word, _ = self.answer()
+            if not word.startswith("waiting "):
+                raise NotWarm("the preloader said %r" % word[:100])
+            self._process = int(word[len("waiting ") :])
+        return self._process
+
+    def end(self) -> None:
+        """It is of no use: kill it, and go on when it is gone."""
+        try:
+            if self._process or self.is_there:
+                process = self.process()
+                processes.send(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+        except (NotWarm, ChildProcessError):
+            pass  # It ends as soon as it finds that nobody is there to tell it anything.
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def send_with_namespaces(
+        self, message: "dict[str, Any]", names: "list[str]", handles: "list[int]"
+    ) -> None:
+        """As `send`; it is to enter these namespaces of this process first."""
+        places = [os.open("/proc/self/ns/" + name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
+        try:
+            self.send(dict(message, namespaces=names), places + handles)
+        finally:
+            kernel.close_all(places)
+
+    def send(self, message: "dict[str, Any]", handles: "list[int]") -> None:
+        """Tell it something. Raises NotWarm."""
+        text = json.dumps(message).encode("utf-8") + b"\n"
+        try:
+            if self._connection is None:
+                raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+            unix_sockets.send_with(self._connection, text, handles)
+        except OSError as error:
+            raise NotWarm("the preloader ended (%s)" % error) from None
+
+    def answer(self) -> "tuple[str, int]":
+        """Its next line, without its end, and the handle beside it, -1 = none. Raises NotWarm."""
+        while b"\n" not in self._received:
+            try:
+                self._receive()
+            except NotWarm:
+                self.close()
+                raise
+        line, _, self._received = self._received.partition(b"\n")
+        word = line.decode("utf-8", "replace")
+        if word.startswith("cold "):
+            raise NotWarm(word[len("cold ") :])
+        return word, self._handles.pop(0) if self._handles else -1
+
+    def _receive(self) -> None:
+        try:
+            if self._connection is None:
+                raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+            more, handles = unix_sockets.receive_beside(self._connection)
+        except socket.timeout:
+            raise NotWarm("the preloader did not answer for %g s" % _PATIENCE) from None
+        except OSError as error:
+            raise NotWarm("the preloader ended (%s)" % error) from None
+        if not more:
+            raise NotWarm("the preloader ended")
+        self._received += more
+        self._handles += handles
+
+
+def waiting_fork(preloader: str, level: str) -> "Fork | None":
+    """A fork that waits before there is a program; None: there is to be none."""
+    return Fork(preloader, level) if preloader and level != protocol.LEVEL_SESSION else None
+
+
+def fork_for(plan: protocol.LaunchDocument, waiting: "Fork | None") -> "Fork | None":
+    """The one that is to be this program; None: it starts by itself. `waiting`: one that waits already, which
+    ends if it is not the one."""
+    wanted = plan.warm.preloader
+    if waiting is not None:
+        if waiting.preloader == wanted and waiting.is_there:
+            return waiting
+        waiting.end()
+    return None if plan.warm.only_waiting else waiting_fork(wanted, plan.isolation.level)
 
 
 class WarmStart:
     """One program's. In order: `__init__` before anything is hidden, `prepare` when the view is made,
     `run`."""
 
-    def __init__(self, warm: protocol.WarmStart) -> None:
-        """Connects. Never raises."""
+    def __init__(self, warm: protocol.WarmStart, fork: Fork) -> None:
         self._warm = warm
+        self._fork = fork
         self._python = ""
-        self._process = 0
         #: Why the program is to be started by itself, as a clause; "" = it is not.
         self.cold_because = ""
-        self._connection: "socket.socket | None" = unix_sockets.connected(warm.preloader)
-        if self._connection is None:
+        if not fork.is_there:
             self.cold_because = "its preloader has ended; the next one is made for programs to come"
-        else:
-            self._connection.settimeout(_PATIENCE)
 
     @property
     def preloaded(self) -> str:
@@ -79,7 +203,7 @@ class WarmStart:
         try:
             owners = users.handle if users is not None else -1
             return self._prepare(main, level, owners, filtered)
-        except _NotWarm as why:
+        except NotWarm as why:
             self._give_up(str(why))
             return -1
 
@@ -90,40 +214,34 @@ class WarmStart:
             return 0
         try:
             self._run(main, groups)
-        except _NotWarm as why:
-            processes.send(self._process, signal.SIGKILL)
+            process = self._fork.process()
+        except NotWarm as why:
             self._give_up(str(why))
             return 0
-        self._close()
-        return self._process
+        self._fork.close()
+        return process
 
     def _give_up(self, why: str) -> None:
         self.cold_because = why
-        self._close()
+        self._fork.end()
 
     def _prepare(
         self, main: program.Program, level: str, owners: int, filtered: "bool | None"
     ) -> int:
         self._python = _python(main, self._warm.template)
-        names = ["user"] * (level == protocol.LEVEL_USER) + ["pid", "mnt", "uts", "ipc"]
-        places = [os.open("/proc/self/ns/" + name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
         message = {
-            "namespaces": names,
             "level": level,
             "owners": owners >= 0,
             "filter": filtered is not None,
             "connect": bool(filtered),
             "processors": sorted(os.sched_getaffinity(0)),
         }
-        handles = places + [owners] * (owners >= 0) + [main.output, main.errors]
-        try:
-            self._send(message, handles)
-        finally:
-            kernel.close_all(places)
-        word, asked = self._answer()
-        if not word.startswith("ready "):
-            raise _NotWarm("the preloader said %r" % word[:100])
-        self._process = int(word[6:])
+        handles = [owners] * (owners >= 0) + [main.output, main.errors]
+        self._fork.send_with_namespaces(message, ["mnt", "uts", "ipc"], handles)
+        self._fork.process()
+        word, asked = self._fork.answer()
+        if word != "ready":
+            raise NotWarm("the preloader said %r" % word[:100])
         return asked
 
     def _run(self, main: program.Program, groups: "list[int]") -> None:
@@ -136,49 +254,15 @@ class WarmStart:
             "template": self._warm.template,
             "limits": limits,
         }
-        self._send(message, groups)
-        word, _ = self._answer()
+        self._fork.send(message, groups)
+        word, _ = self._fork.answer()
         if word != "started":
-            raise _NotWarm("the preloader said %r" % word[:100])
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _send(self, message: "dict[str, Any]", handles: "list[int]") -> None:
-        assert self._connection is not None
-        text = json.dumps(message).encode("utf-8") + b"\n"
-        try:
-            unix_sockets.send_with(self._connection, text, handles)
-        except OSError as error:
-            raise _NotWarm("the preloader ended (%s)" % error) from None
-
-    def _answer(self) -> "tuple[str, int]":
-        """The next line, without its end, and the handle beside it, -1 = none."""
-        assert self._connection is not None
-        text = b""
-        found: "list[int]" = []
-        while not text.endswith(b"\n"):
-            try:
-                more, handles = unix_sockets.receive_beside(self._connection)
-            except socket.timeout:
-                raise _NotWarm("the preloader did not answer for %g s" % _PATIENCE) from None
-            except OSError as error:
-                raise _NotWarm("the preloader ended (%s)" % error) from None
-            if not more:
-                raise _NotWarm("the preloader ended")
-            text += more
-            found += handles
-        word = text.decode("utf-8", "replace").rstrip("\n")
-        if word.startswith("cold "):
-            raise _NotWarm(word[5:])
-        return word, found[0] if found else -1
+            raise NotWarm("the preloader said %r" % word[:100])
 
 
 def _python(main: program.Program, template: str) -> str:
     """The interpreter that the program's first argument names, in its environment `template`. Raises
-    _NotWarm."""
+    NotWarm."""
     binaries = os.path.join(template, "bin")
     name = main.argv[0]
     for place in main.environ.get("PATH", os.defpath).split(":"):
@@ -186,8 +270,8 @@ def _python(main: program.Program, template: str) -> str:
         if os.access(path, os.X_OK):
             if os.path.dirname(path) == binaries:
                 return path
-            raise _NotWarm("%s is not its runtime's own Python" % path)
-    raise _NotWarm("%s is not there" % name)
+            raise NotWarm("%s is not its runtime's own Python" % path)
+    raise NotWarm("%s is not there" % name)
 
 
 def _limits() -> "list[int]":

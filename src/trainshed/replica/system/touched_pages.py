@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     Runs = list[tuple[int, int]]
 
-SHIM, GUARDIAN = 0, 1
+SHIM, GUARDIAN, PROGRAM = 0, 1, 2
 """Kinds of processes, which write to pages of their own."""
+_KINDS = (SHIM, GUARDIAN, PROGRAM)
 
 _MOST_RUNS = 4000
 _MOST_BYTES = 64 << 20
@@ -37,13 +38,13 @@ class TouchedPages:
     """The parent's side: what its forks have noted."""
 
     def __init__(self) -> None:
-        self._board = mmap.mmap(-1, 2 * _PART)
+        self._board = mmap.mmap(-1, len(_KINDS) * _PART)
         #: As on the board, of each kind.
         self._known: "dict[int, bytes]" = {}
 
     def look(self) -> None:
         """Take in what was noted, before the next fork."""
-        for kind in (SHIM, GUARDIAN):
+        for kind in _KINDS:
             if kind not in self._known:
                 runs = self._noted(kind)
                 if runs:
