@@ -5,8 +5,8 @@ shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 
 Spoken over a stream socket pair: JSON lines with a file handle beside each.
 {"slot": PATH, "preloader": PATH, "plan": LAUNCH DOCUMENT}: be a replica's shim, the handle its connection to
-the service. Of the preloader, "" = none, forks wait with the idle shims that are made from then on, while
-programs are being started.
+the service. While programs are being started, a fork of the preloader, "" = none, waits with each idle shim
+that has none of another.
 {"probe": PATH, "levels": LEVELS}: answer on the handle by one line {"level": the first of them that works,
 "refused": {LEVEL: why not}}.
 {"autopsy": true, ...}: be what `autopsy` says.
@@ -49,6 +49,8 @@ _BURST_SECONDS = 0.1
 _LARGE_BURST = 16
 """Larger ones count as this."""
 _PAUSE_MS = 5
+_NOTHING = 0
+"""The null device here: a line always comes with a handle."""
 BUSY_SECONDS = 20.0
 """After a start, more are likely to follow for so long."""
 
@@ -144,11 +146,14 @@ class Zygote:
             left = self._busy_until - time.monotonic()
             wanted = self._wanted(left)
             self._shrink(wanted if left > 0 or not self._has_warm else 0)
-            if len(self._stock) >= wanted:
+            without = self._without_fork() if left > 0 else -1
+            if len(self._stock) >= wanted and without < 0:
                 pause = left * 1000 + 1 if left > 0 else None
             if poll.poll(pause):
                 return
-            if len(self._stock) < wanted:
+            if without >= 0:
+                self._add_fork(without)
+            elif len(self._stock) < wanted:
                 self._add_to_stock(warm=left > 0)
 
     def _wanted(self, busy_left: float) -> int:
@@ -158,6 +163,11 @@ class Zygote:
             self._largest = 0
             return self._idle_stock
         return max(self._busy_stock, self._largest) if self._busy_stock else 0
+
+    def _without_fork(self) -> int:
+        """Which of the stock is to have a fork wait with it; -1 = none."""
+        there = [preloader for _, preloader in self._stock]
+        return there.index("") if self._preloader and "" in there else -1
 
     def _note_request(self) -> None:
         now = time.monotonic()
@@ -175,11 +185,10 @@ class Zygote:
 
     def _add_to_stock(self, *, warm: bool) -> None:
         """Fork a shim that has all it needs but a plan. `warm`: while it waits it copies the memory that a
-        start writes to, and a fork of the preloader waits with it."""
+        start writes to."""
         self._pages.look()
         self._has_warm = self._has_warm or warm
         ours, theirs = socket.socketpair()
-        preloader = self._preloader if warm else ""
         try:
             child = os.fork()
         except OSError:
@@ -190,12 +199,22 @@ class Zygote:
                 ours.close()
                 self._be_born([])
                 pages = self._pages if warm else None
-                child = guardian.GuardianHandle(self._level, pages, preloader)
+                child = guardian.GuardianHandle(self._level, pages)
                 _await_order(theirs, child, pages)
             finally:
                 os._exit(0)
         theirs.close()
-        self._stock.append((ours, preloader))
+        self._stock.append((ours, ""))
+
+    def _add_fork(self, index: int) -> None:
+        """Have a fork of the preloader wait with that idle shim."""
+        shim_socket, _ = self._stock[index]
+        self._stock[index] = shim_socket, self._preloader
+        line = guardian.PRELOADER + os.fsencode(self._preloader) + b"\n"
+        try:
+            unix_sockets.send(shim_socket, line, _NOTHING)
+        except OSError:
+            return  # Somebody killed it.
 
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
@@ -211,12 +230,12 @@ class Zygote:
         return False
 
     def _take_from_stock(self) -> socket.socket:
-        """One with a fork of the right preloader, else one with none, else any."""
+        """The oldest with a fork of the right preloader, else with none, else of all."""
+        there = [preloader for _, preloader in self._stock]
         for wanted in (self._preloader, ""):
-            for index in reversed(range(len(self._stock))):
-                if self._stock[index][1] == wanted:
-                    return self._stock.pop(index)[0]
-        return self._stock.pop()[0]
+            if wanted in there:
+                return self._stock.pop(there.index(wanted))[0]
+        return self._stock.pop(0)[0]
 
     def _fork(self, line: bytes, handle: int, others: "list[int]") -> None:
         if os.fork() == 0:
@@ -257,10 +276,15 @@ def _await_order(
 ) -> None:
     """Be an idle shim until there is an order, or until the zygote ends."""
     note = pages.ready(touched_pages.SHIM) if pages is not None else None
-    received = unix_sockets.Receiver(connection).receive()
+    receiver = unix_sockets.Receiver(connection)
+    received = receiver.receive_one()
+    if received is not None and received[0].startswith(guardian.PRELOADER):
+        child.announce(received[0])
+        os.close(received[1])
+        received = receiver.receive_one()
     connection.close()
-    if received:
-        ((line, handle),) = received
+    if received is not None:
+        line, handle = received
         shim.main(line, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle), child, note)
 
 

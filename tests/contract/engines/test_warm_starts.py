@@ -2,6 +2,7 @@
 seen of a program in an interpreter of its own."""
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 from tests.contract.engines.conftest import House, Run
 from tests.contract.engines.test_autopsies import HOUR, look, weighed
+from tests.contract.engines.test_stock import children, guardians, until
 from tests.contract.engines.test_terminals import shown
 from tests.contract.engines.warm_programs import (
     FILES,
@@ -37,6 +39,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.replica import protocol
+from trainshed.replica.preloader import becoming
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 
@@ -297,10 +300,56 @@ def test_a_program_that_asks_for_nothing_begins_in_an_interpreter_that_is_up_alr
     house(test)
 
 
+def waiting_forks(house: House) -> int:
+    """How many wait with idle shims."""
+    found = 0
+    for shim in children(house.zygote()):
+        for guardian in guardians(shim):
+            with contextlib.suppress(OSError):
+                names = [Path(f"/proc/{child}/comm").read_text() for child in children(guardian)]
+                found += f"{becoming.WAITING}\n" in names
+    return found
+
+
+def test_forks_wait_for_programs_with_idle_shims(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert await preloaded(house, runtime) == "started warm: framework 1.2 imported"
+        await until(lambda: waiting_forks(house) >= 2)
+        # One that waits needs nothing of its preloader any more.
+        stopped = preloader_of(house)
+        os.kill(stopped, signal.SIGSTOP)
+        uid = await start(house, runtime, "numbered", warm=runtime.warm())
+        assert await told(house, uid) == "started warm: framework 1.2 imported"
+        assert house.texts(uid) == ["3"]
+        os.kill(stopped, signal.SIGCONT)
+
+    house(test)
+
+
+def test_of_a_fork_that_waited_in_vain_nothing_is_left(house: Run, runtime: Runtime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        for _ in range(_MOST_IDLE):
+            await preloaded(house, runtime)
+            await until(lambda: waiting_forks(house) >= 1)
+            uid = await start(house, runtime, "alone", warm=None)
+            await house.end(uid)
+            assert house.texts(uid) == ["True"]
+
+    house(test)
+
+
+_MOST_IDLE = 8
+"""Idle shims, without forks some of them."""
+
+
 def test_of_programs_that_begin_at_once_no_more_are_forked_than_there_are_processors(
     runtime: Runtime, tmp_path: Path
 ) -> None:
-    """A fork takes a processor as long as a start, and waits for more processes."""
+    """A fork that does not wait already takes a processor as long as a start, and waits for more
+    processes."""
 
     async def test() -> None:
         preloaders = Preloaders(tmp_path, 60.0)

@@ -147,6 +147,8 @@ PROGRAMS = {
     "typed": "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: 'int'\n"
     "print(typing.get_type_hints(A), __annotations__ if '__annotations__' in vars() else None)\n",
     "numbered": "import os; print(os.getpid())",
+    "alone": "import os\nothers = {int(name) for name in os.listdir('/proc') if name.isdigit()}\n"
+    "print(others == {1, os.getpid()})",
     "hashed": "import os\nprint(os.environ['PYTHONHASHSEED'], hash('a'), sep=chr(10))\n",
     "talks": "import talkative; print('main')",
     "drawn": "import json, random, framework, os, multiprocessing\nprint(json.dumps([random.random(), "

@@ -30,6 +30,8 @@ _KINDS = {
     "uts": kernel.CLONE_NEWUTS,
     "ipc": kernel.CLONE_NEWIPC,
 }
+WAITING = "ts-waiting"
+"""What `ps` shows of a fork until it is a program."""
 _ADOPTION_SECONDS = 5.0
 """Until the guardian is this process's parent; it takes microseconds."""
 
@@ -46,6 +48,7 @@ def become(
     try:
         _be_guarded(*receive(connection))
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, connection.fileno()})
+        kernel.name_process(WAITING)
         connection.sendall(b"waiting %d\n" % os.getpid())
         note_pages = pages.ready(touched_pages.PROGRAM)
         _settle(*receive(connection), connection)

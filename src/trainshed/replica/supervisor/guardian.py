@@ -8,7 +8,8 @@ and ends. If the shim dies, it dies with all that is below it. Runs on Python 3.
 `GuardianHandle` is the shim's side. It can be forked before anybody knows for what, so that a start need not
 wait for that.
 
-Spoken over a socket pair, one line each. Shim to guardian: the line that it was given itself, `claimed` with
+Spoken over a socket pair, one line each. Shim to guardian: `preloader PATH`, once at most, of which a fork is
+to wait with the guardian; the line that it was given itself; `claimed` with
 the slot's lock (until then nothing of the slot is touched), `go`, `stop` (SIGTERM to the main process's
 group), `kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle
 beside it (`shells`). Guardian to shim: `asked` with a file handle beside it (`socket_calls`), `started NS`,
@@ -326,6 +327,8 @@ def _noted(number: int, frame: object) -> None:
     """A handler must exist for the wake-up byte to be written; the loop does the work."""
 
 
+PRELOADER = b"preloader "
+"""What a line begins with that names the preloader of which a fork is to wait."""
 _NOTHING = 0
 """The null device in every shim: a line always comes with a handle."""
 
@@ -335,12 +338,9 @@ class GuardianHandle:
 
     __slots__ = ("control", "errors", "output", "process")
 
-    def __init__(
-        self, level: str, pages: "touched_pages.TouchedPages | None" = None, preloader: str = ""
-    ) -> None:
+    def __init__(self, level: str, pages: "touched_pages.TouchedPages | None" = None) -> None:
         """Fork it into its process namespace. `pages`: what it is to copy while it waits; None = nothing.
-        `preloader`: of which a fork waits with it; "" = none does. Raises OSError: the namespace cannot be
-        made."""
+        Raises OSError: the namespace cannot be made."""
         #: The read end of the pipe that its program will write its standard output to.
         self.output, output = os.pipe()
         #: The same of its standard error.
@@ -364,7 +364,7 @@ class GuardianHandle:
                     (output, errors),
                     namespace,
                     pages,
-                    warm_start.waiting_fork(preloader, level),
+                    level,
                 )
             except (
                 Exception
@@ -378,8 +378,8 @@ class GuardianHandle:
             namespace.close()
 
     def announce(self, order: bytes) -> None:
-        """Let it begin with what needs nothing of the slot; `order`: the line that the shim itself was given.
-        Raises OSError: it is dead."""
+        """Let it begin with what needs nothing of the slot, or have a fork wait with it. `order`: the line
+        that the shim itself was given. Raises OSError: it is dead."""
         unix_sockets.send(self.control, order + b"\n", _NOTHING)
 
     def grant(self, lock: int) -> None:
@@ -409,12 +409,12 @@ def _guard(
     outputs: "tuple[int, int]",
     namespace: "users.Namespace | None",
     pages: "touched_pages.TouchedPages | None",
-    waiting: "warm_start.Fork | None",
+    level: str,
 ) -> None:
     kernel.name_process("ts-guardian")
     note_pages = pages.ready(touched_pages.GUARDIAN) if pages is not None else None
     receiver = unix_sockets.Receiver(control)
-    order = _next(receiver)
+    order, waiting = _order(receiver, level)
     message = json.loads(order.decode("utf-8"))
     plan = protocol.LaunchDocument.from_message(message["plan"])
     files = os.path.join(message["slot"], protocol.FILES)
@@ -486,6 +486,15 @@ def _guard(
         warm=warm,
         note_pages=note_pages,
     ).run()
+
+
+def _order(receiver: unix_sockets.Receiver, level: str) -> "tuple[bytes, warm_start.Fork | None]":
+    """The line with the plan, and the fork that has waited for it, if one was to."""
+    line, waiting = _next(receiver), None
+    if line.startswith(PRELOADER):
+        waiting = warm_start.waiting_fork(os.fsdecode(line[len(PRELOADER) :]), level)
+        line = _next(receiver)
+    return line, waiting
 
 
 def _next(receiver: unix_sockets.Receiver) -> bytes:
