@@ -59,7 +59,7 @@ class Fork:
         names = ["user"] * (level == protocol.LEVEL_USER) + ["pid"]
         try:
             self.send_with_namespaces({}, names, [])
-        except NotWarm:
+        except (NotWarm, OSError):
             self.close()
 
     @property
