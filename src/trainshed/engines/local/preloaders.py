@@ -329,8 +329,10 @@ async def _until_it_ends(control: socket.socket, made: _Preloader) -> None:
     """Take the answers of one that is ready. Raises TimeoutError: it owes one."""
     async with asyncio.timeout(None) as made.patience:
         made.control = control
-        while await asyncio.get_running_loop().sock_recv(control, 16):
-            made.patience.reschedule(None)
+        # Reset: it was killed before it had read what it was asked.
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(control, 16):
+                made.patience.reschedule(None)
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> int:
