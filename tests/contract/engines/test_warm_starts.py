@@ -300,12 +300,42 @@ def test_a_program_that_asks_for_nothing_begins_in_an_interpreter_that_is_up_alr
     house(test)
 
 
+def test_nothing_is_imported_in_a_program_that_asks_for_nothing(
+    house: Run, runtime: Runtime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        ready = WarmStart(str(runtime.base.template))
+        path = str(runtime.layer.site / "numbered.py")
+        for _ in range(200):
+            uid = await start(house, runtime, FILE, path, warm=ready)
+            await house.end(uid)
+            if house.texts(uid) == ["3"]:
+                break
+        else:
+            raise AssertionError("no program was forked")
+        different: dict[str, object] = {}
+        for argv in (
+            ("bare",),
+            (FILE, str(runtime.layer.site / "bare.py")),
+            (TEXT, PROGRAMS["bare"]),
+        ):
+            cold = await start(house, runtime, *argv, warm=None)
+            warm = await start(house, runtime, *argv, warm=ready)
+            expected, found = await outcome(house, cold), await outcome(house, warm)
+            if expected != found:
+                different[argv[0]] = differences(expected, found)
+        assert not different, json.dumps(different)
+
+    house(test)
+
+
 def waiting_forks(house: House) -> int:
     """How many wait with idle shims."""
     found = 0
     for shim in children(house.zygote()):
-        for guardian in guardians(shim):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for guardian in guardians(shim):
                 names = [Path(f"/proc/{child}/comm").read_text() for child in children(guardian)]
                 found += f"{becoming.WAITING}\n" in names
     return found

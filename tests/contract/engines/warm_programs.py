@@ -89,6 +89,35 @@ seen = {
 print(json.dumps(seen))
 '''
 
+BARE = '''
+"""What is there of an interpreter that has imported nothing."""
+import sys
+modules = sorted(sys.modules)
+import ctypes, json, os, urllib
+
+def deeper(depth=0):
+    try:
+        return deeper(depth + 1)
+    except RecursionError:
+        return depth
+
+seen = {
+    "modules": modules,
+    "attributes": [hasattr(urllib, "parse"), hasattr(sys.modules["encodings"], "ascii")],
+    "cached": sorted(each.replace(os.getcwd(), "CWD") for each in sys.path_importer_cache
+                     if "/lib/python" not in each or each.endswith(".py")),
+    "depth": deeper() if sys.version_info >= (3, 9) else None,
+    "invoked": [ctypes.c_char_p.in_dll(ctypes.CDLL(None), "program_invocation_" + name).value.decode()
+                for name in ("name", "short_name")],
+}
+with open("socket.py", "w") as file:
+    file.write("MINE = True")
+sys.path.insert(0, os.getcwd())
+import socket
+seen["own module"] = hasattr(socket, "MINE")
+print(json.dumps(seen))
+'''
+
 FRAMEWORK = '''
 """Stands for a framework: it takes its time, and keeps what it has found."""
 import json, logging, multiprocessing, os, platform, random, sysconfig, tempfile, threading
@@ -110,6 +139,7 @@ libc.fflush(None)
 
 PROGRAMS = {
     "look": LOOK,
+    "bare": BARE,
     "pack/__init__": "",
     "pack/__main__": "import sys; print('main of a package', __name__, __package__, sys.argv)",
     "pack/deep": LOOK,

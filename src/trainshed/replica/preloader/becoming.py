@@ -4,15 +4,17 @@ interpreter finds out at its start, anew.
 Nothing here may raise once `started` was said. Runs on Python 3.6.
 """
 
-import importlib
 import json
 import os
 import resource
 import signal
 import site
 import socket
+import stat
 import sys
 import time
+from importlib.machinery import PathFinder
+from importlib.util import MAGIC_NUMBER
 
 from trainshed.replica import protocol
 from trainshed.replica.preloader import main_program, shown_arguments
@@ -166,7 +168,12 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
     time.tzset()
     kernel.name_process(os.path.basename(argv[0]))
     home = os.path.dirname(template)
+    is_module = argv[1] == "-m"
+    if before.found is not None:
+        before.found.begin_again(runs_module=is_module)
     _set_paths(python, template, root, home)
+    if before.found is not None:
+        before.found.note_found(runs_module=is_module)
     packed = _packed(argv)
     looked_at = list(sys.path)
     if packed is not None:
@@ -185,6 +192,7 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
     _require_same(looked_at, home, root)
     _reseed()
     shown_arguments.show(argv, environ)
+    shown_arguments.name_invocation(argv[0])
     if environ.get("PYTHONFAULTHANDLER"):
         import faulthandler
 
@@ -199,8 +207,6 @@ def _packed(argv: "list[str]") -> "main_program.Packed | None":
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:
         return None
-    from importlib.machinery import PathFinder
-
     found = PathFinder.find_spec(package, sys.path)
     if found is None or not found.origin:
         return None  # As `-m` will say.
@@ -219,23 +225,35 @@ def _packed(argv: "list[str]") -> "main_program.Packed | None":
 def _require_source(path: str) -> None:
     """See that it is a file with Python's text: an interpreter runs archives, directories and bytecode in
     other ways. Raises Cold."""
-    import zipfile
-    from importlib.util import MAGIC_NUMBER
-
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise Cold("%s is no file" % path)  # What is read of a pipe is gone.
         with open(path, "rb") as file:
             begin = file.read(len(MAGIC_NUMBER))
     except OSError as error:
         raise Cold("%s cannot be read (%s)" % (path, error.strerror)) from None
-    if begin == MAGIC_NUMBER or zipfile.is_zipfile(path):
+    if begin == MAGIC_NUMBER or path.endswith(".pyc") or _is_searched(path):
         raise Cold("%s is no text of Python" % path)
+
+
+def _is_searched(path: str) -> bool:
+    """Whether modules can be looked for in this file: it is an archive. The interpreter asks so as well, and
+    notes the answer."""
+    for hook in sys.path_hooks:
+        try:
+            hook(path)
+        except ImportError:
+            continue
+        return True
+    sys.path_importer_cache[path] = None
+    return False
 
 
 def _set_paths(python: str, template: str, root: str, home: str) -> None:
     """As the interpreter `python` of an environment has them; `home`: the directory of its prefix, which in
     `root`, the runtime's own, is the one that it was loaded from."""
     library = [home + path[len(root) :] for path in sys.path[:3]]
-    sys.path[:] = [os.getcwd(), *library]
+    sys.path[:] = library
     sys.executable = python
     before = template if sys.version_info >= (3, 14) else home
     sys.base_prefix = sys.base_exec_prefix = home
@@ -246,8 +264,12 @@ def _set_paths(python: str, template: str, root: str, home: str) -> None:
             setattr(sys, name, home + place[len(root) :])
     site.PREFIXES[:] = [before, before]
     site.ENABLE_USER_SITE = site.USER_SITE = site.USER_BASE = None
-    importlib.invalidate_caches()
+    # By itself: importlib.invalidate_caches() would import a library of 30 modules (Python 3.12).
+    for finder in sys.path_importer_cache.values():
+        getattr(finder, "invalidate_caches", int)()
     site.main()
+    # As in an interpreter that begins, `site` does not look there.
+    sys.path.insert(0, os.getcwd())
 
 
 def _require_same(paths: "list[str]", home: str, root: str) -> None:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 
-from trainshed.replica.preloader import becoming, interpreter, main_program
+from trainshed.replica.preloader import becoming, imported, interpreter, main_program
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, touched_pages
@@ -37,8 +37,9 @@ _HUGE = 1 << 21
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
 
-def serve(text: str, custom: "ModuleType | None") -> None:
-    """Be a preloader; returns in programs alone. `custom`: the interpreter's own `sitecustomize`."""
+def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> None:
+    """Be a preloader; returns in programs alone. `custom`: the interpreter's own `sitecustomize`; `found`: of
+    before this was imported."""
     configuration = json.loads(text)
     # What follows is imported from the runtime, and from nowhere else.
     ours = sys.path.pop(0)
@@ -76,7 +77,7 @@ def serve(text: str, custom: "ModuleType | None") -> None:
     _tell(control, {"imported": versions, "python": sys.version_info[:2]})
     pages = touched_pages.TouchedPages()
     connection = _next_program(control, listener, configuration["idle"], pages)
-    before = main_program.Before(custom, printed)
+    before = main_program.Before(custom, printed, None if configuration["modules"] else found)
     becoming.become(connection, configuration["root"], before, pages)
 
 

@@ -13,6 +13,9 @@ import os
 import runpy
 import sys
 import types
+from importlib.machinery import SourceFileLoader
+
+from trainshed.replica.preloader import imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,11 +50,15 @@ class Before:
     """What came before the forks, and programs are to find."""
 
     def __init__(
-        self, custom: "Optional[types.ModuleType]", printed: "tuple[bytes, bytes]"
+        self,
+        custom: "Optional[types.ModuleType]",
+        printed: "tuple[bytes, bytes]",
+        found: "Optional[imported.Imported]" = None,
     ) -> None:
         """`custom`: the interpreter's own `sitecustomize`; `printed`: by the imports, on standard output and
-        standard error."""
+        standard error; `found`: what programs find imported, None = all that there is."""
         self.custom = custom
+        self.found = found
         self._printed = printed
 
     def print_again(self) -> None:
@@ -108,18 +115,33 @@ class _Last:
         runpy._run_module_as_main = self._run_module  # type: ignore[attr-defined]
         # The interpreter has put in front what it was started for.
         sys.path[:] = self._paths
+        _forget_us(self._before)
         if self._packed is not None:
             self._packed.place()
         self._before.print_again()
-        _forget_us(self._before.custom)
         if self._argv[1] == "-m":
             sys.argv[:] = ["-m", *self._argv[3:]]
+            _count_fewer_calls(_BENEATH_MODULES)
             return functools.partial(self._run_module, self._argv[2])
+        _count_fewer_calls(_BENEATH_TEXTS)
         if self._argv[1] == "-c":
             sys.argv[:] = ["-c", *self._argv[3:]]
             return _text(self._argv[2])
         sys.argv[:] = self._argv[1:]
         return _file(self._argv[1])
+
+
+_BENEATH_MODULES, _BENEATH_TEXTS = 2, 4
+"""Calls of functions in C that are beneath a program here and not in an interpreter of its own, of those that
+count against the limit of recursion, by what runs the program."""
+
+
+def _count_fewer_calls(number: int) -> None:
+    """Have so many calls not count: a program that recurs without end sees how deep it has come."""
+    # Before, the interpreter exports no such function; later, functions in C have a limit of their own.
+    if (3, 9) <= sys.version_info[:2] <= (3, 11):
+        for _ in range(number):
+            ctypes.pythonapi.Py_LeaveRecursiveCall()
 
 
 def script_directory(file: str) -> str:
@@ -151,8 +173,6 @@ def _file(name: str) -> "Callable[[], Any]":
     path = name
     if sys.version_info >= (3, 9) and not os.path.isabs(name):
         path = os.path.join(os.getcwd(), name[2:] if name.startswith("./") else name)
-    from importlib.machinery import SourceFileLoader
-
     variables = sys.modules["__main__"].__dict__
     loader = SourceFileLoader("__main__", path)
     variables.update(__file__=path, __cached__=None, __loader__=loader)
@@ -174,10 +194,11 @@ def _file(name: str) -> "Callable[[], Any]":
     )
 
 
-def _forget_us(custom: "Optional[types.ModuleType]") -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
-        # Not taken apart, which would have the fork copy all the memory that it lies in.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules.pop(name)))
-    del sys.modules["sitecustomize"]
-    if custom is not None:
-        sys.modules["sitecustomize"] = custom
+def _forget_us(before: Before) -> None:
+    if before.found is not None:
+        before.found.forget_others()
+    else:
+        imported.forget([name for name in sys.modules if name.partition(".")[0] == "trainshed"])
+    sys.modules.pop("sitecustomize", None)
+    if before.custom is not None:
+        sys.modules["sitecustomize"] = before.custom

@@ -12,7 +12,7 @@ from trainshed.replica.system import kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Sequence
+    from typing import Any, Sequence
 
 _NO_FILE = 0xFFFFFFFF
 # Numbers of /proc/PID/stat from its process's name on: start_code, end_code, start_stack, start_data,
@@ -57,5 +57,20 @@ def show(argv: "Sequence[str]", environ: "dict[str, str]") -> None:
     _shown.append(area)
 
 
-_shown: "list[mmap.mmap]" = []
-"""Kept, since the kernel reads it."""
+def name_invocation(name: str) -> None:
+    """Have the C library say that the program was started by this name, before what it says itself."""
+    libc = ctypes.CDLL(None)
+    for variable, value in (
+        ("program_invocation_name", name),
+        ("program_invocation_short_name", os.path.basename(name)),
+    ):
+        try:
+            place = ctypes.c_char_p.in_dll(libc, variable)
+        except ValueError:
+            return  # It is another C library.
+        place.value = os.fsencode(value)
+        _shown.append(place)
+
+
+_shown: "list[Any]" = []
+"""Kept, since the kernel and the C library read it."""

@@ -34,11 +34,14 @@ def _own() -> "ModuleType | None":
 def _serve() -> None:
     """Returns in programs alone."""
     own = _own()
+    first = set(sys.modules), set(sys.path_importer_cache)
+    __import__("runpy")
+    with_runner = set(sys.modules)
     # What follows is ours; `forking` takes the directory away again.
     sys.path.insert(0, _HERE.rpartition(os.path.join("trainshed", "replica", "preloader"))[0])
-    from trainshed.replica.preloader import forking
+    from trainshed.replica.preloader import forking, imported
 
-    forking.serve(os.environ[CONFIGURATION], own)
+    forking.serve(os.environ[CONFIGURATION], own, imported.Imported(*first, with_runner))
 
 
 if CONFIGURATION in os.environ:
