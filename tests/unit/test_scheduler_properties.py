@@ -26,7 +26,7 @@ from trainshed.scheduler.model import (
     StockOut,
 )
 from trainshed.scheduler.planning import Planning, plan
-from trainshed.scheduler.snapshot import Snapshot
+from trainshed.scheduler.snapshot import Group, Snapshot
 
 CPUS = "cpus_n1_e2"
 PATIENCE = 50 * SECOND
@@ -117,6 +117,11 @@ def lose(world: World, state: GangState, at: int) -> None:
         world.put(GangState(state.gang, kept, (lost,), until=state.until))
 
 
+def ages_of(group: Group) -> tuple[Any, ...]:
+    buckets = sorted([entry.age for entry in bucket] for bucket in group.buckets.values())
+    return buckets, *([entry.age for entry in entries] for entries in (group.heads, group.waiting))
+
+
 def books(snapshot: Snapshot) -> Any:
     """All that a plan might leave behind."""
     free = snapshot.free
@@ -133,10 +138,10 @@ def books(snapshot: Snapshot) -> Any:
             },
             snapshot.loads,
             [
-                (level, project, sorted(group.buckets.values()), group.heads, group.ages)
+                (level, project, *ages_of(group))
                 for level, groups in snapshot.queue.levels.items()
                 for project, group in groups.items()
-                if group.ages
+                if group.waiting
             ],
             snapshot.reservations,
         )

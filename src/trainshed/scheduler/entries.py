@@ -6,9 +6,12 @@ from itertools import groupby
 from operator import itemgetter
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.scheduler.model import Demand, Gang, GangState
+from trainshed.core.units import Nanos
+from trainshed.scheduler.model import Demand, Gang, GangState, Replicas
 from trainshed.scheduler.resources import ENDLESS, Kind, Kinds, Placement, thousandths
 
 REPLICAS = "replicas"
@@ -93,6 +96,7 @@ class Shape:
         "longest",
         "replicas",
         "request",
+        "samples",
     )
 
     def __init__(
@@ -107,49 +111,45 @@ class Shape:
         self.replicas = amount(sum(count for _, count in request.kinds))
         #: Who is charged for gangs of it, by their project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
+        #: Replicas of gangs of it, by which it is found again: most gangs share theirs with others.
+        self.samples: list[Replicas] = []
 
 
 Charged = tuple[Project, tuple[tuple[Meter, int], ...]]
 """Whose share a gang counts for, and what it takes of each meter; of the number of replicas last."""
 
 
-class Entry:
-    """One gang in the snapshot."""
+_NOTHING: Mapping[str, Sequence[Kind]] = {}
 
-    __slots__ = (
-        "age",
-        "eligible_at",
-        "gang",
-        "held",
-        "kinds",
-        "meters",
-        "project",
-        "shape",
-        "state",
-        "takes",
-    )
 
-    def __init__(
-        self,
-        state: GangState,
-        shape: Shape,
-        kinds: tuple[Kind, ...],
-        charged: Charged,
-    ) -> None:
-        gang = state.gang
-        self.state = state
-        self.gang = gang
-        self.shape = shape
-        #: The sort of each of its replicas, in their order.
-        self.kinds = kinds
-        self.project, self.meters = charged
-        self.age: Age = (gang.created, gang.uid)
-        #: From when on it could have been placed (ns); its patience counts from here.
-        since, until = state.waiting_since, state.not_before
-        self.eligible_at = since if since > until else until
-        self.takes = shape.request.takes
-        #: What it has on each node.
-        self.held: dict[str, list[Kind]] = {}
+class Entry(Struct, order=True, gc=False):
+    """One gang in the snapshot. The older sorts first.
+
+    There may be a hundred thousand, so each is small, and the garbage collector need not look at them: what
+    they refer to leads back to none of them."""
+
+    #: No two have the same of both, and so nothing else is ever compared.
+    created: Nanos
+    uid: JobUid
+    state: GangState
+    gang: Gang
+    shape: Shape
+    #: The sort of each of its replicas, in their order.
+    kinds: tuple[Kind, ...]
+    project: Project
+    meters: tuple[tuple[Meter, int], ...]
+    #: From when on it could have been placed (ns); its patience counts from here.
+    eligible_at: Nanos
+    #: What it has on each node.
+    held: Mapping[str, Sequence[Kind]]
+
+    @property
+    def age(self) -> Age:
+        return self.created, self.uid
+
+    @property
+    def takes(self) -> Takes:
+        return self.shape.request.takes
 
     @property
     def is_placed(self) -> bool:
@@ -166,6 +166,25 @@ class Entry:
         if self.state.leaving:
             return 0
         return self.state.until or ENDLESS
+
+
+def entry_of(state: GangState, shape: Shape, kinds: tuple[Kind, ...], charged: Charged) -> Entry:
+    """The entry of a gang that stands like this."""
+    gang, since, until = state.gang, state.waiting_since, state.not_before
+    project, meters = charged
+    eligible_at = since if since > until else until
+    held = _held(state, kinds) if state.places else _NOTHING
+    return Entry(
+        gang.created, gang.uid, state, gang, shape, kinds, project, meters, eligible_at, held
+    )
+
+
+def _held(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Kind]]:
+    sorts = dict(zip((replica for replica, _ in state.gang.replicas), kinds, strict=True))
+    held: dict[str, list[Kind]] = {}
+    for replica, node in state.places:
+        held.setdefault(node, []).append(sorts[replica])
+    return held
 
 
 def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[ReplicaId, str], ...]:
@@ -188,6 +207,10 @@ _DEMAND = itemgetter(1)
 """Of a replica and what it asks for."""
 
 
+_SAMPLES = 8
+"""By so many a shape is found at once."""
+
+
 class Shapes:
     """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as somebody has one."""
 
@@ -195,21 +218,24 @@ class Shapes:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
         self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
-        #: Of gangs of one demand, by that and what else makes a shape: most are, and need no more than this.
-        self._uniform: WeakValueDictionary[object, Shape] = WeakValueDictionary()
+        #: By the identity of a gang's replicas, which the shape keeps, and what else makes a shape.
+        self._same: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """The gang's shape, and the sort of each of its replicas."""
-        demands = _runs(gang.replicas)
-        if len(demands) == 1:
-            demand, count = demands[0]
-            key = (demand, count, gang.quota, gang.region, gang.longest)
-            shape = self._uniform.get(key)
-            if shape is None:
-                shape = self._uniform[key] = self._shape(gang, ((self._kind(demand), count),))
+        key = (id(gang.replicas), gang.quota, gang.region, gang.longest)
+        shape = self._same.get(key)
+        if shape is not None:
             return shape, shape.request.in_order
+        shape, kinds = self._work_out(gang)
+        if kinds is shape.request.in_order and len(shape.samples) < _SAMPLES:
+            shape.samples.append(gang.replicas)
+            self._same[key] = shape
+        return shape, kinds
+
+    def _work_out(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         runs: list[tuple[Kind, int]] = []
-        for demand, count in demands:
+        for demand, count in _runs(gang.replicas):
             kind = self._kind(demand)
             before = runs.pop()[1] if runs and runs[-1][0] is kind else 0
             runs.append((kind, before + count))
@@ -236,7 +262,7 @@ class Shapes:
         return found
 
 
-def _runs(replicas: Sequence[tuple[ReplicaId, Demand]]) -> list[tuple[Demand, int]]:
+def _runs(replicas: Replicas) -> list[tuple[Demand, int]]:
     """How many replicas in a row have one demand. Those of a pool share the object: to compare its fields for
     each of them would cost more than all else here."""
     if len(replicas) == 1:

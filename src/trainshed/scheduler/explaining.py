@@ -35,7 +35,7 @@ from trainshed.scheduler.resources import (
     Kind,
     Kinds,
     count_fitting,
-    find_placements,
+    fits,
     placement_orders,
     plus,
 )
@@ -159,7 +159,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
             amount, meter.limit - meter.used, meter.used
         ):
             return _short(snapshot, entry, meter, amount)
-    if snapshot.policy.strict and find_placements(snapshot.free, entry.shape.kinds) is None:
+    if snapshot.policy.strict and not fits(snapshot.free, entry.shape.kinds):
         message, held = _capacity(snapshot, entry)
         message += _used_by_others(snapshot, entry.shape.kinds)
         return Waiting(WaitReason.CAPACITY, message, hint(snapshot, entry), _names(snapshot, held))
@@ -434,7 +434,7 @@ def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
     counts: dict[Kind, int] = {}
     for replica, _ in replicas:
         counts[sorts[replica]] = counts.get(sorts[replica], 0) + 1
-    return find_placements(snapshot.free, tuple(counts.items())) is not None
+    return fits(snapshot.free, tuple(counts.items()))
 
 
 def _scaled(

@@ -42,7 +42,7 @@ class _ProjectCandidates:
         self._snapshot = snapshot
         self._group = group
         self._at = 0
-        self._next: list[Age] = []
+        self._next: list[Entry] = []
         self._places: dict[Shape, int] = {}
         self._younger: dict[str, int] = {}
         self._younger_at = -1
@@ -73,11 +73,10 @@ class _ProjectCandidates:
         heads = self._group.heads
         head = heads[self._at] if self._at < len(heads) else None
         if self._next and (head is None or self._next[0] < head):
-            return self._snapshot.entries[heappop(self._next)[1]]
-        if head is None:
-            return None
-        self._at += 1
-        return self._snapshot.entries[head[1]]
+            return heappop(self._next)
+        if head is not None:
+            self._at += 1
+        return head
 
     def share(self, entry: Entry, now: Nanos) -> float:
         snapshot, project = self._snapshot, entry.project
@@ -124,35 +123,35 @@ class Candidates:
         self._groups = groups
         self._now = now
         self._is_in_vain = is_in_vain
-        self._heap: list[tuple[float, Age, str, _ProjectCandidates]] = []
+        self._heap: list[tuple[float, Entry, _ProjectCandidates]] = []
 
     def gather(self) -> Iterator[None]:
         """Find the first of each project, with pauses."""
-        for project_id, group in self._groups.items():
+        for group in self._groups.values():
             turn = _ProjectCandidates(self._snapshot, group, self._is_in_vain)
             yield from turn.advance(provided=False)
             if turn.head is not None:
-                self._heap.append(self._key(turn, turn.head, project_id))
+                self._heap.append(self._key(turn, turn.head))
             yield
         heapify(self._heap)
 
     def peek(self) -> Entry | None:
         """Whose turn it is, None at the end."""
-        return self._heap[0][3].head if self._heap else None
+        return self._heap[0][2].head if self._heap else None
 
     def advance(self, *, provided: bool) -> Iterator[None]:
         """The one whose turn it was has had it, with pauses. `provided`: it starts, or will."""
-        _, _, project_id, turn = self._heap[0]
+        turn = self._heap[0][2]
         yield from turn.advance(provided=provided)
         if turn.head is None:
             heappop(self._heap)
         else:
-            heapreplace(self._heap, self._key(turn, turn.head, project_id))
+            heapreplace(self._heap, self._key(turn, turn.head))
 
     def _key(
-        self, turn: _ProjectCandidates, entry: Entry, project_id: str
-    ) -> tuple[float, Age, str, _ProjectCandidates]:
-        return (turn.share(entry, self._now), entry.age, project_id, turn)
+        self, turn: _ProjectCandidates, entry: Entry
+    ) -> tuple[float, Entry, _ProjectCandidates]:
+        return (turn.share(entry, self._now), entry, turn)
 
 
 def _overtaken(entry: Entry, project: Project) -> bool:
@@ -173,8 +172,8 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     levels = queue.order[: bisect_left(queue.order, level)]
     own = queue.group(entry)
     used = _used(snapshot, levels, entry.gang.project_id)
-    turn = _key(snapshot, used, own, bisect_left(own.ages, entry.age))
-    before = sum(queue.sizes[key] for key in levels)
+    turn = _key(snapshot, used, own, bisect_left(own.waiting, entry))
+    before = sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
     for project_id, group in queue.levels[level].items():
         before += _earlier(snapshot, _used(snapshot, levels, project_id), group, turn)
     return before + 1
@@ -191,10 +190,10 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
 
 
 def _earlier(
-    snapshot: Snapshot, used: dict[str, int], group: Group, turn: tuple[float, Age]
+    snapshot: Snapshot, used: dict[str, int], group: Group, turn: tuple[float, Entry]
 ) -> int:
     """How many of a project's jobs have their turn before that one. Its turns only get later."""
-    low, high = 0, len(group.ages)
+    low, high = 0, len(group.waiting)
     while low < high:
         middle = (low + high) // 2
         if _key(snapshot, used, group, middle) < turn:
@@ -204,11 +203,11 @@ def _earlier(
     return low
 
 
-def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: Nanos) -> tuple[float, Age]:
+def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: int) -> tuple[float, Entry]:
     """What the turn of a project's job number `at` is sorted by: the share when the ones before it have
     started."""
-    count = len(group.ages)
+    count = len(group.waiting)
     used = before.copy()
     for what, amount in group.sums.items():
         used[what] = used.get(what, 0) + amount * at // count
-    return (share(used, snapshot.totals), group.ages[at])
+    return (share(used, snapshot.totals), group.waiting[at])

@@ -1,7 +1,6 @@
 """Which waiting gangs take another of their choices: one that can never start as it is, or has waited for as
 long as its job says while another of its choices is free. Looked at before each plan."""
 
-from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
 from trainshed.scheduler.explaining import SECOND, why
@@ -19,8 +18,8 @@ def fall_backs(snapshot: Snapshot, now: Nanos) -> tuple[tuple[FallBack, ...], in
     The snapshot is afterwards as it was."""
     pass_ = _Pass(snapshot, now)
     try:
-        for _, uid in snapshot.flexible[:MOST]:
-            pass_.look_at(uid)
+        for entry in snapshot.flexible[:MOST]:
+            pass_.look_at(entry)
     finally:
         snapshot.free.give_back(pass_.taken)
     return tuple(pass_.found), pass_.look_again
@@ -36,8 +35,7 @@ class _Pass:
         self._now = now
         self._used: dict[Meter, int] = {}
 
-    def look_at(self, uid: JobUid) -> None:
-        entry = self._snapshot.entries[uid]
+    def look_at(self, entry: Entry) -> None:
         missing, _ = assess(self._snapshot, entry.shape.request)
         due = entry.eligible_at + entry.gang.patience
         if missing:

@@ -15,7 +15,7 @@ from trainshed.scheduler.resources import (
     NodeResources,
     Placement,
     count_fitting,
-    find_placements,
+    fits,
 )
 from trainshed.scheduler.snapshot import Snapshot
 
@@ -39,9 +39,9 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
         return "", bool(snapshot.loads)
     if not len(snapshot.known):
         return "", False
-    if find_placements(snapshot.ready, kinds) is not None:
+    if fits(snapshot.ready, kinds):
         return "", True
-    if find_placements(snapshot.known, kinds) is not None or unreached(snapshot, kinds):
+    if fits(snapshot.known, kinds) or unreached(snapshot, kinds):
         return "", False
     return shortage(snapshot.known, kinds), False
 

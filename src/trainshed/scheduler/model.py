@@ -12,7 +12,7 @@ from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 from trainshed.core.units import Bytes, Nanos
 
 
-class Demand(Struct, frozen=True):
+class Demand(Struct, frozen=True, gc=False):
     """What one replica takes of a node."""
 
     vcpus: float = 0.0
@@ -30,7 +30,11 @@ class Demand(Struct, frozen=True):
         return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
 
 
-class Gang(Struct, frozen=True):
+Replicas = tuple[tuple[ReplicaId, Demand], ...]
+"""The replicas of a gang and what each takes."""
+
+
+class Gang(Struct, frozen=True, gc=False):
     """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to
     it."""
 
@@ -42,7 +46,7 @@ class Gang(Struct, frozen=True):
     priority: int
     #: Nanoseconds since the epoch.
     created: Nanos
-    replicas: tuple[tuple[ReplicaId, Demand], ...]
+    replicas: Replicas
     #: What it takes of each metric of its project and region while it is placed.
     quota: tuple[tuple[str, float], ...] = ()
     #: On-demand work may preempt it.
@@ -57,7 +61,7 @@ class Gang(Struct, frozen=True):
     patience: int = 0
 
 
-class GangState(Struct, frozen=True):
+class GangState(Struct, frozen=True, gc=False):
     """Where a gang is now. A replica of a gang that has places but is not among them lost its own place
     and waits for another one."""
 

@@ -26,6 +26,7 @@ from trainshed.scheduler.resources import (
     NodeResources,
     Placement,
     find_placements,
+    fits,
 )
 from trainshed.scheduler.snapshot import Snapshot, cheapness
 from trainshed.scheduler.transaction import Need, PlanTransaction
@@ -371,10 +372,7 @@ class Preemption:
     ) -> list[Entry] | None:
         """Whom to preempt so that the gang, or `kinds` of it, can start; nobody where what comes back anyway
         will do; None if it could not start even so. `need` afterwards imagines all that comes gone."""
-        if (
-            self._looks_first
-            and find_placements(self._best_case(), kinds or entry.shape.kinds) is None
-        ):
+        if self._looks_first and not fits(self._best_case(), kinds or entry.shape.kinds):
             return None
         for gang in self.leaving.values():
             need.add(gang)
@@ -480,7 +478,11 @@ def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
             nodes.setdefault(node, []).append(entry)
     for node in sorted(nodes, key=lambda name: (len(nodes[name]), name)):
         by_node += nodes[node]
-    sequences = (candidates, sorted(candidates, key=size), list(dict.fromkeys(by_node)))
+    sequences = (
+        candidates,
+        sorted(candidates, key=size),
+        list({entry.uid: entry for entry in by_node}.values()),
+    )
     sets = [_without_needless(need, sequence) for sequence in sequences]
     return min(sets, key=lambda chosen: (len(chosen), sorted(cheapness(e) for e in chosen)))
 

@@ -175,8 +175,21 @@ class _Classes:
 
         Classes ascend; one that is short in some place leads at once to the next that is not.
         """
+        at = self._next(need, 0)
+        return self.members[self.keys[at]][0] if at < len(self.keys) else None
+
+    def count(self, need: Vector, most: int) -> int:
+        """How many nodes have `need`, not counted far beyond `most`."""
+        found, at = 0, self._next(need, 0)
+        while at < len(self.keys) and found < most:
+            found += len(self.members[self.keys[at]])
+            at = self._next(need, at + 1)
+        return found
+
+    def _next(self, need: Vector, at: int) -> int:
+        """Where the first class is, from `at` on, whose nodes have `need`; the number of all, if none is."""
         keys = self.keys
-        at = bisect_left(keys, need)
+        at = bisect_left(keys, need, at)
         while at < len(keys):
             key = keys[at]
             for place, wanted in enumerate(need):
@@ -184,8 +197,8 @@ class _Classes:
                     at = bisect_left(keys, key[:place] + need[place:], at + 1)
                     break
             else:
-                return self.members[key][0]
-        return None
+                return at
+        return at
 
 
 class NodeResources:
@@ -244,6 +257,15 @@ class NodeResources:
                 return found
         return None
 
+    def count_holding(self, kind: Kind, most: int) -> int:
+        """How many nodes hold a replica, not counted far beyond `most`."""
+        found = 0
+        for candidate in self._route(kind):
+            if found >= most:
+                break
+            found += self._classes[candidate].count(kind.vector(candidate), most - found)
+        return found
+
     def _route(self, kind: Kind) -> list[Layout]:
         route = self._routes.get(kind.route)
         if route is None:
@@ -299,3 +321,12 @@ def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | Non
         if fits:
             return parts
     return None
+
+
+def fits(nodes: NodeResources, kinds: Kinds) -> bool:
+    """Whether `find_placements` would find some, at a glance where there is plenty: if each replica could
+    have a node to itself, then it fits however the others are placed."""
+    size = sum(count for _, count in kinds)
+    if all(nodes.count_holding(kind, size) >= size for kind, _ in kinds):
+        return True
+    return find_placements(nodes, kinds) is not None

@@ -5,6 +5,7 @@ rebuild. Nothing here decides anything.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TypeVar
@@ -24,10 +25,10 @@ from trainshed.scheduler.entries import (
     Entry,
     Meter,
     Project,
-    ResourceRequest,
     Shape,
     Shapes,
     amount,
+    entry_of,
 )
 from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quotas, Reservation
 from trainshed.scheduler.resources import (
@@ -43,7 +44,7 @@ from trainshed.scheduler.resources import (
 )
 
 _Sorted = TypeVar(
-    "_Sorted", tuple[int, int], tuple[int, str], tuple[int, int, int], tuple[int, Age]
+    "_Sorted", Entry, tuple[int, int], tuple[int, str], tuple[int, int, int], tuple[int, Age]
 )
 
 
@@ -82,14 +83,8 @@ class Node:
         self.replicas += len(kinds) * times
 
 
-def _insert(ages: list[Age], age: Age) -> None:
-    """Put it in its place, which is the end for nearly all that come."""
-    if not ages or ages[-1] < age:
-        ages.append(age)
-    else:
-        insort(ages, age)
-
-
+_UNCOUNTED = 1024
+"""So many that came or went are not counted by what they take before somebody asks for it."""
 LevelKey = tuple[int, bool]
 """(minus priority, spot): of equal priority, what on-demand work would take away again is not given to spot
 work."""
@@ -104,67 +99,78 @@ class Group:
     """What waits of one project on one level, in buckets of one shape, so that a plan looks at the heads of
     the buckets and never at all that wait."""
 
-    __slots__ = ("_sums", "_uncounted", "ages", "buckets", "heads")
+    __slots__ = ("_came", "_sums", "_went", "buckets", "heads", "waiting")
 
     def __init__(self) -> None:
         #: All that waits, oldest first; those in their back-off included.
-        self.ages: list[Age] = []
+        self.waiting: list[Entry] = []
         #: What may start now, oldest first.
-        self.buckets: dict[Shape, list[Age]] = {}
+        self.buckets: dict[Shape, list[Entry]] = {}
         #: The oldest of each bucket, oldest first.
-        self.heads: list[Age] = []
+        self.heads: list[Entry] = []
         self._sums: dict[str, int] = {}
-        #: How many came (less those that went) since these sums were asked for, by what they take.
-        self._uncounted: dict[ResourceRequest, int] = {}
+        #: What came and what went since these sums were made.
+        self._came: list[Shape] = []
+        self._went: list[Shape] = []
 
     @property
     def sums(self) -> dict[str, int]:
         """What all that waits takes."""
-        if self._uncounted:
-            for request, count in self._uncounted.items():
-                for what, taken in request.takes:
-                    self._sums[what] = self._sums.get(what, 0) + taken * count
-            self._uncounted.clear()
+        if self._came or self._went:
+            self._count()
         return self._sums
 
     def add(self, entry: Entry) -> None:
-        _insert(self.ages, entry.age)
-        self._count(entry.shape.request, 1)
+        waiting, came = self.waiting, self._came
+        if not waiting or waiting[-1] < entry:  # so it is with nearly all that come
+            waiting.append(entry)
+        else:
+            insort(waiting, entry)
+        came.append(entry.shape)
+        if len(came) == _UNCOUNTED:
+            self._count()
 
     def drop(self, entry: Entry) -> None:
-        del self.ages[bisect_left(self.ages, entry.age)]
-        self._count(entry.shape.request, -1)
+        _remove(self.waiting, entry)
+        self._went.append(entry.shape)
+        if len(self._went) == _UNCOUNTED:
+            self._count()
 
     def release(self, entry: Entry) -> None:
         """Let a gang start from now on."""
         bucket = self.buckets.get(entry.shape)
         if bucket is None:
-            self.buckets[entry.shape] = [entry.age]
-            _insert(self.heads, entry.age)
-            return
-        if entry.age < bucket[0]:
-            del self.heads[bisect_left(self.heads, bucket[0])]
-            insort(self.heads, entry.age)
-        _insert(bucket, entry.age)
+            self.buckets[entry.shape] = [entry]
+            if not self.heads or self.heads[-1] < entry:
+                self.heads.append(entry)
+            else:
+                insort(self.heads, entry)
+        elif bucket[-1] < entry:
+            bucket.append(entry)
+        else:
+            if entry < bucket[0]:
+                _remove(self.heads, bucket[0])
+                insort(self.heads, entry)
+            insort(bucket, entry)
 
     def withdraw(self, entry: Entry) -> None:
         """The opposite of `release`."""
         bucket = self.buckets[entry.shape]
-        at = bisect_left(bucket, entry.age)
+        at = bisect_left(bucket, entry)
         del bucket[at]
         if at == 0:
-            del self.heads[bisect_left(self.heads, entry.age)]
+            _remove(self.heads, entry)
             if bucket:
                 insort(self.heads, bucket[0])
             else:
                 del self.buckets[entry.shape]
 
-    def _count(self, request: ResourceRequest, times: int) -> None:
-        count = self._uncounted.get(request, 0) + times
-        if count:
-            self._uncounted[request] = count
-        else:
-            del self._uncounted[request]
+    def _count(self) -> None:
+        for shapes, times in ((self._came, 1), (self._went, -1)):
+            for shape, count in Counter(shapes).items():
+                for what, taken in shape.request.takes:
+                    self._sums[what] = self._sums.get(what, 0) + taken * count * times
+            shapes.clear()
 
 
 class Queue:
@@ -175,14 +181,13 @@ class Queue:
         self.levels: dict[LevelKey, dict[str, Group]] = {}
         #: The keys of `levels`, in the order in which they come.
         self.order: list[LevelKey] = []
-        #: How many gangs wait on each level.
-        self.sizes: dict[LevelKey, int] = {}
+        self._size = 0
         #: (end of the back-off, uid) of gangs that had one when they came, soonest first.
         self._back_offs: list[tuple[int, JobUid]] = []
         self._backing_off: dict[JobUid, Entry] = {}
 
     def __len__(self) -> int:
-        return sum(self.sizes.values())
+        return self._size
 
     def add(self, entry: Entry) -> None:
         key = level_of(entry)
@@ -190,12 +195,11 @@ class Queue:
         if groups is None:
             groups = self.levels[key] = {}
             insort(self.order, key)
-            self.sizes[key] = 0
         group = groups.get(entry.gang.project_id)
         if group is None:
             group = groups[entry.gang.project_id] = Group()
         group.add(entry)
-        self.sizes[key] += 1
+        self._size += 1
         if entry.state.not_before:
             self._backing_off[entry.gang.uid] = entry
             insort(self._back_offs, (entry.state.not_before, entry.gang.uid))
@@ -214,13 +218,13 @@ class Queue:
         else:
             group.withdraw(entry)
         group.drop(entry)
-        self.sizes[key] -= 1
+        self._size -= 1
         if keeps_place:
             return
-        if not group.ages:
+        if not group.waiting:
             del groups[entry.gang.project_id]
         if not groups:
-            del self.levels[key], self.sizes[key]
+            del self.levels[key]
             del self.order[bisect_left(self.order, key)]
 
     def group(self, entry: Entry) -> Group:
@@ -259,8 +263,8 @@ class Snapshot:
         #: (when what it holds is free again, uid) of running gangs, soonest first.
         self.releases: list[tuple[int, JobUid]] = []
         self.leaving: dict[JobUid, Entry] = {}
-        #: Ages of waiting gangs that have a choice, oldest first.
-        self.flexible: list[Age] = []
+        #: Waiting gangs that have a choice, oldest first.
+        self.flexible: list[Entry] = []
         #: `cheapness` of the gangs that may be preempted, cheapest first.
         self.spot: list[tuple[int, int, int]] = []
         #: (minus priority, age) of gangs with a replica that lost its place.
@@ -366,12 +370,7 @@ class Snapshot:
         else:
             shape, kinds = self._shapes.of(gang)
         charged = shape.charged.get(gang.project_id) or self._charge(shape, gang)
-        entry = Entry(state, shape, kinds, charged)
-        if state.places:
-            sorts = dict(zip((replica for replica, _ in gang.replicas), kinds, strict=True))
-            for replica, node in state.places:
-                entry.held.setdefault(node, []).append(sorts[replica])
-        return entry
+        return entry_of(state, shape, kinds, charged)
 
     def _charge(self, shape: Shape, gang: Gang) -> Charged:
         """Who is charged for gangs of that shape and this one's project."""
@@ -403,7 +402,7 @@ class Snapshot:
             if not state.leaving:
                 self.queue.add(entry)
                 if entry.gang.alternatives:
-                    insort(self.flexible, entry.age)
+                    insort(self.flexible, entry)
                 for meter, value in entry.meters:
                     meter.waiting += value
             return
@@ -429,7 +428,7 @@ class Snapshot:
             if not entry.state.leaving:
                 self.queue.drop(entry, keeps_place=keeps_place)
                 if entry.gang.alternatives:
-                    _remove(self.flexible, entry.age)
+                    _remove(self.flexible, entry)
                 for meter, value in entry.meters:
                     meter.waiting -= value
             return
