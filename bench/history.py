@@ -33,7 +33,7 @@ _TELL = """
     FROM jobs CROSS JOIN steps
     WHERE is_live = 0 OR seq = 1
 """
-_WORKS = load_statements("trainshed.store.sqlite", "works.sql")
+_WORKS = load_statements("works.sql")
 
 
 def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -> None:

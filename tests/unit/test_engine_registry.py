@@ -1,5 +1,6 @@
 """Which engines a configuration may choose, and how one is found by its name."""
 
+import importlib.metadata
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -23,9 +24,9 @@ def test_no_setting_chooses_the_simulated_engine() -> None:
 def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("toy", "tests.engines.toy:ToyEngine", registry.GROUP)
 
-    def offered(group: str, name: str = "toy") -> EntryPoints:
-        return EntryPoints([point]).select(group=group, name=name)
+    def offered(group: str) -> EntryPoints:
+        return EntryPoints([point]).select(group=group)
 
-    monkeypatch.setattr(registry, "entry_points", offered)
+    monkeypatch.setattr(importlib.metadata, "entry_points", offered)
     assert registry.names() == ("kubernetes", "local", "slurm", "toy")
     assert registry.factory("toy") is ToyEngine

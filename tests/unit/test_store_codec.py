@@ -179,7 +179,7 @@ def test_a_field_of_a_former_version_is_skipped() -> None:
 
 
 def test_statements_are_named() -> None:
-    statements = load_statements("trainshed.store.sqlite", "reader.sql")
+    statements = load_statements("reader.sql")
     assert statements["find"].startswith("SELECT") and not statements["find"].endswith(";")
     with pytest.raises(TypeError):
         statements["find"] = ""  # pyright: ignore[reportIndexIssue] (that it refuses is the point)

@@ -16,7 +16,6 @@ that has no such id yet is told by what only a client of `ml` v1 sends.
 """
 
 import asyncio
-import difflib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -274,6 +273,8 @@ class RestSurface:
 
     def _near(self, path: str) -> str:
         """What is served that a path or verb may have meant, as a sentence; "" = nothing is near."""
+        import difflib  # Of use to few.
+
         if verbs := self._verbs(path):
             return f" This path takes {' and '.join(verbs)}."
         above, _, last = path.rpartition("/")

@@ -4,7 +4,7 @@ them for good."""
 import gzip
 import hashlib
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec import Struct
 from trainshed.httpd.messages import Request, Response, sized
 
 PREFIX: Final = "/assets/"
+_HERE: Final = Path(__file__).parent
 _KINDS: Final = {
     "css": b"text/css; charset=utf-8",
     "js": b"text/javascript; charset=utf-8",
@@ -36,7 +37,7 @@ def _all() -> dict[str, Asset]:
     """By name below `static`, such as `vendor/htmx.min.js`."""
     found: dict[str, Asset] = {}
     for folder in ("", "vendor"):
-        for entry in files("trainshed.console").joinpath("static", folder).iterdir():
+        for entry in _HERE.joinpath("static", folder).iterdir():
             stem, _, suffix = entry.name.rpartition(".")
             if suffix in _KINDS and entry.is_file():
                 content = entry.read_bytes()

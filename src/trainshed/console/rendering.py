@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from trainshed.core.progress.remaining import remaining_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_HERE: Final = Path(__file__).parent
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
@@ -56,7 +57,7 @@ def environment() -> "Environment":
     """Made at the first page: who looks at none does not load what makes them."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    folder = files("trainshed.console").joinpath("templates")
+    folder = _HERE.joinpath("templates")
     made = Environment(
         loader=FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),
         autoescape=True,
@@ -122,7 +123,7 @@ def prepare() -> None:
     """Load all that pages are made with. Blocks for half a second, the first time: to be called in a
     thread."""
     made = environment()
-    for entry in files("trainshed.console").joinpath("templates").iterdir():
+    for entry in _HERE.joinpath("templates").iterdir():
         made.get_template(entry.name)
     assets.address_of("console.css")
 

@@ -5,7 +5,6 @@ Owns the public rule of bandwidths. How fast an all-reduce can be with so many r
 `trainshed_reduction.layout`, which also decides it where workers run.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -186,6 +185,8 @@ def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
 
 def _meant(name: str) -> str:
     """By what comes after the beginning that all names share, and would make any two of them alike."""
+    import difflib  # Of use to few.
+
     if name == f"{variables.MODE}_MODE":
         return f"{variables.MODE} may be meant"
     ends = {known.removeprefix(variables.START): known for known in sorted(variables.NAMES)}

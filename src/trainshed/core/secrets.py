@@ -5,7 +5,6 @@ A launch plan holds marks, never values: what reads, prints or stores it sees wh
 more. Only `marked` makes them, of a job's own text. Pure.
 """
 
-import difflib
 import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -162,6 +161,8 @@ def argument_fault(text: str) -> str:
 def nearly_named(text: str) -> str:
     """What in a variable's value may have been meant to name a secret and does not: `$(secert:db)`,
     `${secret:db}`; "" = nothing."""
+    import difflib  # Of use to few.
+
     for match in _NEARLY.finditer(text):
         word = match[1].lower()
         if difflib.get_close_matches(word, ["secret"], cutoff=0.8) and not _REFERENCE.match(

@@ -11,32 +11,14 @@ from typing import Final
 
 import msgspec
 
-from trainshed.core.datasets.plans import SplitPlan
-from trainshed.datasets.port import Account, DataRefused, DataUnwritten, Written
+from trainshed.datasets.messages import Answer, Request
+from trainshed.datasets.port import DataRefused, DataUnwritten
 from trainshed.datasets.step import write_splits
 from trainshed.datasets.storage import Storage
 from trainshed.replica.system import kernel
 
 MEMORY: Final = 1 << 30
 """Bytes of address space."""
-
-
-class Request(msgspec.Struct, frozen=True):
-    """What is to be written, by which socket, with whose rights. `parent`: the process to die with."""
-
-    socket: str
-    account: Account
-    plan: SplitPlan
-    parent: int
-
-
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. The last one has `written` or says why nothing was."""
-
-    progress: str = ""
-    refused: str = ""
-    failed: str = ""
-    written: Written | None = None
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from trainshed.core.datasets.plans import SplitPlan
+from trainshed.datasets.messages import Answer, Request
 from trainshed.datasets.port import Account, DataRefused, DataUnwritten, Progress, Written
-from trainshed.datasets.process import Answer, Request
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,17 @@ An entry point names an `EngineFactory`:
 """
 
 from collections.abc import Callable, Collection, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 GROUP = "trainshed.engines"
 _OURS = {
@@ -80,13 +82,21 @@ EngineFactory = Callable[[EngineContext], Engine]
 
 def names() -> tuple[str, ...]:
     """All engines that a configuration may choose."""
-    return tuple(sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))}))
+    return tuple(sorted({*_OURS, *(point.name for point in _of_others())}))
 
 
 def factory(name: str) -> EngineFactory:
     """Raises LookupError: there is no such engine; ImportError: its package cannot be loaded."""
     if name in _OURS:
         return cast("EngineFactory", resolve_name(_OURS[name]))
-    for point in entry_points(group=GROUP, name=name):
-        return cast("EngineFactory", point.load())
+    for point in _of_others():
+        if point.name == name:
+            return cast("EngineFactory", point.load())
     raise LookupError(f"there is no engine {name!r}; there are {', '.join(names())}")
+
+
+def _of_others() -> "EntryPoints":
+    # Who has one of ours needs nothing of what this loads.
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)

@@ -1,6 +1,5 @@
 """What is wrong with the tables of settings of engines, by field: everything at once. Pure."""
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -33,6 +32,8 @@ def wrong_fields(
 ) -> list[str]:
     """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
     names."""
+    import difflib  # Of use to few.
+
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     wrong: list[str] = []
     for key, value in table.items():
@@ -123,6 +124,8 @@ def _accelerators() -> set[str]:
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     """What is to be said of those that are no public accelerator types."""
+    import difflib  # Of use to few.
+
     known = sorted(_accelerators())
     for public in names:
         if public not in known:

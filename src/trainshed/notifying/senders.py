@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 
 from trainshed.core.notifications import Target, mail_of
-from trainshed.notifying import webhook
 from trainshed.notifying.targets import NotifyTable, NotSent, Smtp
 
 
@@ -43,6 +42,9 @@ class Senders:
     def _send(self, table: NotifyTable, id_: str, content: str) -> None:
         at = self._now() // 10**9
         if table.webhook:
+            # As below: what nobody asked to be told by is not loaded.
+            from trainshed.notifying import webhook
+
             body = content.encode()
             secret = self._environ.get(table.secret_env, "") if table.secret_env else ""
             headers = webhook.signed(id_, at, body, secret)

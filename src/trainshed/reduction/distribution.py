@@ -9,10 +9,10 @@ import base64
 import functools
 import hashlib
 import io
-import zipfile
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
+
+from trainshed.loading.versions import installed
 
 PACKAGE = "trainshed_reduction"
 NAME = "trainshed-reduction"
@@ -42,10 +42,9 @@ def content() -> Mapping[str, bytes]:
     return files
 
 
-@functools.cache
 def release() -> str:
     """Its version, which is the service's."""
-    return version("trainshed")
+    return installed("trainshed")
 
 
 @functools.cache
@@ -81,6 +80,8 @@ def wheel_name() -> str:
 
 def wheel() -> bytes:
     """The same as a wheel for every platform: with the sources of its part in C, to be compiled there."""
+    import zipfile  # Only somebody who asks for this needs it.
+
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:
         for name, data in content().items():

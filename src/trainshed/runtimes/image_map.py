@@ -4,7 +4,6 @@
 Entries of `[[images]]` in the configuration; the first whose pattern fits the image as a job writes it wins.
 """
 
-import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -114,5 +113,7 @@ def _runtime_faults(runtime: str, python: str) -> list[tuple[str, str]]:
 
 
 def _near(word: str, known: Sequence[str]) -> str:
+    import difflib  # Of use to few.
+
     found = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {found[0]}?" if found else ""

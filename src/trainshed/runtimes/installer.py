@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trainshed.loading.versions import installed
 from trainshed.runtimes import corrections, output
 from trainshed.runtimes.confinement import Confinement, Verdict, read_verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes
@@ -237,10 +238,7 @@ class Installer:
         if not self._version:
             binary = self._find()
             if binary == _packaged():
-                # Imported here, for it costs the start of the service nine milliseconds.
-                import importlib.metadata
-
-                self._version = importlib.metadata.version("uv")
+                self._version = installed("uv")
             else:
                 answer = subprocess.run(
                     [binary, "--version"], capture_output=True, text=True, check=True

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Collection
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 from msgspec import Struct
@@ -43,6 +42,7 @@ from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
+from trainshed.loading.versions import installed
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp
 from trainshed.runtimes.images.service import Images, ImageSettings
@@ -425,7 +425,7 @@ def _spans(settings: Settings) -> SpanSink | None:
     # Of an extra, and slow to load.
     from trainshed.telemetry.otel import OtelSpans
 
-    return OtelSpans(settings.traces_endpoint, version("trainshed"))
+    return OtelSpans(settings.traces_endpoint, installed("trainshed"))
 
 
 def _smtp(settings: Settings) -> Smtp | None:
@@ -444,7 +444,7 @@ def _smtp(settings: Settings) -> Smtp | None:
 def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
     settings = bootstrap.settings
     return ApiSettings(
-        version=version("trainshed"),
+        version=installed("trainshed"),
         project=settings.project,
         region=settings.region,
         bucket=settings.default_bucket,

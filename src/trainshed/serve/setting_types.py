@@ -4,7 +4,6 @@ A bound or a choice stands in the type (`Port`, `Literal[...]`); `msgspec.conver
 type cannot tell, a `Checked` function does.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -273,6 +272,8 @@ def _check_project(project: str) -> None:
 
 def near(word: str, known: Iterable[str]) -> str:
     """` Did you mean …?` with what is spelled most alike, in either case; "" if nothing is."""
+    import difflib  # Of use to few.
+
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), sorted(names), n=1)
     return f" Did you mean {names[close[0]]}?" if close else ""

@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -498,6 +497,8 @@ def _told(source: str, name: str, line: str) -> str:
 
 
 def _read(config: Path) -> dict[str, Any]:
+    import tomllib  # Most services have no file of settings.
+
     try:
         return tomllib.loads(config.read_text())
     except OSError as failure:

@@ -7,7 +7,6 @@ accepted follows proto3 JSON with the leniency that the public clients need (spe
 
 import base64
 import binascii
-import difflib
 import math
 import re
 import struct
@@ -155,6 +154,8 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
 
 def enum_choices(value: Any, names: Iterable[str]) -> str:
     """How a text about an unknown `value` goes on: the name that was probably meant, and all there are."""
+    import difflib  # Of use to few.
+
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
     meant = value.upper().replace("-", "_") if isinstance(value, str) else ""
     near = difflib.get_close_matches(meant, chosen, n=1)

@@ -97,7 +97,7 @@ async def test_running_operations_cost_the_same_beside_any_number_of_done_ones(
     tmp_path: Path,
 ) -> None:
     """spec/invariants#finished-jobs, for operations."""
-    operations = load_statements("trainshed.store.sqlite", "operations.sql")
+    operations = load_statements("operations.sql")
     store = open_store("sqlite", tmp_path)
     await store.studies.create_study(make_study(1))
     await store.studies.begin_operation(suggesting(0, 1))

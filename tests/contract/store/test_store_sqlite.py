@@ -60,7 +60,7 @@ def statements() -> list[tuple[str, str]]:
     return [
         (f"{door}.{name}", sql)
         for door in DOORS
-        for name, sql in load_statements("trainshed.store.sqlite", f"{door}.sql").items()
+        for name, sql in load_statements(f"{door}.sql").items()
     ]
 
 

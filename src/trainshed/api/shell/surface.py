@@ -16,7 +16,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, cast
 
 from trainshed.api.calls.errors import Refusal, refusal
@@ -34,6 +34,7 @@ from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
 
+_HERE: Final = Path(__file__).parent
 _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
@@ -207,7 +208,7 @@ async def _refuse(send: Send, text: str) -> None:
 
 def _part(name: str) -> tuple[bytes, bytes]:
     file, kind = _PARTS[name]
-    return files("trainshed.api.shell").joinpath("page", file).read_bytes(), kind
+    return _HERE.joinpath("page", file).read_bytes(), kind
 
 
 async def bridge(

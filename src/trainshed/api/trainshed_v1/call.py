@@ -5,7 +5,6 @@ A body is read field by field, so that everything wrong with it is told at once.
 names of the JSON: `drills[0].atLine`.
 """
 
-import difflib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -149,6 +148,8 @@ class Fields:
 
 def near(word: str, known: Sequence[str]) -> str:
     """` Did you mean …?` with what begins so or is spelled alike, in either case; "" if nothing is."""
+    import difflib  # Of use to few.
+
     names = {name.lower(): name for name in known}
     asked = word.lower()
     longer = [name for name in names if asked and name.startswith(asked)]

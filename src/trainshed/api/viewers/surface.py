@@ -8,7 +8,7 @@ ANY  /tensorboard/VIEW/...    TensorBoard's own, for who has the view's cookie (
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, cast
 
 from trainshed.api.calls.errors import Refusal, refusal
@@ -29,6 +29,7 @@ from trainshed.summaries.places import LogDirectory
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode
 
+_HERE: Final = Path(__file__).parent
 _MOST: Final = 4096
 """Bytes of a request to open a view, which anybody may send."""
 _PARTS: Final = {
@@ -74,7 +75,7 @@ class ViewerSurface:
                 return Response(b"", 308, [(b"location", PATH.encode()), (b"content-length", b"0")])
             case "part", {"part": name} if name in _PARTS:
                 file, kind = _PARTS[name]
-                body = files("trainshed.api.viewers").joinpath("page", file).read_bytes()
+                body = _HERE.joinpath("page", file).read_bytes()
                 return sized(b"" if request.method == "HEAD" else body, kind, more=_GUARDS)
             case "view", {"view": view} if jobs_of(view) and request.method in _SERVED:
                 return await self._forward(request, view)

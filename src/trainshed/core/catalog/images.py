@@ -5,7 +5,6 @@ Old names of both products are read too: `training-tf-cpu.2-1`, `pytorch-cpu.1-4
 repositories they lived in.
 """
 
-import difflib
 import functools
 import re
 
@@ -139,6 +138,8 @@ def nearest_prebuilt(uri: str) -> str:
     """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in
     the nearest version.
     """
+    import difflib  # Of use to few.
+
     name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
     match = _NAME.fullmatch(name)
     spelled = difflib.get_close_matches(match["framework"], _FRAMEWORKS, n=1) if match else []

@@ -4,7 +4,6 @@ facts/machines#accelerators. Published gigabytes are GiB. Figures for TPU hosts 
 0.
 """
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable
@@ -123,6 +122,8 @@ def named_in(api: Api) -> tuple[MachineType, ...]:
 def closest(name: str, known: Iterable[str]) -> str:
     """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words,
     then by its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    import difflib  # Of use to few.
+
     by_words: dict[str, list[str]] = {}
     for candidate in known:
         by_words.setdefault(_NUMBER.sub("#", candidate), []).append(candidate)

@@ -1,7 +1,6 @@
 """Regions in which each public API trains, what accelerators Vertex lists there, and the hosts that programs
 call."""
 
-import difflib
 import functools
 from typing import Final
 
@@ -36,5 +35,7 @@ def apis() -> tuple[str, ...]:
 
 def near_region(api: Api, name: str) -> str:
     """` Did you mean us-central1?` of a name that is no region; "" if none is spelled like it."""
+    import difflib  # Of use to few.
+
     close = difflib.get_close_matches(name.lower(), regions(api), n=1)
     return f" Did you mean {close[0]}?" if close else ""

@@ -8,7 +8,6 @@ import gc
 import re
 import sqlite3
 from collections.abc import Callable, Generator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
@@ -139,16 +138,17 @@ def damaged(database: Path, cause: str) -> StoreUnreadable:
     return StoreUnreadable(f"the job database {database} is damaged: {cause}. {DAMAGED}")
 
 
+_HERE = Path(__file__).parent
 _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
-def load_statements(package: str, file: str) -> Mapping[str, str]:
-    """The statements of `file` in `package` by name. Raises ValueError if a name appears twice."""
-    text = files(package).joinpath(file).read_text(encoding="utf-8")
+def load_statements(file: str) -> Mapping[str, str]:
+    """The statements of a file beside this one, by name. Raises ValueError if a name appears twice."""
+    text = _HERE.joinpath(file).read_text(encoding="utf-8")
     parts = _HEADING.split(text)
     statements: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         if name in statements:
-            raise ValueError(f"{package}/{file} names the statement {name!r} twice; rename one")
+            raise ValueError(f"{file} names the statement {name!r} twice; rename one")
         statements[name] = body.strip().removesuffix(";")
     return MappingProxyType(statements)

@@ -14,7 +14,7 @@ from trainshed.store.codec import (
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.summaries.reading import FileProgress
 
-_SQL = load_statements("trainshed.store.sqlite", "curves.sql")
+_SQL = load_statements("curves.sql")
 
 
 class SqliteCurves:

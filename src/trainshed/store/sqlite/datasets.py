@@ -13,7 +13,7 @@ from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.rows import Parameters, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
-_SQL = load_statements("trainshed.store.sqlite", "datasets.sql")
+_SQL = load_statements("datasets.sql")
 
 
 class SqliteDatasets:

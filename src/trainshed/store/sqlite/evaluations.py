@@ -17,8 +17,8 @@ from trainshed.store.codec import (
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters, model_parameters
 
-_SQL = load_statements("trainshed.store.sqlite", "evaluations.sql")
-_MODELS = load_statements("trainshed.store.sqlite", "models.sql")
+_SQL = load_statements("evaluations.sql")
+_MODELS = load_statements("models.sql")
 
 
 class SqliteEvaluations:

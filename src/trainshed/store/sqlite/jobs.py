@@ -42,7 +42,7 @@ from trainshed.store.sqlite.writes import (
     trial_parameters,
 )
 
-_SQL = load_statements("trainshed.store.sqlite", "jobs.sql")
+_SQL = load_statements("jobs.sql")
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements"),

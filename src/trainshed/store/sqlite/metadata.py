@@ -34,7 +34,7 @@ from trainshed.store.sqlite.metadata_queries import select
 from trainshed.store.sqlite.rows import Parameters
 from trainshed.store.sqlite.writes import insert_operation
 
-_SQL = load_statements("trainshed.store.sqlite", "metadata.sql")
+_SQL = load_statements("metadata.sql")
 MAX_PARENTS: Final = 10
 _FIELDS: Final = {
     EdgeRole.CHILD: "child_contexts",

@@ -19,7 +19,7 @@ from trainshed.store.sqlite.evaluations import forget_model, forget_version
 from trainshed.store.sqlite.rows import Parameters, model_parameters, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
-_SQL = load_statements("trainshed.store.sqlite", "models.sql")
+_SQL = load_statements("models.sql")
 _DEFAULT = "default"
 
 

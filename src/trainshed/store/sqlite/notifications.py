@@ -10,7 +10,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.notifications import Outgoing
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
-_SQL = load_statements("trainshed.store.sqlite", "notifications.sql")
+_SQL = load_statements("notifications.sql")
 
 
 class SqliteNotifications:

@@ -29,7 +29,7 @@ from trainshed.store.sqlite.rows import (
 )
 from trainshed.store.sqlite.setting_aside import all_set_aside, job_set_aside
 
-_SQL = load_statements("trainshed.store.sqlite", "reader.sql")
+_SQL = load_statements("reader.sql")
 
 _OF_A_BUCKET: Final = 3
 """Parts between the slashes of `gs://BUCKET`."""

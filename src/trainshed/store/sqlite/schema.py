@@ -6,16 +6,17 @@ of the last script applied, written in the same transaction as the script's own 
 
 import re
 import sqlite3
-from importlib.resources import files
+from pathlib import Path
 
 from trainshed.store.port import StoreTooNew
 
+_HERE = Path(__file__).parent
 _SCRIPT = re.compile(r"(\d{4})_\w+\.sql")
 
 
 def scripts() -> tuple[tuple[int, str], ...]:
     """(number, SQL text) of every migration, ascending from 1 without gaps."""
-    folder = files("trainshed.store.sqlite").joinpath("migrations")
+    folder = _HERE.joinpath("migrations")
     found = sorted(
         (int(match[1]), entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()

@@ -9,7 +9,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.secrets import Sealed, SecretVersion, Stored
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
-_SQL = load_statements("trainshed.store.sqlite", "secrets.sql")
+_SQL = load_statements("secrets.sql")
 
 
 class SqliteSecrets:

@@ -25,8 +25,8 @@ from trainshed.store.sqlite.writes import (
 )
 from trainshed.store.studies import StoredTrial
 
-_SQL = load_statements("trainshed.store.sqlite", "studies.sql")
-_TRIALS = load_statements("trainshed.store.sqlite", "trials.sql")
+_SQL = load_statements("studies.sql")
+_TRIALS = load_statements("trials.sql")
 
 
 class SqliteStudies:
@@ -290,7 +290,7 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
         yield "measurements_of", {"study_uid": study, "number": number}
 
 
-_DELETING = load_statements("trainshed.store.sqlite", "deleting.sql")
+_DELETING = load_statements("deleting.sql")
 CHUNK: Final = 4_000
 """Rows of one transaction: some 20 ms."""
 

@@ -16,7 +16,7 @@ from trainshed.store.sqlite.writes import insert_operation
 
 MAX_SERIES: Final = 1_000
 """Of a run, where runs are read with their series."""
-_SQL = load_statements("trainshed.store.sqlite", "tensorboards.sql")
+_SQL = load_statements("tensorboards.sql")
 
 
 class SqliteTensorboards:

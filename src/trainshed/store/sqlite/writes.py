@@ -26,7 +26,7 @@ from trainshed.store.sqlite.connections import load_statements
 from trainshed.store.sqlite.rows import Parameters, work_parameters
 from trainshed.store.studies import StoredTrial
 
-_WORKS = load_statements("trainshed.store.sqlite", "works.sql")
+_WORKS = load_statements("works.sql")
 
 
 def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
@@ -79,7 +79,7 @@ def append_timeline(
     connection.executemany(_WORKS["append_timeline"], rows)
 
 
-_OPERATIONS = load_statements("trainshed.store.sqlite", "operations.sql")
+_OPERATIONS = load_statements("operations.sql")
 _NOT_FOUND = 5
 """google.rpc.Code."""
 
@@ -137,7 +137,7 @@ def fail_operations_of(
         connection.execute(_OPERATIONS["orphan_operation"], {"name": operation.name})
 
 
-_TRIALS = load_statements("trainshed.store.sqlite", "trials.sql")
+_TRIALS = load_statements("trials.sql")
 
 
 def trial_parameters(trial: Trial) -> Parameters:
