@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from trainshed.loading.writing import untold
 
 PROGRAM = """\
 import sys
@@ -87,3 +90,44 @@ def test_a_file_of_no_use_is_passed_over_and_replaced(place: Place, kept: bytes)
 def test_where_modules_may_be_elsewhere_it_is_of_no_use(place: Place, tmp_path: Path) -> None:
     place.run()
     assert place.run(tmp_path / "more") == ("1", False, True)
+
+
+SOURCE = '''"""Of the module."""
+
+class Outer:
+    """Of the class."""
+
+    def told(self, many=1, *, few="few"):
+        """Of the method."""
+        return [f"{each}" for each in (many, few)]
+
+
+def same():
+    """Said."""
+    return "Said."
+
+
+def untold():
+    return "first constant"
+
+named = lambda: "as it is"
+'''
+
+
+def test_docstrings_are_left_out_and_nothing_else() -> None:
+    found: dict[str, Any] = {}
+    exec(untold(compile(SOURCE, "source", "exec")), found)
+    outer = found["Outer"]
+    assert (found["__doc__"], outer.__doc__, outer.told.__doc__) == (None, None, None)
+    assert outer().told() == ["1", "few"]
+    assert (found["same"](), found["untold"](), found["named"]()) == (
+        "Said.",
+        "first constant",
+        "as it is",
+    )
+
+
+def test_what_is_kept_for_the_next_start_has_no_docstrings(place: Place) -> None:
+    place.inner.write_text('def asked():\n    """Told."""\n\nVALUE = asked.__doc__\n')
+    assert place.run() == ("Told.", False, True)
+    assert place.run() == ("None", True, False)

@@ -1,1 +1,1 @@
-"""Finds the modules that a service loads in one file, so that it starts sooner."""
+"""Finds what a service loads: modules in one file, so that it starts sooner, and the versions of packages."""

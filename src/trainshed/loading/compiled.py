@@ -10,19 +10,16 @@ tenth of the loading; a process that is forked meanwhile calls that first.
 import contextlib
 import marshal
 import os
+import subprocess
 import sys
 from _frozen_importlib import ModuleSpec
-from _frozen_importlib_external import MAGIC_NUMBER, ExtensionFileLoader, SourceFileLoader
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import BinaryIO
 
 _SUFFIX = f".{sys.implementation.cache_tag}.modules"
 _NUMBER = 8
 """Bytes of a number in the file."""
-_HEAD = 16
-"""Bytes of what stands before the code in a compiled file of Python's: a magic number, what tells whether the
-source has changed, its time (seconds) and size."""
 
 _Identity = tuple[int, int, int]
 """A file's inode, time of change (ns) and size."""
@@ -123,49 +120,28 @@ class CompiledModules:
             self._handle = -1
 
     def save(self) -> bool:
-        """Write the file anew if this process has loaded modules that were not found there, from Python's own
-        compiled files. False: nothing was missing, or Python is not to write such files. Takes some 50 ms.
-        Raises OSError: the file cannot be written."""
+        """Have the file written anew if this process has loaded modules that were not found there, from
+        Python's own compiled files. False: nothing was missing, or Python is not to write such files. Takes
+        a second, in a process of its own, whose memory goes with it. Raises OSError: the file cannot be
+        written."""
         if sys.dont_write_bytecode or sys.pycache_prefix:
             return False
         fresh = {name: entry for name, entry in self._entries.items() if _is_fresh(entry)}
-        missing = {
-            name: spec for name, spec in _loaded() if name not in fresh and name not in self._known
-        }
+        missing = [
+            (name, str(spec.origin), cached, spec.submodule_search_locations is not None)
+            for name, spec, cached in _loaded()
+            if name not in fresh and name not in self._known
+        ]
+        self.close()
         if not missing:
             return False
-        draft = f"{self._path}.{os.getpid()}.new"
-        try:
-            with open(draft, "wb") as file:
-                self._write(file, missing, fresh)
-            os.replace(draft, self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
-            raise
-        finally:
-            self.close()
+        # Loaded by its name: this process may find modules where a new one does not.
+        order = marshal.dumps((self._path, self._identity, _key(), missing, fresh))
+        command = [sys.executable, "-I", os.path.join(os.path.dirname(__file__), "writing.py")]
+        done = subprocess.run(command, input=order, stderr=subprocess.PIPE, check=False)
+        if done.returncode:
+            raise OSError(f"{self._path}: {done.stderr.decode(errors='replace').strip()}")
         return True
-
-    def _write(
-        self, file: BinaryIO, missing: Mapping[str, ModuleSpec], fresh: Mapping[str, _Entry]
-    ) -> None:
-        entries: dict[str, _Entry] = {}
-        for name, spec in missing.items():
-            if (entry := _written(file, spec)) is not None:
-                entries[name] = entry
-        for name, entry in fresh.items():
-            code = self.code(entry)
-            if len(code) == entry[4]:
-                entries[name] = (*entry[:3], file.tell(), entry[4])
-                file.write(code)
-        begin = file.tell()
-        file.write(marshal.dumps((_key(), entries)))
-        file.write(begin.to_bytes(_NUMBER, "little"))
-        file.flush()
-        # As Python's own compiled files, whatever the files of a service may be.
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
 
 
 def _identity(found: os.stat_result) -> _Identity:
@@ -195,8 +171,8 @@ def release() -> CompiledModules | None:
     return None
 
 
-def _loaded() -> Iterator[tuple[str, ModuleSpec]]:
-    """What this process has loaded from files."""
+def _loaded() -> Iterator[tuple[str, ModuleSpec, str]]:
+    """What this process has loaded from files; with Python's own compiled file, "" for an extension."""
     for name, module in tuple(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         if (
@@ -205,25 +181,4 @@ def _loaded() -> Iterator[tuple[str, ModuleSpec]]:
             and isinstance(spec.loader, SourceFileLoader | ExtensionFileLoader)
             and spec.origin
         ):
-            yield name, spec
-
-
-def _written(file: BinaryIO, spec: ModuleSpec) -> _Entry | None:
-    """Append a module's code; None: it cannot be told that this is its code."""
-    assert spec.origin is not None
-    code = b""
-    try:
-        found = os.stat(spec.origin)
-        if isinstance(spec.loader, SourceFileLoader):
-            with open(str(spec.cached), "rb") as compiled:
-                head, code = compiled.read(_HEAD), compiled.read()
-            told = int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
-            flags = b"\0" * 4  # By time and size, not by a hash.
-            if head != MAGIC_NUMBER + flags + b"".join(each.to_bytes(4, "little") for each in told):
-                return None
-    except OSError:
-        return None
-    is_package = spec.submodule_search_locations is not None
-    begin = file.tell()
-    file.write(code)
-    return spec.origin, is_package, _identity(found), begin, len(code)
+            yield name, spec, str(spec.cached) if isinstance(spec.loader, SourceFileLoader) else ""

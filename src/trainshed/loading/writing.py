@@ -1,0 +1,132 @@
+"""Writes the file of compiled modules (`compiled`), as a program of its own: what it is to hold comes over
+its standard input.
+
+Without the docstrings, which nobody asks a service for: they are 1.5 MB of its memory. Commands have theirs,
+for help is made of them. As under Python's `-OO`, but with assertions.
+"""
+
+import contextlib
+import dis
+import marshal
+import os
+import sys
+from importlib.util import MAGIC_NUMBER
+from itertools import pairwise
+from types import CodeType
+from typing import Any, BinaryIO
+
+_Identity = tuple[int, int, int]
+_Entry = tuple[str, bool, _Identity, int, int]
+"""See `compiled`."""
+_NUMBER = 8
+_HEAD = 16
+"""Bytes of what stands before the code in a compiled file of Python's: a magic number, what tells whether the
+source has changed, its time (seconds) and size."""
+_TOLD = ("trainshed.cli", "trainshed.serve", "click")
+"""Packages whose docstrings are read."""
+_FUNCTION = 0x1
+"""The flag of code whose first constant is its docstring, if that is a text."""
+_WITH_CONSTANT = frozenset(dis.hasconst)
+_STORE_NAME = dis.opmap["STORE_NAME"]
+
+
+def write(
+    file: BinaryIO,
+    key: str,
+    missing: list[tuple[str, str, str, bool]],
+    fresh: dict[str, _Entry],
+    kept: bytes,
+) -> None:
+    """`missing`: each module's name, source, compiled file and whether it is a package. `fresh`: what is to
+    be taken from `kept`, the file as it is. Raises OSError."""
+    entries: dict[str, _Entry] = {}
+    for name, origin, cached, is_package in missing:
+        if (found := _compiled(name, origin, cached)) is not None:
+            identity, code = found
+            entries[name] = (origin, is_package, identity, file.tell(), len(code))
+            file.write(code)
+    for name, entry in fresh.items():
+        code = kept[entry[3] : entry[3] + entry[4]]
+        if len(code) == entry[4]:
+            entries[name] = (*entry[:3], file.tell(), entry[4])
+            file.write(code)
+    begin = file.tell()
+    file.write(marshal.dumps((key, entries)))
+    file.write(begin.to_bytes(_NUMBER, "little"))
+    file.flush()
+    # As Python's own compiled files, whatever the files of a service may be.
+    os.fchmod(file.fileno(), 0o644)
+    os.fsync(file.fileno())
+
+
+def _compiled(name: str, origin: str, cached: str) -> tuple[_Identity, bytes] | None:
+    """A module's code, b"" for an extension; None: it cannot be told that this is its code."""
+    code = b""
+    try:
+        found = os.stat(origin)
+        if cached:
+            with open(cached, "rb") as compiled:
+                head, code = compiled.read(_HEAD), compiled.read()
+            told = int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
+            flags = b"\0" * 4  # By time and size, not by a hash.
+            if head != MAGIC_NUMBER + flags + b"".join(each.to_bytes(4, "little") for each in told):
+                return None
+    except OSError:
+        return None
+    if code and not name.startswith(_TOLD):
+        code = marshal.dumps(untold(marshal.loads(code)))
+    return identity(found), code
+
+
+def identity(found: os.stat_result) -> _Identity:
+    """What tells a file from others."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def untold(code: CodeType) -> CodeType:
+    """The same without its docstring and those of what is in it. A docstring that is also used otherwise, as
+    a constant of the same text, stays."""
+    constants: list[Any] = [
+        untold(each) if isinstance(each, CodeType) else each for each in code.co_consts
+    ]
+    place = _docstring(code)
+    if place is not None and isinstance(constants[place], str):
+        constants[place] = None
+    return code.replace(co_consts=tuple(constants))
+
+
+def _docstring(code: CodeType) -> int | None:
+    """Which constant nothing but a docstring is made of; None = there is none."""
+    steps = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
+    used = [constant for step, constant in steps if step in _WITH_CONSTANT]
+    if code.co_flags & _FUNCTION:
+        return 0 if code.co_consts and 0 not in used and code.co_name[:1] != "<" else None
+    for (step, constant), (following, name) in pairwise(steps):
+        if step in _WITH_CONSTANT and following == _STORE_NAME and code.co_names[name] == "__doc__":
+            return constant if used.count(constant) == 1 else None
+    return None
+
+
+def main() -> None:
+    """Raises SystemExit: it cannot be written."""
+    path, expected, key, missing, fresh = marshal.loads(sys.stdin.buffer.read())
+    with contextlib.suppress(OSError):
+        os.nice(10)  # The service has just begun.
+    kept = b""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        # Another service may have put another one in its place.
+        if identity(os.fstat(file.fileno())) == expected:
+            kept = file.read()
+    draft = f"{path}.{os.getpid()}.new"
+    try:
+        with open(draft, "wb") as file:
+            write(file, key, missing, fresh, kept)
+        os.replace(draft, path)
+    except OSError as failure:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise SystemExit(str(failure)) from None
+
+
+if __name__ == "__main__":
+    main()
