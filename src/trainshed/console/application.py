@@ -36,13 +36,6 @@ from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import encode_text
 from trainshed.wire.status import Refused, StatusCode
 
-FIRST_SEGMENTS: Final = frozenset(
-    {
-        *("", "assets", "events", "login", "logout"),
-        *(template.split("/")[1] for table in (PAGES, ACTIONS, STREAMS) for _, template in table),
-    }
-)
-"""Of the paths that are the console's."""
 _MOST: Final = 4 << 20
 """Bytes of a form."""
 _FIELDS: Final = 500
@@ -66,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleApplication:
-    """All of the console. Its pages begin with one of FIRST_SEGMENTS."""
+    """All of the console. Its pages begin with one of `facts.FIRST_SEGMENTS`."""
 
     def __init__(
         self,
@@ -311,7 +304,7 @@ class ConsoleApplication:
 
     def link(self, token: str) -> str:
         """An address that signs a browser in once, as this token. Raises Unauthenticated."""
-        return f"{self._facts.address}/login?code={self._sessions.link_code(token)}"
+        return self._facts.login_link(self._sessions.link_code(token))
 
     def _welcome(self, call: Request, value: str, following: str = "") -> Response:
         cookie = self._cookie_header(value, LIFETIME // 10**9, call)

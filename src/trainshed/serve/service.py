@@ -20,7 +20,7 @@ from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted, duration
-from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
+from trainshed.console.facts import FIRST_SEGMENTS
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -46,7 +46,7 @@ from trainshed.serve.addresses import (
 from trainshed.serve.app import wire
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
-from trainshed.serve.console import build_console
+from trainshed.serve.console_door import ConsoleDoor
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.idle_memory import IdleMemory
 from trainshed.serve.settings import speaks_tls
@@ -86,7 +86,7 @@ class Service:
         self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
-        self._console: ConsoleApplication | None = None
+        self._console: ConsoleDoor | None = None
         self._saving: asyncio.Task[None] | None = None
         self._memory = IdleMemory(bootstrap.store)
         bootstrap.tokens.refuse(self._is_over)
@@ -135,7 +135,7 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
-        self._console = build_console(self._bootstrap, self._app.services, self._stopping)
+        self._console = ConsoleDoor(self._bootstrap, self._app.services, self._stopping)
         mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
         application = ApiApplication(
             self._app.services, authenticate, mounts, hosts=own_hosts(settings)

@@ -14,8 +14,8 @@ from tests.contract.api.house import HOSTS, Answer, House, Lines
 from trainshed.access.sessions import Sessions
 from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
-from trainshed.console.application import FIRST_SEGMENTS, ConsoleApplication
-from trainshed.console.facts import Facts
+from trainshed.console.application import ConsoleApplication
+from trainshed.console.facts import FIRST_SEGMENTS, Facts
 from trainshed.serve.console import GatewayBuckets
 
 ADDRESS = "http://trainshed.example"
