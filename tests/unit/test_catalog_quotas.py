@@ -18,6 +18,7 @@ from trainshed.core.job.spec import (
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId
 from trainshed.scheduler.model import Demand, Policy, gang
+from trainshed.store.codec import decode_job, encode_job
 
 GPU_MACHINE = Machine("n1-standard-8", 8, 30, 24, Accelerators("NVIDIA_TESLA_T4", 2))
 A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
@@ -143,6 +144,15 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     first = gang(replace(made, spec=replace(made.spec, pools=(pool,)))).replicas[0]
     wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8", region="us-central1")
     assert first == (ReplicaId(0, 0), wanted)
+
+
+def test_gangs_that_ask_for_the_same_share_it() -> None:
+    """A hundred thousand that wait are mostly of few forms."""
+    first, second = job(1, 2), decode_job(encode_job(job(1, 2)), b"[]", 0)
+    assert isinstance(second, Job) and second.spec.pools is not first.spec.pools
+    assert gang(first).replicas is gang(second).replicas
+    assert gang(first).quota is gang(second).quota
+    assert gang(first).replicas is not gang(replace(second, memory_factor=2.0)).replicas
 
 
 def test_a_replica_is_counted_with_what_it_gets_and_with_room_for_its_engine() -> None:

@@ -1,5 +1,7 @@
 """Why a job waits and what would let it start, in exact words (issue 3, point 3)."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -278,6 +280,25 @@ def test_positions_of_equal_jobs_are_the_order_in_which_they_start(
         world.wait(gang(uid, 2, project=project, priority=priority))
     places = [position(world.snapshot, JobUid(uid)) for uid in world.admitted()]
     assert places == list(range(1, len(jobs) + 1))
+
+
+def test_positions_count_what_came_and_went_since_somebody_asked() -> None:
+    """Also where so many did that it is counted in between."""
+
+    def crowd(uids: Iterable[int]) -> World:
+        world = World([node("a", 64)])
+        for uid in uids:
+            world.wait(gang(uid, 1 + uid % 3, uid % 4 + 1, project="pq"[uid % 2]))
+        return world
+
+    world = crowd(range(1, 3001))
+    gone = [uid for uid in range(1, 3001) if uid % 7 in (0, 3, 5)]
+    for uid in gone:
+        world.snapshot.remove(JobUid(uid))
+    left = sorted({*range(1, 3001)} - {*gone})
+    anew = crowd(left)
+    for uid in left[::100]:
+        assert position(world.snapshot, JobUid(uid)) == position(anew.snapshot, JobUid(uid))
 
 
 def test_who_does_not_wait_has_no_position() -> None:

@@ -26,6 +26,7 @@ from trainshed.scheduler.model import (
     StockOut,
 )
 from trainshed.scheduler.planning import Planning, plan
+from trainshed.scheduler.resources import find_placements, fits
 from trainshed.scheduler.snapshot import Group, Snapshot
 
 CPUS = "cpus_n1_e2"
@@ -367,3 +368,12 @@ def test_a_plan_depends_on_nothing_but_the_state(order: Sequence[int]) -> None:
     world = World([node("a", 4)])
     world.wait(*(gang(uid, 1, project="pq"[uid % 2]) for uid in order))
     assert [d.uid for d in plan(world.snapshot, NOW).decisions] == [1, 2, 3, 4]
+
+
+@given(worlds(), gangs(99))
+@GENERATED
+def test_a_gang_fits_at_a_glance_where_places_are_found_for_it(world: World, item: Gang) -> None:
+    snapshot = world.snapshot
+    kinds = snapshot.entry(GangState(item)).shape.kinds
+    for nodes in (snapshot.free, snapshot.ready, snapshot.known):
+        assert fits(nodes, kinds) == (find_placements(nodes, kinds) is not None)

@@ -126,8 +126,9 @@ class CapacityTracker:
         self._drains: dict[str, NodeDrain] = {}
         #: By attempt: why what is placed does not start, as its engine tells it.
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
-        #: What was told last of jobs, and what that made of them: most are told several times as they are.
-        self._told: dict[JobUid, tuple[Job, GangState]] = {}
+        #: What was told last of jobs of which nothing was decided since: most are told several times as they
+        #: are.
+        self._told: dict[JobUid, Job] = {}
         self._changed = True
 
     # --- what is told ---
@@ -157,15 +158,13 @@ class CapacityTracker:
 
     def _put(self, job: Job) -> None:
         before = self._state(job.uid)
-        if self._is_told(job, before):
+        if self._told.get(job.uid) is job:
             return
         state = gang_state(job, before, self._policy)
         if state != before:
             self._snapshot.put(state)
             self._changed = True
-            self._told[job.uid] = job, state
-        elif before is not None:
-            self._told[job.uid] = job, before
+        self._told[job.uid] = job
 
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than was told last."""
@@ -173,7 +172,7 @@ class CapacityTracker:
         if job.uid in self._latest:
             latest = self._latest[job.uid]
             before = gang_state(latest, before, self._policy) if latest is not None else None
-        if before is None or (job.uid not in self._latest and self._is_told(job, before)):
+        if before is None or (job.uid not in self._latest and self._told.get(job.uid) is job):
             return False
         now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
@@ -443,11 +442,6 @@ class CapacityTracker:
         entry = self._snapshot.entries.get(uid)
         return entry.state if entry else None
 
-    def _is_told(self, job: Job, state: GangState | None) -> bool:
-        """Whether the state is what this very record was told to be, and nothing was decided since."""
-        told, made = self._told.get(job.uid, (None, None))
-        return told is job and made is state is not None
-
     def _count(self, decision: Decision) -> None:
         before = self._snapshot.entries[decision.uid].state
         match decision:
@@ -463,6 +457,7 @@ class CapacityTracker:
             case FallBack(_, choice):
                 state = replace(before, gang=with_choice(before.gang, choice), not_before=0)
         self._snapshot.put(state)
+        self._told.pop(decision.uid, None)
 
     def _refresh_nodes(self) -> None:
         self._snapshot.set_nodes([self._node_room(node) for node in self._nodes.values()])

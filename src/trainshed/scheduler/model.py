@@ -1,13 +1,15 @@
 """What the scheduler looks at and what it decides: values only; and the gang that a stored job is to it."""
 
+import functools
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
-from trainshed.core.job.spec import JobSpec, Machine, Strategy, WorkerPool
+from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import Api, JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
 from trainshed.core.units import Bytes, Nanos
 
@@ -210,30 +212,51 @@ def with_choice(gang: Gang, choice: int) -> Gang:
     return replace(taken, alternatives=others, patience=gang.patience)
 
 
+class _Form(Struct, frozen=True, gc=False):
+    """What gangs have in common that take the same."""
+
+    api: Api
+    region: str
+    strategy: Strategy
+    #: Position, machine, disk and number of replicas of each pool.
+    pools: tuple[tuple[int, Machine, Disk, int], ...]
+    memory_factor: float
+    policy: Policy
+
+
 def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
+    strategy = spec.scheduling.strategy
+    pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
+    form = _Form(spec.api, spec.region, strategy, pools, job.memory_factor, policy)
+    region, replicas, quota = _contents(form)
     return Gang(
         uid=job.uid,
         name=str(job.name),
         project_id=job.name.project_id,
-        region=spec.region,
+        region=region,
         priority=spec.scheduling.priority,
         created=job.created,
-        replicas=tuple(
-            (replica, demand)
-            for pool, demand in (
-                (pool, _demand(pool, job.memory_factor, spec.region, policy)) for pool in spec.pools
-            )
-            for replica in pool.replicas()
-        ),
-        quota=quotas.usage(spec),
-        spot=spec.scheduling.strategy is Strategy.SPOT,
+        replicas=replicas,
+        quota=quota,
+        spot=strategy is Strategy.SPOT,
         longest=_in_steps(spec.scheduling.timeout),
         choice=choice,
     )
 
 
-def _demand(pool: WorkerPool, memory_factor: float, region: str, policy: Policy) -> Demand:
-    machine = pool.machine
+@functools.lru_cache(maxsize=1024)
+def _contents(form: _Form) -> tuple[str, Replicas, tuple[tuple[str, float], ...]]:
+    """Region, replicas and quota of gangs, the same objects for all of one form: there may be a hundred
+    thousand gangs, each of many replicas."""
+    replicas: list[tuple[ReplicaId, Demand]] = []
+    for position, machine, _, count in form.pools:
+        demand = _demand(machine, form.memory_factor, form.region, form.policy)
+        replicas += [(ReplicaId(position, index), demand) for index in range(count)]
+    quota = quotas.usage_of(form.api, form.strategy, [pool[1:] for pool in form.pools])
+    return form.region, tuple(replicas), quota
+
+
+def _demand(machine: Machine, memory_factor: float, region: str, policy: Policy) -> Demand:
     devices = machine.accelerators
     return Demand(
         vcpus=machine.vcpus,

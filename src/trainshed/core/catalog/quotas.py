@@ -7,12 +7,13 @@ plain ones; for `ml` v1 only the CPUs are limited, the usual 450, as its other f
 """
 
 import functools
+from collections.abc import Iterable
 
 from trainshed.core.capacity import UNLIMITED
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import machine_types
 from trainshed.core.catalog.tables import table
-from trainshed.core.job.spec import JobSpec, Strategy, WorkerPool
+from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
 from trainshed.core.names import Api
 
 PREEMPTIBLE = "preemptible_"
@@ -29,11 +30,19 @@ def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
 
     CPUs, devices and gigabytes. Disks count in full for spot and flex-start work too.
     """
+    pools = [(pool.machine, pool.disk, pool.replica_count) for pool in spec.pools]
+    return usage_of(spec.api, spec.scheduling.strategy, pools)
+
+
+def usage_of(
+    api: Api, strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
+) -> tuple[tuple[str, float], ...]:
+    """`usage` of a job with so many replicas on such machines and disks."""
     sums: dict[str, float] = {}
-    prefix = PREEMPTIBLE if spec.scheduling.strategy is not Strategy.STANDARD else ""
-    for pool in spec.pools:
-        for metric, each in _each(spec.api, prefix, pool):
-            sums[metric] = sums.get(metric, 0) + each * pool.replica_count
+    prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
+    for machine, disk, count in pools:
+        for metric, each in _each(api, prefix, machine, disk):
+            sums[metric] = sums.get(metric, 0) + each * count
     return tuple((metric, value) for metric, value in sorted(sums.items()) if value)
 
 
@@ -70,12 +79,11 @@ def metrics() -> tuple[str, ...]:
     )
 
 
-def _each(api: Api, prefix: str, pool: WorkerPool) -> list[tuple[str, float]]:
+def _each(api: Api, prefix: str, machine: Machine, disk: Disk) -> list[tuple[str, float]]:
     """What one replica of a pool takes."""
-    machine = pool.machine
     ml = ML if api is Api.ML else ""
     cpus = f"{ML}cpus" if ml else prefix + _family(machine.type)
-    found = [(cpus, machine.vcpus), (f"{ml}{_disk(pool.disk.type)}", float(pool.disk.size_gb))]
+    found = [(cpus, machine.vcpus), (f"{ml}{_disk(disk.type)}", float(disk.size_gb))]
     if machine.accelerators:
         device = _device(machine.accelerators.type, machine.accelerators.count)
         found.append((f"{ml or prefix}{device}", float(machine.accelerators.count)))
