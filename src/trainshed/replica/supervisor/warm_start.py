@@ -80,7 +80,7 @@ class Fork:
     def process(self) -> int:
         """Its process id, as soon as it waits. Raises NotWarm."""
         if not self._process:
-            word, _ = self.answer()
+            word = self.answer()
             if not word.startswith("waiting "):
                 raise NotWarm("the preloader said %r" % word[:100])
             self._process = int(word[len("waiting ") :])
@@ -122,8 +122,8 @@ class Fork:
         except OSError as error:
             raise NotWarm("the preloader ended (%s)" % error) from None
 
-    def answer(self) -> "tuple[str, int]":
-        """Its next line, without its end, and the handle beside it, -1 = none. Raises NotWarm."""
+    def answer(self) -> str:
+        """Its next line, without its end. Raises NotWarm."""
         while b"\n" not in self._received:
             try:
                 self._receive()
@@ -134,7 +134,12 @@ class Fork:
         word = line.decode("utf-8", "replace")
         if word.startswith("cold "):
             raise NotWarm(word[len("cold ") :])
-        return word, self._handles.pop(0) if self._handles else -1
+        return word
+
+    def handle(self) -> int:
+        """The one that came beside a line, -1 = none did. Not by line: who reads late reads several at
+        once."""
+        return self._handles.pop(0) if self._handles else -1
 
     def _receive(self) -> None:
         try:
@@ -239,10 +244,10 @@ class WarmStart:
         handles = [owners] * (owners >= 0) + [main.output, main.errors]
         self._fork.send_with_namespaces(message, ["mnt", "uts", "ipc"], handles)
         self._fork.process()
-        word, asked = self._fork.answer()
+        word = self._fork.answer()
         if word != "ready":
             raise NotWarm("the preloader said %r" % word[:100])
-        return asked
+        return self._fork.handle()
 
     def _run(self, main: program.Program, groups: "list[int]") -> None:
         limits = [(number, resource.getrlimit(number)) for number in _limits()]
@@ -255,7 +260,7 @@ class WarmStart:
             "limits": limits,
         }
         self._fork.send(message, groups)
-        word, _ = self._fork.answer()
+        word = self._fork.answer()
         if word != "started":
             raise NotWarm("the preloader said %r" % word[:100])
 
