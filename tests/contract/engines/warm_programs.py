@@ -93,7 +93,26 @@ BARE = '''
 """What is there of an interpreter that has imported nothing."""
 import sys
 modules = sorted(sys.modules)
+
+def files(module):
+    spec, loader = getattr(module, "__spec__", None), getattr(module, "__loader__", None)
+    return [str(each) for each in (getattr(module, "__file__", None), getattr(module, "__cached__", None),
+            getattr(module, "__path__", None), spec and [spec.origin, spec.cached, spec.has_location],
+            spec and spec.submodule_search_locations, getattr(loader, "path", None))]
+
+# The other two are told their files when their package is imported.
+named = {name: files(sys.modules[name]) for name in modules if not name.startswith("_frozen")}
 import ctypes, json, os, urllib
+
+def arguments():
+    """As setproctitle finds them: before the environment."""
+    count, listed = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
+    ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(listed))
+    told = [listed[at] for at in range(count.value)]
+    length = len(b"".join(os.fsencode(each) + b"\\0" for each in told))
+    first = ctypes.POINTER(ctypes.c_void_p).from_buffer(
+        ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))[0]
+    return told, ctypes.string_at(first - length, length).decode()
 
 def deeper(depth=0):
     try:
@@ -103,10 +122,14 @@ def deeper(depth=0):
 
 seen = {
     "modules": modules,
+    **named,
     "attributes": [hasattr(urllib, "parse"), hasattr(sys.modules["encodings"], "ascii")],
     "cached": sorted(each.replace(os.getcwd(), "CWD") for each in sys.path_importer_cache
                      if "/lib/python" not in each or each.endswith(".py")),
     "depth": deeper() if sys.version_info >= (3, 9) else None,
+    "arguments": arguments() if sys.version_info >= (3, 8) else None,
+    "variables": [os.environ.pop("MINE"), ctypes.CDLL(None).setenv(b"MINE", b"2", 1),
+                  os.popen("echo $MINE").read()],
     "invoked": [ctypes.c_char_p.in_dll(ctypes.CDLL(None), "program_invocation_" + name).value.decode()
                 for name in ("name", "short_name")],
 }

@@ -170,7 +170,7 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
     home = os.path.dirname(template)
     is_module = argv[1] == "-m"
     if before.found is not None:
-        before.found.begin_again(runs_module=is_module)
+        before.found.begin_again(root, home, runs_module=is_module)
     _set_paths(python, template, root, home)
     if before.found is not None:
         before.found.note_found(runs_module=is_module)

@@ -14,7 +14,13 @@ import socket
 import sys
 import time
 
-from trainshed.replica.preloader import becoming, imported, interpreter, main_program
+from trainshed.replica.preloader import (
+    becoming,
+    imported,
+    interpreter,
+    main_program,
+    shown_arguments,
+)
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, touched_pages
@@ -70,6 +76,7 @@ def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> N
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["listener"])
     call_filter.prepare()
+    shown_arguments.find()
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()

@@ -55,6 +55,60 @@ def show(argv: "Sequence[str]", environ: "dict[str, str]") -> None:
     except (OSError, ValueError, IndexError, struct.error):
         return
     _shown.append(area)
+    _own(argv, start, list(environ.items()), middle)
+
+
+def find() -> None:
+    """Find where the interpreter keeps the arguments that it was started with (Py_GetArgcArgv): before the
+    forks, since it takes a look at all of its variables."""
+    count, place = ctypes.c_int(), ctypes.c_void_p()
+    ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(place))
+    try:
+        inside = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            areas = [line.split(None, 2) for line in file]
+    except (OSError, ValueError):
+        return
+    end = inside
+    for addresses, rights, _ in areas:
+        first, last = (int(address, 16) for address in addresses.split("-"))
+        # The variables that begin with zeros are an area of their own, behind the others.
+        if (first <= inside < last or first == end > inside) and rights.startswith("rw"):
+            end = last
+            at = ctypes.string_at(first, last - first).find(
+                struct.pack("QQ", count.value, place.value or 0)
+            )
+            if at >= 0:
+                _found.append(first + at)
+                return
+
+
+_found: "list[int]" = []
+"""The address of their number and, behind it, that of their list, if it is known."""
+
+
+def _own(
+    argv: "Sequence[str]", start: int, variables: "list[tuple[str, str]]", middle: int
+) -> None:
+    """Have the C library and the interpreter take them from where they are shown, as when a process begins:
+    libraries that change what is shown look for it there."""
+    if not _found:
+        return
+    places: "list[int]" = []
+    for name, value in variables:
+        places.append(middle)
+        middle += len(os.fsencode("%s=%s" % (name, value))) + 1
+    environ = (ctypes.c_void_p * (len(places) + 1))(*places, None)
+    ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(environ)
+    _shown.append(environ)
+    # Memory that the interpreter frees when it ends.
+    decode, allocate = ctypes.pythonapi.Py_DecodeLocale, ctypes.pythonapi.PyMem_RawMalloc
+    decode.restype = allocate.restype = ctypes.c_void_p
+    texts = [decode(os.fsencode(each), None) for each in argv]
+    size = struct.calcsize("P") * len(texts)
+    listed = allocate(ctypes.c_size_t(size))
+    ctypes.memmove(listed, struct.pack("%dP" % len(texts), *texts), size)
+    ctypes.memmove(_found[0], struct.pack("QQ", len(texts), listed), 16)
 
 
 def name_invocation(name: str) -> None:
