@@ -22,6 +22,9 @@ def status():
     lines = open("/proc/self/status").read().splitlines()
     return [line for line in lines if line.startswith(wanted)]
 
+def known(name):
+    return getattr(sys, name, "older")
+
 def handles():
     found = {}
     for name in sorted(os.listdir("/proc/self/fd"), key=int):
@@ -33,12 +36,12 @@ def handles():
 
 seen = {
     "argv": sys.argv,
-    "orig_argv": sys.orig_argv,
+    "orig_argv": known("orig_argv"),
     "path": sys.path,
     "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
-    "executable": [sys.executable, sys._base_executable, sys._home, sys._stdlib_dir],
+    "executable": [sys.executable, known("_base_executable"), known("_home"), known("_stdlib_dir")],
     "flags": repr(sys.flags),
-    "xoptions": [sys._xoptions, sys.warnoptions, sys.dont_write_bytecode, sys.pycache_prefix],
+    "xoptions": [sys._xoptions, sys.warnoptions, sys.dont_write_bytecode, known("pycache_prefix")],
     "limits": [sys.getrecursionlimit(), sys.getswitchinterval()],
     "environ": dict(os.environ),
     "environ_of_process": sorted(open("/proc/self/environ").read().split(chr(0))),
@@ -58,11 +61,11 @@ seen = {
     "handles": handles(),
     "dumpable": os.access("/proc/self/mem", os.R_OK) and os.stat("/proc/self/mem").st_uid == os.getuid(),
     "threads": [len(os.listdir("/proc/self/task")), [each.name for each in threading.enumerate()]],
-    "signals": {int(n): repr(signal.getsignal(n)) for n in signal.valid_signals()
+    "signals": {int(n): repr(signal.getsignal(n)) for n in range(1, 65)
                 if not callable(signal.getsignal(n)) or n == signal.SIGINT},
     "mask": repr(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "main": {name: repr(value) for name, value in list(vars().items()) if name.startswith("__")
-             and name not in ("__builtins__",)},
+             and name not in ("__builtins__", "__warningregistry__")},
     "main_is": sys.modules["__main__"].__dict__ is globals(),
     "spec": __spec__ and [__spec__.name, __spec__.origin, __spec__.parent, __spec__.cached,
                           __spec__.has_location],
@@ -70,8 +73,9 @@ seen = {
     "depth": len(inner()),
     "custom": "sitecustomize" in sys.modules,
     "stack": inner(),
-    "streams": [[s.name, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(), s.seekable(),
-                 type(s.buffer).__name__] for s in (sys.stdout, sys.stderr)]
+    "streams": [[s.name, s.encoding, s.errors, s.line_buffering, s.isatty(), s.seekable(),
+                 type(s.buffer).__name__, getattr(s, "write_through", "older")]
+                for s in (sys.stdout, sys.stderr)]
                + [sys.stdin.encoding, sys.stdin.read(), sys.stdin.name],
     "originals": [sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__, sys.excepthook.__name__],
     "gc": [gc.isenabled(), gc.get_threshold()],

@@ -196,7 +196,7 @@ _PROBES = 3
 STOCK, _BUSY_STOCK = 2, 6
 """Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
 forks. Each takes two megabytes with its guardian; while programs are being started six
-(`trainshed.replica.system.touched_pages`)."""
+(`trainshed.replica.system.touched_pages`), and three more with a fork that waits for its program."""
 
 
 class Spawner:

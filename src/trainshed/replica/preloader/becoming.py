@@ -322,7 +322,10 @@ def _set(name: str, **values: "Any") -> None:
 
 
 def _reseed() -> None:
-    """What a program of its own would have found random. Python reseeds `random` by itself."""
+    """What a program of its own would have found random."""
+    drawn = sys.modules.get("random")
+    if drawn is not None and not hasattr(os, "register_at_fork"):
+        drawn.seed()  # Later Pythons do so in each fork.
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)

@@ -26,7 +26,8 @@ _FILE_INPUT = 257
 
 
 _IGNORE_COOKIE = 0x0800
-"""That a line which names an encoding means nothing (PyCF_IGNORE_COOKIE)."""
+"""That a line which names an encoding means nothing (PyCF_IGNORE_COOKIE); so it is in texts since Python
+3.10."""
 
 
 class Packed:
@@ -163,7 +164,8 @@ def _text(text: str) -> "Callable[[], Any]":
     in tracebacks, which nothing else has them do."""
     variables = sys.modules["__main__"].__dict__
     run = _runner("PyRun_StringFlags", [ctypes.c_char_p, ctypes.c_int], [ctypes.c_void_p])
-    flags = (ctypes.c_int * 2)(_IGNORE_COOKIE, sys.version_info[1])
+    cookies = _IGNORE_COOKIE if sys.version_info >= (3, 10) else 0
+    flags = (ctypes.c_int * 2)(cookies, sys.version_info[1])
     source = text.encode("utf-8") + b"\n"
     return functools.partial(run, source, _FILE_INPUT, variables, variables, flags)
 
