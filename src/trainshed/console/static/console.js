@@ -186,7 +186,7 @@ const select = (step) => {
 
 let prefix = 0;
 document.addEventListener("keydown", (e) => {
-  if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input, textarea, select, dialog, [contenteditable]")) {
+  if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest("input, textarea, select, dialog[open], [contenteditable]")) {
     if (e.key === "Escape" && e.target.closest("input")) e.target.blur();
     return;
   }
