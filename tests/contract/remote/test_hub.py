@@ -52,6 +52,13 @@ async def test_who_shows_no_certificate_hears_nothing(place: Place) -> None:
     assert place.channels == []
 
 
+async def test_nobody_is_lent_its_port_while_it_is_away(place: Place) -> None:
+    """A service that starts again could not listen there, and agents of jobs that run call nowhere else."""
+    lent = await asyncio.to_thread(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text)
+    first, last = lent.split()
+    assert not int(first) <= place.hub.port <= int(last)
+
+
 async def test_older_tls_is_not_spoken(place: Place) -> None:
     context = client(place.credential())
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -6,8 +6,10 @@ certificate of ours.
 """
 
 import asyncio
+import errno
 import json
 import logging
+import random
 import socket
 import ssl
 import time
@@ -45,6 +47,10 @@ _LIMITS: Final = Limits(connections=256, opening=64, head_seconds=greeting.SECON
 _MOST_OF_AGENT: Final = 1024
 """Connections of one agent."""
 _ANYWHERE: Final = ("", "0.0.0.0", "::")
+_LASTING_PORTS: Final = (*range(10000, 20000), *range(61000, 65536))
+"""Neither replicas that share an address (to 31999) nor Kubernetes' services (to 32767) listen there."""
+_LENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES: Final = 100
 _NO_FILES_SECONDS: Final = 0.1
 _QUIET_SECONDS: Final = 10.0
 """Between two lines of the log about strangers."""
@@ -58,6 +64,16 @@ def introductions(identity: str) -> frozenset[bytes]:
     secure = interception.preamble(plain).rstrip(b"\n")
     assert json.loads(plain).keys() | {"scheme"} == json.loads(secure).keys()
     return frozenset((plain, secure))
+
+
+def _lasting_ports() -> list[int]:
+    """Those that can be had again later. The kernel lends others to connections while nobody listens there:
+    also to an agent that dials just that port again and again, and so reaches itself (RFC 9293 3.5)."""
+    try:
+        first, last = (int(each) for each in _LENT_PORTS.read_text().split())
+    except (OSError, ValueError):
+        first, last = 32768, 60999  # Linux' own.
+    return [port for port in _LASTING_PORTS if not first <= port <= last]
 
 
 class Hub(Generic[Sent, Received]):
@@ -113,10 +129,22 @@ class Hub(Generic[Sent, Received]):
     async def start(self) -> None:
         """Listen. Raises OSError: the port is taken."""
         self._context = self._issuer.server()
-        self._listener = listen_tcp(self._host, self._port)
+        self._listener = self._listening()
         self._listener.setblocking(False)
         self._port = self._listener.getsockname()[1]
         self._crew.keep(self._take, "taking connections of agents")
+
+    def _listening(self) -> socket.socket:
+        """Agents of jobs that run dial the same port again after a restart."""
+        if not self._port:
+            lasting = _lasting_ports()
+            for port in random.sample(lasting, min(_TRIES, len(lasting))):
+                try:
+                    return listen_tcp(self._host, port)
+                except OSError as error:
+                    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                        raise
+        return listen_tcp(self._host, self._port)
 
     async def close(self) -> None:
         """End all connections and listen no more."""
