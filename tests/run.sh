@@ -57,11 +57,10 @@ fi
 if ! ls tests/unit/__pycache__/*-pytest-*.pyc >/dev/null 2>&1; then
     began=$(date +%s)
     .venv/bin/python -m pytest --collect-only -qq tests/unit >/dev/null 2>&1 &
-    rewriting=$!
-    .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 || true
-    wait "$rewriting" || true
+    .venv/bin/python -m pytest --collect-only -qq --ignore tests/unit >/dev/null 2>&1 &
     # A test says what is wrong when this does not work.
     .venv/bin/python -m tests.prepare || true
+    wait
     printf 'Set-up for the first run of the tests in this checkout: %s s.\n' "$(($(date +%s) - began))" >&2
 fi
 # used: seconds in which one of this machine's processors computed, by whomever.
