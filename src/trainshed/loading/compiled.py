@@ -138,7 +138,7 @@ class CompiledModules:
         # Loaded by its name: this process may find modules where a new one does not.
         order = marshal.dumps((self._path, self._identity, _key(), missing, fresh))
         command = [sys.executable, "-I", os.path.join(os.path.dirname(__file__), "writing.py")]
-        done = subprocess.run(command, input=order, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(command, input=order, capture_output=True, check=False)
         if done.returncode:
             raise OSError(f"{self._path}: {done.stderr.decode(errors='replace').strip()}")
         return True

@@ -123,9 +123,10 @@ def main() -> None:
             write(file, key, missing, fresh, kept)
         os.replace(draft, path)
     except OSError as failure:
+        raise SystemExit(str(failure)) from None
+    finally:
         with contextlib.suppress(OSError):
             os.unlink(draft)
-        raise SystemExit(str(failure)) from None
 
 
 if __name__ == "__main__":

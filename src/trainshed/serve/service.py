@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +27,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.eventloop.background import begin, joined
+from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
@@ -87,7 +88,6 @@ class Service:
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
         self._console: ConsoleDoor | None = None
-        self._saving: asyncio.Task[None] | None = None
         self._memory = IdleMemory(bootstrap.store)
         bootstrap.tokens.refuse(self._is_over)
 
@@ -234,7 +234,10 @@ class Service:
         settle()
         self._app.lag.start()
         if (modules := compiled.release()) is not None:
-            self._saving = begin(asyncio.to_thread(_save, modules), "keeping compiled modules")
+            # The end of a service does not wait for it; the process that writes goes on by itself.
+            threading.Thread(
+                target=_save, args=(modules,), name="keeping-modules", daemon=True
+            ).start()
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot be there any more."""
