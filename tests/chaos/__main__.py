@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: jobs through the API while service, zygote and advisor are killed or hang and the
+"""`python -m tests.chaos`: jobs through the API while service, zygote and others are killed or hang and the
 disk is full; exit status 0 or 1."""
 
 import argparse
@@ -52,8 +52,8 @@ def main() -> int:
         nargs="*",
         choices=FAULTS,
         default=None,
-        help="what else comes: the advisor is killed, the zygote stopped, the disk filled; all of it, but "
-        "nothing if nodes are drained",
+        help="what else comes: the advisor is killed, the zygote stopped, the disk filled, preloaders "
+        "and their waiting forks are killed or stopped; all of it, but nothing if nodes are drained",
     )
     parser.add_argument(
         "--tunings",

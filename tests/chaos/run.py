@@ -243,8 +243,8 @@ def _report(
         f"stopped by SIGTERM: {kills.stops} times"
     )
     yield (
-        f"the zygote was stopped {kills.hangs} times, the disk filled {kills.fills} times; "
-        f"{options.tunings} tuning jobs"
+        f"the zygote was stopped {kills.hangs} times, preloaders {kills.preloader_hangs} times, "
+        f"the disk filled {kills.fills} times; {options.tunings} tuning jobs"
     )
     stories = deeds.stories.values()
     yield (

@@ -69,6 +69,30 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def named(comm: str) -> list[int]:
+    """Processes whose main thread has this name."""
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(entry.path, "comm").read_text().strip() == comm:
+                    found.append(int(entry.name))
+    return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """Its parent, that one's, and so on, as far as they are seen from here."""
+    found: list[int] = []
+    while pid > 1:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            break
+        pid = int(stat.rpartition(b")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
 def end_those_in(directory: Path) -> None:
     """End every process that works in a directory or below it, as replicas do; their programs end with
     them."""
