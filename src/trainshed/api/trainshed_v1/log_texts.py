@@ -5,8 +5,8 @@ that none is decoded that need not be. What is not written just as shims write i
 (`replica.observe.segments`) is read as any other JSON.
 """
 
+import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -16,7 +16,7 @@ from trainshed.api.calls.timestamps import whole_second
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import log_task_name
 from trainshed.core.streams import StreamSource
-from trainshed.store.logs.lines import Stream, begins_plainly, read_line
+from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import decoded
 
 AT: Final = len('{"at":"2026-11-22T08:46:44.123456789Z')
@@ -36,6 +36,14 @@ class _Stored(Struct, gc=False):
     m: Raw
 
 
+_PLAIN: Final = r'"(?:[a-z"]|[A-Z][a-z ]).*|"[0-9][^:\n]*'
+"""Texts on stdout that say no level at their beginning (`store.logs.lines.begins_plainly`)."""
+_AS_WRITTEN: Final = re.compile(
+    r'\{"n":(\d+),"t":(\d{10})(\d{9}),'
+    rf'(?:"s":"o","m":({_PLAIN})|"s":"([oeb])","m":(.*))\}}\n'
+)
+"""A stored line that is known to be JSON. Nothing in a text is taken for what stands around it: before each
+quote in it is a backslash."""
 _decode_lines: Final = msgspec.json.Decoder(_Stored).decode_lines
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -50,46 +58,50 @@ def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
     may_say_level = any(word in data for word in _LEVEL_ANYWHERE)
     texts: list[str] = []
     add = texts.append
-    second, form, plain = 0, "", ""
-    for stored in _lines(data):
-        nanos = stored.t - second
-        if not 0 <= nanos < _SECOND:
-            nanos = stored.t % _SECOND
-            second = stored.t - nanos
-            at = whole_second(second // _SECOND)
-            form = f'{{"at":"{at}.%09dZ",{writer},"severity":"%s","message":%s,"n":%d{trial}}}\n'
-            plain = form.replace("%s", "INFO", 1)
-        text = str(stored.m, "utf-8")
-        if stored.s == "o" and not may_say_level:
-            beginning = _beginning(text[1:3])
-            if beginning or (beginning is None and ":" not in text):
-                add(plain % (nanos, text, stored.n))
-                continue
-        said = _decode_text(text)
-        reading = read_line(_STREAMS[stored.s], said)
-        shown = text if reading.text is said else _encode(reading.text).decode()
-        add(form % (nanos, reading.severity.value, shown, stored.n))
+    current = before = plainly = after = form = ""
+    for number, second, nanos, plain, stream, text in _entries(data):
+        if second != current:
+            current = second
+            before = f'{{"at":"{whole_second(int(second))}.'
+            plainly = f'Z",{writer},"severity":"INFO","message":'
+            after = f"{trial}}}\n"
+            form = f'{before}%sZ",{writer},"severity":"%s","message":%s,"n":%s{after}'
+        if plain and not may_say_level:
+            add(f'{before}{nanos}{plainly}{plain},"n":{number}{after}')
+            continue
+        lies = plain or text
+        said = _decode_text(lies)
+        reading = read_line(_STREAMS[stream or "o"], said)
+        shown = lies if reading.text is said else _encode(reading.text).decode()
+        add(form % (nanos, reading.severity.value, shown, number))
     return texts
 
 
-@lru_cache(4096)
-def _beginning(two: str) -> bool | None:
-    """Whether texts on stdout that begin so say no level there; None = if they have no colon."""
-    if two[:1].isdecimal():
-        return None
-    return two[:1] != '"' and begins_plainly(two)
-
-
-def _lines(data: bytes) -> Sequence[_Stored]:
-    """Those that are whole: a crash of the machine may have damaged some."""
+def _entries(data: bytes) -> Sequence[tuple[str, ...]]:
+    """Of each whole line its number, second and nanoseconds; its text as JSON, if it is plain; else its
+    stream and its text. A crash of the machine may have damaged some."""
     try:
         # A text is decoded by whoever reads it, and must be one.
-        data.decode()
-        return _decode_lines(data)
+        text = data.decode()
+        stored = _decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
+        stored = [
+            _Stored(entry.n, entry.t, entry.s, Raw(_encode(entry.m)))
+            for raw in data.split(b"\n")
+            if (entry := decoded(raw))
+        ]
+    else:
+        entries = _AS_WRITTEN.findall(text)
+        if len(entries) == len(stored):
+            return entries
     return [
-        _Stored(entry.n, entry.t, entry.s, Raw(_encode(entry.m)))
-        for raw in data.split(b"\n")
-        if (entry := decoded(raw))
+        (
+            str(each.n),
+            str(each.t // _SECOND),
+            f"{each.t % _SECOND:09}",
+            "",
+            each.s,
+            str(each.m, "utf-8"),
+        )
+        for each in stored
     ]
