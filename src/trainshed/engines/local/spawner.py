@@ -193,7 +193,7 @@ _LONGEST_SWEEP = 3600.0
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
-STOCK, _BUSY_STOCK = 2, 6
+STOCK, _BUSY_STOCK = 1, 6
 """Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
 forks. Each takes two megabytes with its guardian; while programs are being started six
 (`trainshed.replica.system.touched_pages`), and three more with a fork that waits for its program."""
