@@ -13,10 +13,9 @@ that has none of another.
 {"sweep": PATH}: delete what is in there, the handle is closed when that is done.
 {"survey": PATH}: tell on the handle how all slots below it stand (`supervisor.survey`).
 {"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while
-nobody asks
-for anything; the second number for a while after each start. {"ping": true}: close the handle, since all that
-was asked for before has been taken up. A request that dies with the zygote closes its handle, which the other
-end sees.
+nobody asks for anything; the second number for a while after each start.
+{"ping": true}: close the handle, since all that was asked for before has been taken up.
+A request that dies with the zygote closes its handle, which the other end sees.
 """
 
 import gc
@@ -48,6 +47,9 @@ _BURST_SECONDS = 0.1
 """What is asked for within so long is one burst: a gang, say."""
 _LARGE_BURST = 16
 """Larger ones count as this."""
+_SPARE = 2
+"""Idle shims besides those for a burst like the largest: something smaller may have been asked for just
+before it."""
 _PAUSE_MS = 5
 _NOTHING = 0
 """The null device here: a line always comes with a handle."""
@@ -94,7 +96,7 @@ class Zygote:
         self._receiver = unix_sockets.Receiver(connection)
         #: Each with the preloader of which a fork waits with it.
         self._stock: "list[tuple[socket.socket, str]]" = []
-        #: Of the program that was asked for last.
+        #: That the last request named which named one.
         self._preloader = ""
         self._idle_stock = 0
         self._busy_stock = 0
@@ -162,7 +164,7 @@ class Zygote:
         if busy_left <= 0:
             self._largest = 0
             return self._idle_stock
-        return max(self._busy_stock, self._largest) if self._busy_stock else 0
+        return max(self._busy_stock, self._largest + _SPARE) if self._busy_stock else 0
 
     def _without_fork(self) -> int:
         """Which of the stock is to have a fork wait with it; -1 = none."""
@@ -219,9 +221,10 @@ class Zygote:
     def _hand_on(self, line: bytes, handle: int) -> bool:
         """Give a request to an idle shim; false if there is none."""
         self._note_request()
-        self._preloader = _preloader(line)
+        preloader = _preloader(line)
+        self._preloader = preloader or self._preloader
         while self._stock:
-            with self._take_from_stock() as shim_socket:
+            with self._take_from_stock(preloader) as shim_socket:
                 try:
                     unix_sockets.send(shim_socket, line + b"\n", handle)
                 except OSError:
@@ -229,10 +232,10 @@ class Zygote:
                 return True
         return False
 
-    def _take_from_stock(self) -> socket.socket:
+    def _take_from_stock(self, preloader: str) -> socket.socket:
         """The oldest with a fork of the right preloader, else with none, else of all."""
-        there = [preloader for _, preloader in self._stock]
-        for wanted in (self._preloader, ""):
+        there = [found for _, found in self._stock]
+        for wanted in (preloader, ""):
             if wanted in there:
                 return self._stock.pop(there.index(wanted))[0]
         return self._stock.pop(0)[0]

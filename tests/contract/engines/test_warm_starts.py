@@ -378,6 +378,20 @@ def test_of_a_fork_that_waited_in_vain_nothing_is_left(house: Run, runtime: Runt
     house(test)
 
 
+def test_forks_wait_though_a_program_came_between_that_is_none(
+    house: Run, runtime: Runtime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        await until(lambda: waiting_forks(house) >= 1)
+        uid = await start(house, runtime, "alone", warm=None)
+        await house.end(uid)
+        await until(lambda: waiting_forks(house) == len(children(house.zygote())) >= 6)
+
+    house(test)
+
+
 _MOST_IDLE = 8
 """Idle shims, without forks some of them."""
 
