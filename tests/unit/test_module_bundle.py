@@ -56,6 +56,17 @@ def test_a_service_of_the_same_code_takes_what_is_there(bundle: ModuleBundle) ->
     assert other.path() == str(path) and path.stat().st_ino == before
 
 
+def test_two_of_one_service_are_made_at_once(tmp_path: Path) -> None:
+    """Those of two clusters, say."""
+    both = [ModuleBundle(tmp_path, module_paths()) for _ in range(2)]
+    for one in both:
+        one.path()
+    for one in both:
+        one.wait()
+    assert both[0].path() == both[1].path() != ""
+    assert [file.name for file in tmp_path.iterdir()] == [Path(both[0].path()).name]
+
+
 @pytest.mark.parametrize("of_no_use", ["", "missing", "other", "short", "torn"])
 def test_a_bundle_of_no_use_is_passed_over(
     of_no_use: str, bundle: ModuleBundle, tmp_path: Path

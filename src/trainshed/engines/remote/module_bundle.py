@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -140,7 +141,8 @@ def remove_unused(cache: Path, pattern: str) -> None:
 def collect(path: Path, paths: Sequence[str]) -> None:
     """Make the file. `paths`: where modules are looked for. Blocks for seconds. Raises OSError,
     SubprocessError."""
-    draft = path.with_suffix(f".{os.getpid()}.new")
+    # Another cluster of this service may make the same.
+    draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
     command = [sys.executable, "-I", "-S", "-c", _COLLECT, str(draft), *paths]
     subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST)
     draft.chmod(0o644)
