@@ -61,7 +61,7 @@ def test_what_only_some_requests_need_is_loaded_by_them() -> None:
     rare = {
         *("argparse", "csv", "difflib", "email.message", "email.parser", "http.client", "tomllib"),
         *("importlib.metadata", "importlib.resources", "urllib.request", "yaml", "zipfile"),
-        *("trainshed.console.application", "re2"),
+        *("trainshed.console.application", "trainshed.core.progress.lines", "re2"),
         *("trainshed.datasets.step", "trainshed.datasets.storage"),
         *("cryptography", "grpc", "numpy", "obstore", "scipy"),
         *("google.protobuf.descriptor_pb2", "trainshed.replica.supervisor.executor"),

@@ -9,8 +9,9 @@ import pytest
 
 from tests.progress_corpus.record import RECORDINGS, RESTARTED
 from tests.progress_corpus.strangers import STRANGERS
-from trainshed.core.progress.estimate import Estimate, Tracker
+from trainshed.core.progress.estimate import Tracker
 from trainshed.core.progress.lines import counts, last_state, rest, totals_of
+from trainshed.core.progress.records import Estimate
 from trainshed.core.progress.remaining import remaining_text
 
 

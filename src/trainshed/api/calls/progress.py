@@ -2,25 +2,32 @@
 only what is new.
 
 Nothing is read of a job that nobody asks for. The first look samples the job's whole log, so that it does not
-matter who looked before, or whether the service was away.
+matter who looked before, or whether the service was away. What reads lines is loaded by the first look of
+all.
 """
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.progress.estimate import Estimate, Tracker
-from trainshed.core.progress.lines import Count, Level, totals_of
+from trainshed.core.progress.records import Estimate
 from trainshed.core.streams import StreamSource
 from trainshed.core.units import Nanos
 from trainshed.store.logs.progress import Place, Report
 from trainshed.store.logs.reader import LogReader
 
+if TYPE_CHECKING:
+    from trainshed.core.progress.estimate import Tracker
+    from trainshed.core.progress.lines import Count
+
+_ESTIMATE: Final = "trainshed.core.progress.estimate"
 _MOST: Final = 4096
 """Jobs that are remembered: some 20 kB each."""
 _SECOND: Final = 10**9
@@ -50,7 +57,7 @@ class _Followed(Struct):
 
     attempt: int
     incarnation: int
-    tracker: Tracker
+    tracker: "Tracker"
     #: Up to where its log was read.
     place: Place = field(default_factory=Place)
     #: The last line that was read; "" = none yet.
@@ -68,6 +75,8 @@ class ProgressBook:
 
     async def look(self, logs: LogReader, job: Job, now: Nanos) -> Known:
         """How far a running job is; `now` in ns. Reads a bounded number of bytes."""
+        if _ESTIMATE not in sys.modules:
+            await asyncio.to_thread(import_module, _ESTIMATE)
         replica = _primary(job)
         followed = self._of(job, replica)
         async with followed.lock:
@@ -86,6 +95,9 @@ class ProgressBook:
     def _of(self, job: Job, replica: Replica) -> _Followed:
         followed = self._followed.get(job.uid)
         if followed is None:
+            from trainshed.core.progress.estimate import Tracker
+            from trainshed.core.progress.lines import totals_of
+
             began = replica.started / _SECOND if replica.started else None
             program = job.spec.pool(replica.id.pool).program
             tracker = Tracker(began, totals_of((*program.command, *program.args)))
@@ -127,6 +139,9 @@ def _estimate(told: tuple[Report, ...], job: Job, now: Nanos) -> Estimate | None
     if newest.left is not None:
         left = max(newest.left - max(now - newest.at, 0) / _SECOND, 0.0)
         return Estimate(done, text, left, left * _ABOUT)
+    from trainshed.core.progress.estimate import Tracker
+    from trainshed.core.progress.lines import Count, Level
+
     tracker = Tracker()
     for report in told:
         if report.percent is not None:
@@ -135,7 +150,9 @@ def _estimate(told: tuple[Report, ...], job: Job, now: Nanos) -> Estimate | None
     return Estimate(done, text, guess.remaining, guess.margin) if guess else Estimate(done, text)
 
 
-def _counted(metrics: Mapping[str, str]) -> Count | None:
+def _counted(metrics: Mapping[str, str]) -> "Count | None":
+    from trainshed.core.progress.lines import Count, Level
+
     for done, total, word in _STEPS:
         try:
             of, all_ = float(metrics[done]), float(metrics[total])

@@ -24,20 +24,7 @@ from trainshed.core.progress.lines import (
     rest,
     total_of,
 )
-
-
-class Estimate(Struct, frozen=True):
-    """How far a program is."""
-
-    #: From 0 to 1; None = not known.
-    done: float | None
-    #: In words, such as "epoch 3 of 10".
-    text: str
-    #: Seconds that it will still take; None = too little is known.
-    remaining: float | None = None
-    #: Seconds by which that may be wrong, either way, in four of five cases.
-    margin: float | None = None
-
+from trainshed.core.progress.records import Estimate
 
 _MOST_COUNTERS: Final = 32
 _MOST_MARKS: Final = 128
