@@ -67,10 +67,9 @@ requests."""
 class RemoteBucket:
     """See `port.BucketStore`; serves the one bucket of its table. Safe to use from several threads."""
 
-    def __init__(self, table: BucketTable, store: ObjectStore, now: Callable[[], int]) -> None:
+    def __init__(self, table: BucketTable, store: ObjectStore) -> None:
         self._table = table
         self._store = store
-        self._now = now
 
     def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
         """See the port."""

@@ -48,7 +48,7 @@ class ScatteredBuckets:
                 from trainshed.buckets.remote import RemoteBucket
                 from trainshed.buckets.remote_access import connect
 
-                self._stores[bucket] = RemoteBucket(table, connect(table), self.now)
+                self._stores[bucket] = RemoteBucket(table, connect(table))
             return self._stores[bucket]
 
     def stage(self) -> Staged:

@@ -59,11 +59,6 @@ class JobName(Struct, frozen=True, order=True):
         """The name of the job of a trial of this `ml` tuning job."""
         return JobName(self.api, self.project_id, self.location, f"{self.job_id}.{number}")
 
-    @property
-    def public_id(self) -> str:
-        """The id that programs and logs show: a trial's of `ml` is that of its tuning job."""
-        return self.job_id.partition(".")[0] if self.api is Api.ML else self.job_id
-
     @staticmethod
     def parse(name: str) -> "JobName":
         """Read a full job name of either API. Raises ValueError for anything else."""

@@ -76,7 +76,6 @@ class LocalRuntimes:
         settings = settings or RuntimeSettings()
         cache = cache.absolute()
         installer = Installer(cache / "uv", binary=settings.uv)
-        self._cache = cache
         self._installer = installer
         self._interpreters = Interpreters(cache / "interpreters.json", extra=settings.interpreters)
         self._environments = Environments(cache / "environments", installer, now)

@@ -76,7 +76,7 @@ def command(
         gone = read(client.post(job_path(uid, ":deleteAutopsy"), which), Deleted).deleted
         click.echo(f"{gone} deleted" if gone else "Nothing was kept, nothing was deleted.")
     else:
-        status = run_shell(endpoint, client, uid, {**which, "autopsy": True}, line or "")
+        status = run_shell(client, uid, {**which, "autopsy": True}, line or "")
         raise SystemExit(status)
 
 

@@ -74,7 +74,7 @@ def clone(context: click.Context, session: Session, endpoint: Endpoint, **option
         machine_type=options["machine_type"],
         env=request.read_pairs(options["env"], "--env"),
         labels=request.read_labels(options["labels"]),
-        output=options["output"] or _fresh_output(endpoint, old, session.now()),
+        output=options["output"] or _fresh_output(old, session.now()),
         arguments=context.meta["trainshed.arguments"],
     )
     job, place = _copy(old, changes, session.now())
@@ -123,7 +123,7 @@ def _copy(old: dict[str, Any], changes: Changes, now: Nanos) -> tuple[JobFile, d
     return JobFile(api, job), {"project": parts[1], "region": region}
 
 
-def _fresh_output(endpoint: Endpoint, old: dict[str, Any], now: Nanos) -> str | None:
+def _fresh_output(old: dict[str, Any], now: Nanos) -> str | None:
     """A directory of its own for the copy of a job that had one."""
     resource: dict[str, Any] = old.get("resource") or {}
     if not has_own_output(resource):

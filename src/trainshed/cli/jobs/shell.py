@@ -45,12 +45,10 @@ def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None)
     """
     client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
-    raise SystemExit(run_shell(endpoint, client, uid, {"replica": replica or ""}, line or ""))
+    raise SystemExit(run_shell(client, uid, {"replica": replica or ""}, line or ""))
 
 
-def run_shell(
-    endpoint: Endpoint, client: Client, uid: str, which: Mapping[str, Any], line: str
-) -> int:
+def run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str) -> int:
     """Get a ticket for what `which` says, and be at the shell until it is over; its exit status. Raises
     Refused, Unreachable."""
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)

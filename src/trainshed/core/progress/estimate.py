@@ -339,7 +339,7 @@ class Tracker:
         is_over = self._tells_ends(epochs, pace)
         total = epochs.total + (1 if epochs.from_zero and epochs.done >= epochs.total else 0)
         over = min(last.done + is_over - (0 if epochs.from_zero else 1), total)
-        inner = self._inner(epochs, last.at)
+        inner = self._inner(last.at)
         share = inner.done / inner.total if inner else 0.0
         done = min((over + min(share, 1.0)) / total, 1.0)
         if over >= total:
@@ -380,7 +380,7 @@ class Tracker:
             return True
         return first.at - self._began >= pace.mean * _EARLY
 
-    def _inner(self, epochs: _Counter, since: float) -> _Counter | None:
+    def _inner(self, since: float) -> _Counter | None:
         """The largest counter of steps within the epoch that began at `since`."""
         found = [
             each

@@ -113,7 +113,7 @@ def pod(
         # Programs are strangers: they get no token of the cluster's.
         "automountServiceAccountToken": False,
         "securityContext": _pod_security(settings),
-        "tolerations": _tolerations(settings, route),
+        "tolerations": _tolerations(route),
         "containers": [_container(settings, accelerator, need, command, (cache, *beside))],
         "volumes": _volumes(settings, need, beside),
     }
@@ -245,7 +245,7 @@ def _not_on(nodes: Collection[str]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
-def _tolerations(settings: KubernetesSettings, route: KubernetesRoute) -> list[dict[str, Any]]:
+def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
     """Beside the operator's: of a node that is not ready or not heard of, for good. What runs there may be
     well, and is lost when its agent's lease is over; Kubernetes would end it by the clock."""
     own = [

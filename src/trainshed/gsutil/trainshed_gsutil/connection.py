@@ -51,7 +51,6 @@ class Connection:
         self._secure = parts.scheme == "https"
         self._host = parts.netloc
         self._prefix = parts.path.rstrip("/")
-        self._address = address
         self._own = threading.local()
 
     @classmethod

@@ -27,10 +27,6 @@ def content_type_of(path: str) -> str:
     return mimetypes.guess_type(path)[0] or DEFAULT_TYPE
 
 
-def encoding_of(path: str) -> str:
-    return mimetypes.guess_type(path)[1] or ""
-
-
 def of_headers(headers: "Mapping[str, str]") -> "dict[str, Any]":
     """The properties that options -h name; None removes one."""
     found: "dict[str, Any]" = {

@@ -55,7 +55,7 @@ def show(argv: "Sequence[str]", environ: "dict[str, str]") -> None:
     except (OSError, ValueError, IndexError, struct.error):
         return
     _shown.append(area)
-    _own(argv, start, list(environ.items()), middle)
+    _own(argv, list(environ.items()), middle)
 
 
 def find() -> None:
@@ -87,17 +87,15 @@ _found: "list[int]" = []
 """The address of their number and, behind it, that of their list, if it is known."""
 
 
-def _own(
-    argv: "Sequence[str]", start: int, variables: "list[tuple[str, str]]", middle: int
-) -> None:
+def _own(argv: "Sequence[str]", variables: "list[tuple[str, str]]", place: int) -> None:
     """Have the C library and the interpreter take them from where they are shown, as when a process begins:
-    libraries that change what is shown look for it there."""
+    libraries that change what is shown look for it there. `place`: the address of the first variable."""
     if not _found:
         return
     places: "list[int]" = []
     for name, value in variables:
-        places.append(middle)
-        middle += len(os.fsencode("%s=%s" % (name, value))) + 1
+        places.append(place)
+        place += len(os.fsencode("%s=%s" % (name, value))) + 1
     environ = (ctypes.c_void_p * (len(places) + 1))(*places, None)
     ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(environ)
     _shown.append(environ)

@@ -20,7 +20,6 @@ def run(context: Context) -> int:
 
 class _Listing:
     def __init__(self, context: Context, options: Options, *, many: bool) -> None:
-        self._context = context
         self._print = context.output.result
         self._options = options
         self._long = options.has("l")

@@ -81,7 +81,7 @@ class Sessions:
             return self._by_device[device]
 
     def _begin(self, device: str, aloud: bool) -> Optional[Session]:
-        local = node_first(device, self._backends.get(device))
+        local = node_first(self._backends.get(device))
         session = Session(self.settings, self._group, device, local, self._order(device))
         refusal = session.start()
         usage.record.began(refusal)

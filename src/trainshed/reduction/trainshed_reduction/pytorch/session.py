@@ -284,7 +284,7 @@ def _node() -> Dict[str, object]:
     }
 
 
-def node_first(device: str, backend: "Optional[type]") -> "Optional[type]":
+def node_first(backend: "Optional[type]") -> "Optional[type]":
     """The backend that sums within nodes before the reducers do: a node has one link, however many ranks."""
     known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
     return backend if known and os.environ.get(NODE_FIRST) != "0" else None
