@@ -1,25 +1,32 @@
-"""A runtime's Python that has imported its frameworks, and forks programs that begin after these imports.
+"""A preloader: a runtime's Python that is up, and forks programs. It has imported the runtime's frameworks,
+so that programs begin after these imports; or nothing, and only saves programs the interpreter's start.
 
 Run by the runtime's own interpreter as `python3 -m trainshed.replica.preloader.program`. While that comes
 up, `site` imports `sitecustomize`, which imports the frameworks, looks whether they can be forked
-(`forking`), and serves requests. In a forked program that becomes what it is to be (`becoming`), that import
-returns, the interpreter comes up, and goes on with the program in place of `program`, which there is none of
-(`main_program`). So what lies beneath a program on the stack is what lies beneath it in an interpreter of its
-own.
+(`forking`), and serves requests. In a fork, `becoming` makes of it the program that it is to be; then the
+import of `sitecustomize` returns, and the interpreter comes up. There is no module `program`: in its place
+the interpreter goes on with the job's program (`main_program`). So what lies beneath a program on the stack
+is what lies beneath it in an interpreter of its own.
 
 The preloader itself never reads anything of a job. It accepts a connection and forks; the child reads whose
-namespaces it is to enter, and forks twice more: the first fork is in the process namespace, the second has a
-parent that ends there, so that the namespace's first process, the guardian, becomes its parent. Only then it
-reads arguments and environment. Runs on Python 3.6.
+process namespace it is to enter, and forks twice more: the first fork is in that namespace, the second has a
+parent that ends there, so that the namespace's first process, the guardian, becomes its parent. There it
+waits, perhaps before there is a job. Only then it reads arguments and environment. Runs on Python 3.6.
 
-Spoken with the guardian (`supervisor.warm_start`) over one connection. Guardian: a line of JSON with the
-namespaces' handles beside it. Program: `ready PID`, with the handle of its filter of calls beside it if there
-is one. Guardian: a second line, with handles to join control groups by. Program: `started`. Instead of either
-answer, `cold WHY`: it has not run, and will not.
+The guardian (`supervisor.warm_start`) and the fork speak over one connection, in turns. The guardian's lines
+are JSON, with file handles beside them:
 
-The variable TRAINSHED_PRELOADER is JSON: modules (what to import), control (the handle of a socket: its other
-end is told `{"imported": {MODULE: VERSION}, "python": [MAJOR, MINOR]}` or `{"refused": WHY}`; each byte that
-comes over it afterwards is answered by one, which says that programs are taken; the preloader ends when it is
-closed), listener (the handle of a listening Unix socket), printed (the handles of two files for its own
-output and errors), root (the runtime's directory), idle (seconds without a program after which it ends).
+1. guardian: the process namespace to enter, at level `user` that of its user as well; fork: `waiting PID`
+2. guardian: the other namespaces, the user, the output streams, the filter of calls; fork: `ready`, with the
+   handle of that filter beside it if there is one
+3. guardian: arguments, environment and limits, and handles to join control groups by; fork: `started`
+
+Instead of any answer the fork may say `cold WHY`: it has not run the program, and will not.
+
+The variable TRAINSHED_PRELOADER is JSON: modules (what to import; none: the interpreter alone), control (the
+handle of a socket: its other end is told `{"imported": {MODULE: VERSION}, "python": [MAJOR, MINOR]}` or
+`{"refused": WHY}`; each byte that comes over it afterwards is answered by one, which says that programs are
+taken; the preloader ends when it is closed), listener (the handle of a listening Unix socket), printed (the
+handles of two files for its own output and errors), root (the runtime's directory), idle (seconds without a
+program after which it ends).
 """

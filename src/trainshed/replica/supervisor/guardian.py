@@ -8,14 +8,18 @@ and ends. If the shim dies, it dies with all that is below it. Runs on Python 3.
 `GuardianHandle` is the shim's side. It can be forked before anybody knows for what, so that a start need not
 wait for that.
 
-Spoken over a socket pair, one line each. Shim to guardian: `preloader PATH`, once at most, of which a fork is
-to wait with the guardian; the line that it was given itself; `claimed` with
-the slot's lock (until then nothing of the slot is touched), `go`, `stop` (SIGTERM to the main process's
-group), `kill` (SIGKILL to everything), `segv` (SIGSEGV to the main process), `shell ORDER` with a file handle
-beside it (`shells`). Guardian to shim: `asked` with a file handle beside it (`socket_calls`), `started NS`,
-then `ended STATUS NS` (STATUS as of wait), `failed TEXT` if the sandbox could not be made, or `full TEXT` if
-that is for want of room on the disk. After `started`, of a program that was to begin in a fork of a
-preloader: `warm WHAT` or `cold WHY` (`warm_start`).
+Spoken over a socket pair, one line each. Shim to guardian, in this order:
+- `preloader PATH`, if at all: a fork of that preloader is to wait here for a program (`warm_start`)
+- the request with the launch document, as the zygote gave it to the shim
+- `claimed`, with the slot's lock; until then nothing of the slot is touched
+- `go`: run the program
+- at any time `stop` (SIGTERM to the main process's group), `kill` (SIGKILL to everything), `segv`
+  (SIGSEGV to the main process), and `shell ORDER` with a file handle beside it (`shells`)
+Guardian to shim:
+- `asked`, with a file handle beside it: the program's socket calls are asked about there (`socket_calls`)
+- `started NS`, and of a program that was to begin in a fork `warm WHAT` or `cold WHY`; then `ended STATUS NS`
+  (STATUS as of wait)
+- in place of all that `failed TEXT` if the sandbox could not be made, or `full TEXT` if the disk has no space
 """
 
 import os

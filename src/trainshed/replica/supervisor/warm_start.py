@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PATIENCE = 1.5
-"""Seconds for each of a preloader's answers. It takes milliseconds; who waited longer would have started by
-himself meanwhile."""
-
+"""Seconds for each of a preloader's answers. It takes milliseconds; a program that waited longer would have
+started by itself meanwhile."""
 
 WARM, COLD = "warm", "cold"
 """How a program began, as the guardian tells its shim."""
@@ -41,13 +40,14 @@ class NotWarm(Exception):
 
 
 class Fork:
-    """One of a preloader, from the guardian's side: it enters this process's process namespace, becomes its
-    child and waits there for what it is to be."""
+    """A fork of a preloader, from the guardian's side: it enters this process's process namespace, becomes
+    its child and waits there to be told what program it is to be."""
 
     __slots__ = ("_connection", "_handles", "_process", "_received", "preloader")
 
     def __init__(self, preloader: str, level: str) -> None:
-        """Asks for it, and waits for nothing. Never raises; what goes wrong is found by who goes on."""
+        """Asks for it, and waits for nothing. Never raises: if something went wrong, whoever uses it next
+        finds that it has ended."""
         self.preloader = preloader
         self._process = 0
         self._received = b""
@@ -80,14 +80,11 @@ class Fork:
     def process(self) -> int:
         """Its process id, as soon as it waits. Raises NotWarm."""
         if not self._process:
-            word = self.answer()
-            if not word.startswith("waiting "):
-                raise NotWarm("the preloader said %r" % word[:100])
-            self._process = int(word[len("waiting ") :])
+            self._process = int(self.expect("waiting "))
         return self._process
 
     def end(self) -> None:
-        """It is of no use: kill it, and go on when it is gone."""
+        """Kill it, since it is of no use, and return when it is gone."""
         try:
             if self._process or self.is_there:
                 process = self.process()
@@ -122,23 +119,31 @@ class Fork:
         except OSError as error:
             raise NotWarm("the preloader ended (%s)" % error) from None
 
-    def answer(self) -> str:
-        """Its next line, without its end. Raises NotWarm."""
+    def expect(self, start: str) -> str:
+        """Wait for a line that starts like this; returns the rest of it. Raises NotWarm: it said something
+        else, or nothing."""
+        line = self._next_line()
+        if not line.startswith(start):
+            raise NotWarm("the preloader said %r" % line[:100])
+        return line[len(start) :]
+
+    def _next_line(self) -> str:
+        """Without its end. Raises NotWarm."""
         while b"\n" not in self._received:
             try:
                 self._receive()
             except NotWarm:
                 self.close()
                 raise
-        line, _, self._received = self._received.partition(b"\n")
-        word = line.decode("utf-8", "replace")
-        if word.startswith("cold "):
-            raise NotWarm(word[len("cold ") :])
-        return word
+        received, _, self._received = self._received.partition(b"\n")
+        line = received.decode("utf-8", "replace")
+        if line.startswith("cold "):
+            raise NotWarm(line[len("cold ") :])
+        return line
 
     def handle(self) -> int:
-        """The one that came beside a line, -1 = none did. Not by line: who reads late reads several at
-        once."""
+        """The oldest file handle that came beside a line and was not taken yet; -1 = there is none. Which
+        line it came with is not known: several may have been read at once."""
         return self._handles.pop(0) if self._handles else -1
 
     def _receive(self) -> None:
@@ -157,13 +162,14 @@ class Fork:
 
 
 def waiting_fork(preloader: str, level: str) -> "Fork | None":
-    """A fork that waits before there is a program; None: there is to be none."""
+    """A fork that is to wait before its program is known; None: there is to be none, because no preloader is
+    named, or the replica has no namespaces."""
     return Fork(preloader, level) if preloader and level != protocol.LEVEL_SESSION else None
 
 
 def fork_for(plan: protocol.LaunchDocument, waiting: "Fork | None") -> "Fork | None":
-    """The one that is to be this program; None: it starts by itself. `waiting`: one that waits already, which
-    ends if it is not the one."""
+    """The fork that is to be this program; None: it starts by itself. `waiting`: one that waits already; it
+    is ended if it is another preloader's."""
     wanted = plan.warm.preloader
     if waiting is not None:
         if waiting.preloader == wanted and waiting.is_there:
@@ -173,8 +179,8 @@ def fork_for(plan: protocol.LaunchDocument, waiting: "Fork | None") -> "Fork | N
 
 
 class WarmStart:
-    """One program's. In order: `__init__` before anything is hidden, `prepare` when the view is made,
-    `run`."""
+    """That of one program. To be called in this order: `__init__` before anything of the machine is hidden,
+    `prepare` when the view is made, `run`."""
 
     def __init__(self, warm: protocol.WarmStart, fork: Fork) -> None:
         self._warm = warm
@@ -199,9 +205,9 @@ class WarmStart:
     ) -> int:
         """Have a fork of the preloader enter this process's namespaces and wait there.
 
-        `users`: the program's own, None = it has none. `filtered`:
-        whether calls of connect are asked about besides those of bind, None = no call is. Returns the handle
-        by which the program's are, -1 = none is.
+        `users`: the program's own, None = it has none. `filtered`: whether calls of connect are asked about
+        besides those of bind, None = no call is. Returns the handle by which the program's calls are asked
+        about, -1 = none is.
         """
         if self.cold_because:
             return -1
@@ -213,8 +219,8 @@ class WarmStart:
             return -1
 
     def run(self, main: program.Program, groups: "list[int]") -> int:
-        """Have it run; `groups`: handles by which it joins its control groups. Returns its process id, 0 = it
-        is to be started by itself."""
+        """Have the program run; `groups`: handles by which it joins its control groups. Returns its process
+        id, 0 = it is to be started by itself."""
         if self.cold_because:
             return 0
         try:
@@ -244,9 +250,7 @@ class WarmStart:
         handles = [owners] * (owners >= 0) + [main.output, main.errors]
         self._fork.send_with_namespaces(message, ["mnt", "uts", "ipc"], handles)
         self._fork.process()
-        word = self._fork.answer()
-        if word != "ready":
-            raise NotWarm("the preloader said %r" % word[:100])
+        self._fork.expect("ready")
         return self._fork.handle()
 
     def _run(self, main: program.Program, groups: "list[int]") -> None:
@@ -260,9 +264,7 @@ class WarmStart:
             "limits": limits,
         }
         self._fork.send(message, groups)
-        word = self._fork.answer()
-        if word != "started":
-            raise NotWarm("the preloader said %r" % word[:100])
+        self._fork.expect("started")
 
 
 def _python(main: program.Program, template: str) -> str:
