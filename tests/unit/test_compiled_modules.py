@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.loading.writing import untold
+from trainshed.loading.writing import without_docstrings
 
 PROGRAM = """\
 import sys
@@ -116,7 +116,7 @@ named = lambda: "as it is"
 
 def test_docstrings_are_left_out_and_nothing_else() -> None:
     found: dict[str, Any] = {}
-    exec(untold(compile(SOURCE, "source", "exec")), found)
+    exec(without_docstrings(compile(SOURCE, "source", "exec")), found)
     outer = found["Outer"]
     assert (found["__doc__"], outer.__doc__, outer.told.__doc__) == (None, None, None)
     assert outer().told() == ["1", "few"]

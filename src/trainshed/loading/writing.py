@@ -1,14 +1,16 @@
 """Writes the file of compiled modules (`compiled`), as a program of its own: what it is to hold comes over
 its standard input.
 
-Without the docstrings, which nobody asks a service for: they are 1.5 MB of its memory. Commands have theirs,
-for help is made of them. As under Python's `-OO`, but with assertions.
+It leaves out docstrings, which nobody asks a service for: they are 1.5 MB of its memory. Assertions stay, as
+they would not under Python's `-OO`. This is run by its path and imports nothing of ours: what the two modules
+share, such as what tells a file from others, is in both.
 """
 
 import contextlib
 import dis
 import marshal
 import os
+import struct
 import sys
 from importlib.util import MAGIC_NUMBER
 from itertools import pairwise
@@ -22,8 +24,8 @@ _NUMBER = 8
 _HEAD = 16
 """Bytes of what stands before the code in a compiled file of Python's: a magic number, what tells whether the
 source has changed, its time (seconds) and size."""
-_TOLD = ("trainshed.cli", "trainshed.serve", "click")
-"""Packages whose docstrings are read."""
+_WITH_DOCSTRINGS = ("trainshed.cli", "trainshed.serve", "click")
+"""Packages whose docstrings stay, since the help of commands is made of them."""
 _FUNCTION = 0x1
 """The flag of code whose first constant is its docstring, if that is a text."""
 _WITH_CONSTANT = frozenset(dis.hasconst)
@@ -67,14 +69,16 @@ def _compiled(name: str, origin: str, cached: str) -> tuple[_Identity, bytes] | 
         if cached:
             with open(cached, "rb") as compiled:
                 head, code = compiled.read(_HEAD), compiled.read()
-            told = int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
-            flags = b"\0" * 4  # By time and size, not by a hash.
-            if head != MAGIC_NUMBER + flags + b"".join(each.to_bytes(4, "little") for each in told):
+            # The zero says that time and size tell, not a hash.
+            expected = struct.pack(
+                "<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
+            )
+            if head != MAGIC_NUMBER + expected:
                 return None
     except OSError:
         return None
-    if code and not name.startswith(_TOLD):
-        code = marshal.dumps(untold(marshal.loads(code)))
+    if code and not name.startswith(_WITH_DOCSTRINGS):
+        code = marshal.dumps(without_docstrings(marshal.loads(code)))
     return identity(found), code
 
 
@@ -83,11 +87,11 @@ def identity(found: os.stat_result) -> _Identity:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def untold(code: CodeType) -> CodeType:
-    """The same without its docstring and those of what is in it. A docstring that is also used otherwise, as
-    a constant of the same text, stays."""
+def without_docstrings(code: CodeType) -> CodeType:
+    """The code without its docstring, and without those of the functions and classes in it. A docstring stays
+    if its text is also used as a constant."""
     constants: list[Any] = [
-        untold(each) if isinstance(each, CodeType) else each for each in code.co_consts
+        without_docstrings(each) if isinstance(each, CodeType) else each for each in code.co_consts
     ]
     place = _docstring(code)
     if place is not None and isinstance(constants[place], str):
@@ -96,7 +100,7 @@ def untold(code: CodeType) -> CodeType:
 
 
 def _docstring(code: CodeType) -> int | None:
-    """Which constant nothing but a docstring is made of; None = there is none."""
+    """The number of the constant that is the docstring and nothing else; None = there is none."""
     steps = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
     used = [constant for step, constant in steps if step in _WITH_CONSTANT]
     if code.co_flags & _FUNCTION:
