@@ -4,17 +4,17 @@ The service starts it before it has threads, sockets or a database; if it dies, 
 shims do not notice. It holds nothing that matters. Runs on Python 3.6.
 
 Spoken over a stream socket pair: JSON lines with a file handle beside each.
-{"slot": PATH, "preloader": PATH, "plan": LAUNCH DOCUMENT}: be a replica's shim, the handle its connection to
-the service. While programs are being started, a fork of the preloader, "" = none, waits with each idle shim
-that has none of another.
-{"probe": PATH, "levels": LEVELS}: answer on the handle by one line {"level": the first of them that works,
-"refused": {LEVEL: why not}}.
-{"autopsy": true, ...}: be what `autopsy` says.
-{"sweep": PATH}: delete what is in there, the handle is closed when that is done.
-{"survey": PATH}: tell on the handle how all slots below it stand (`supervisor.survey`).
-{"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while
-nobody asks for anything; the second number for a while after each start.
-{"ping": true}: close the handle, since all that was asked for before has been taken up.
+- {"slot": PATH, "preloader": PATH, "plan": LAUNCH DOCUMENT}: be a replica's shim; the handle is its
+  connection to the service. For a while after it a fork of that preloader, "" = none, waits with each idle
+  shim that has no fork of another.
+- {"probe": PATH, "levels": LEVELS}: answer on the handle by one line {"level": the first of them that works,
+  "refused": {LEVEL: why not}}.
+- {"autopsy": true, ...}: be what `autopsy` says.
+- {"sweep": PATH}: delete what is in there, and close the handle when that is done.
+- {"survey": PATH}: tell on the handle how all slots below it stand (`supervisor.survey`).
+- {"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while
+  nobody asks for anything; the second number for a while after each start, or more after a larger gang.
+- {"ping": true}: close the handle, since all that was asked for before has been taken up.
 A request that dies with the zygote closes its handle, which the other end sees.
 """
 
@@ -37,31 +37,33 @@ if TYPE_CHECKING:
 
 _QUIET_MS = 60
 _QUIET_MS_EACH = 15
-"""Without a request for so long, and so much longer for each of the last burst, what was asked for has most
-likely been started: until then the processors are the programs'."""
+"""Nothing is forked ahead before there was no request for so long, and so much longer for each request of the
+last burst. By then what was asked for has most likely been started: until then its programs are to have the
+processors."""
 _FEW = 2
 _FEW_QUIET_MS = 12
-"""With fewer idle shims than that it waits only so long: where one program follows the other there is never a
-longer pause, and each start would pay for a fork."""
+"""With fewer idle shims than `_FEW` it waits only so long: where one program follows the other there is never
+a longer pause, and each start would pay for a fork."""
+_PAUSE_MS = 5
+"""Between two forks: a request that comes meanwhile goes first."""
 _BURST_SECONDS = 0.1
-"""What is asked for within so long is one burst: a gang, say."""
+"""Shims that are asked for within so long are one burst: a gang, say."""
 _LARGE_BURST = 16
-"""Larger ones count as this."""
+"""Larger bursts count as this."""
 _SPARE = 2
 """Idle shims besides those for a burst like the largest: something smaller may have been asked for just
 before it."""
-_PAUSE_MS = 5
-_NOTHING = 0
-"""The null device here: a line always comes with a handle."""
 BUSY_SECONDS = 20.0
-"""After a start, more are likely to follow for so long."""
+"""For so long after a start more are likely to follow."""
+_NULL = 0
+"""The handle of the null device here, for lines that need no handle: each comes with one."""
 
 
 def run(handle: int) -> "NoReturn":
     """Be the zygote until the other end of `handle` closes."""
-    # Away from the standard handles, which become /dev/null, and from everything else that was inherited.
+    # Away from the standard handles, which become /dev/null.
     connection = socket.fromfd(handle, socket.AF_UNIX, socket.SOCK_STREAM)
-    _let_go(connection.fileno())
+    kernel.close_inherited(connection.fileno())
     os.setsid()
     os.chdir("/")
     kernel.name_process("ts-zygote")
@@ -81,11 +83,16 @@ def run(handle: int) -> "NoReturn":
     os._exit(0)
 
 
-def _let_go(keep: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    kernel.close_all(handle for handle in kernel.open_handles() if handle > 2 and handle != keep)
+class _IdleShim:
+    """One that waits for a request, as the zygote holds it."""
+
+    __slots__ = ("connection", "preloader")
+
+    def __init__(self, connection: socket.socket) -> None:
+        #: The shim ends when this is closed.
+        self.connection = connection
+        #: The preloader of which a fork waits with it; "" = none does.
+        self.preloader = ""
 
 
 class Zygote:
@@ -94,10 +101,11 @@ class Zygote:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._receiver = unix_sockets.Receiver(connection)
-        #: Each with the preloader of which a fork waits with it.
-        self._stock: "list[tuple[socket.socket, str]]" = []
-        #: That the last request named which named one.
+        #: Oldest first.
+        self._stock: "list[_IdleShim]" = []
+        #: The preloader of the last request that named one.
         self._preloader = ""
+        #: How many idle shims are wanted at rest, and while programs are being started.
         self._idle_stock = 0
         self._busy_stock = 0
         self._busy_until = 0.0
@@ -106,7 +114,7 @@ class Zygote:
         self._burst = self._largest = 0
         self._burst_until = 0.0
         self._pages = touched_pages.TouchedPages()
-        #: Some of the stock may have memory of their own, which idle ones are to have only while programs are
+        #: Some of the stock may have copied memory ahead, which they are to hold only while programs are
         #: being started.
         self._has_warm = False
 
@@ -148,12 +156,12 @@ class Zygote:
             left = self._busy_until - time.monotonic()
             wanted = self._wanted(left)
             self._shrink(wanted if left > 0 or not self._has_warm else 0)
-            without = self._without_fork() if left > 0 else -1
-            if len(self._stock) >= wanted and without < 0:
+            without = self._without_fork() if left > 0 else None
+            if len(self._stock) >= wanted and without is None:
                 pause = left * 1000 + 1 if left > 0 else None
             if poll.poll(pause):
                 return
-            if without >= 0:
+            if without is not None:
                 self._add_fork(without)
             elif len(self._stock) < wanted:
                 self._add_to_stock(warm=left > 0)
@@ -166,10 +174,12 @@ class Zygote:
             return self._idle_stock
         return max(self._busy_stock, self._largest + _SPARE) if self._busy_stock else 0
 
-    def _without_fork(self) -> int:
-        """Which of the stock is to have a fork wait with it; -1 = none."""
-        there = [preloader for _, preloader in self._stock]
-        return there.index("") if self._preloader and "" in there else -1
+    def _without_fork(self) -> "_IdleShim | None":
+        """The next idle shim that is to have a fork wait with it."""
+        return self._oldest_with("") if self._preloader else None
+
+    def _oldest_with(self, preloader: str) -> "_IdleShim | None":
+        return next((idle for idle in self._stock if idle.preloader == preloader), None)
 
     def _note_request(self) -> None:
         now = time.monotonic()
@@ -181,7 +191,7 @@ class Zygote:
 
     def _shrink(self, size: int) -> None:
         while len(self._stock) > size:
-            self._stock.pop()[0].close()
+            self._stock.pop().connection.close()
         if not self._stock:
             self._has_warm = False
 
@@ -199,22 +209,21 @@ class Zygote:
         if child == 0:
             try:
                 ours.close()
-                self._be_born([])
+                self._leave_zygote([])
                 pages = self._pages if warm else None
                 child = guardian.GuardianHandle(self._level, pages)
                 _await_order(theirs, child, pages)
             finally:
                 os._exit(0)
         theirs.close()
-        self._stock.append((ours, ""))
+        self._stock.append(_IdleShim(ours))
 
-    def _add_fork(self, index: int) -> None:
+    def _add_fork(self, idle: _IdleShim) -> None:
         """Have a fork of the preloader wait with that idle shim."""
-        shim_socket, _ = self._stock[index]
-        self._stock[index] = shim_socket, self._preloader
+        idle.preloader = self._preloader
         line = guardian.PRELOADER + os.fsencode(self._preloader) + b"\n"
         try:
-            unix_sockets.send(shim_socket, line, _NOTHING)
+            unix_sockets.send(idle.connection, line, _NULL)
         except OSError:
             return  # Somebody killed it.
 
@@ -224,39 +233,38 @@ class Zygote:
         preloader = _preloader(line)
         self._preloader = preloader or self._preloader
         while self._stock:
-            with self._take_from_stock(preloader) as shim_socket:
+            with self._take_from_stock(preloader).connection as connection:
                 try:
-                    unix_sockets.send(shim_socket, line + b"\n", handle)
+                    unix_sockets.send(connection, line + b"\n", handle)
                 except OSError:
                     continue  # Somebody killed it.
                 return True
         return False
 
-    def _take_from_stock(self, preloader: str) -> socket.socket:
+    def _take_from_stock(self, preloader: str) -> _IdleShim:
         """The oldest with a fork of the right preloader, else with none, else of all."""
-        there = [found for _, found in self._stock]
-        for wanted in (preloader, ""):
-            if wanted in there:
-                return self._stock.pop(there.index(wanted))[0]
-        return self._stock.pop(0)[0]
+        idle = self._oldest_with(preloader) or self._oldest_with("") or self._stock[0]
+        self._stock.remove(idle)
+        return idle
 
-    def _fork(self, line: bytes, handle: int, others: "list[int]") -> None:
+    def _fork(self, line: bytes, handle: int, handles: "list[int]") -> None:
+        """Fork a process that does what one request asks for. `handles`: those of all requests at hand."""
         if os.fork() == 0:
             try:
-                self._be_born([other for other in others if other != handle])
+                self._leave_zygote([other for other in handles if other != handle])
                 _become(line, handle)
             finally:
                 os._exit(0)
 
-    def _be_born(self, close: "list[int]") -> None:
-        """In a child: let go of what is the zygote's. Its end of an idle shim's socket must be nobody
-        else's."""
+    def _leave_zygote(self, close: "list[int]") -> None:
+        """In a child: close what is the zygote's, and these handles. An idle shim would not end with the
+        zygote if somebody else had the zygote's end of its socket."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
         kernel.close_all(close + self._receiver.handles())
-        for shim_socket, _ in self._stock:
-            shim_socket.close()
+        for idle in self._stock:
+            idle.connection.close()
         self._connection.close()
         kernel.name_process("ts-shim")
 

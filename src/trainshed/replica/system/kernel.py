@@ -426,3 +426,12 @@ def close_all(handles: "Iterable[int]") -> None:
             os.close(handle)
         except OSError:
             continue
+
+
+def close_inherited(keep: int) -> None:
+    """Close all handles that this process has from its parent but one; the standard ones lead to nothing from
+    here on."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    close_all(handle for handle in open_handles() if handle > 2 and handle != keep)

@@ -65,7 +65,8 @@ def _take_care(ended: int, directory: Path) -> NoReturn:
         # Ctrl-C and a closed terminal are for the run, which then ends by itself.
         os.setsid()
         kernel.name_process("ts-caretaker")
-        _let_go(ended)
+        # Whoever reads what the run says waits until nobody has its handles.
+        kernel.close_inherited(ended)
         os.chdir("/")
         for other in directory.parent.iterdir():
             if other != directory:
@@ -74,15 +75,6 @@ def _take_care(ended: int, directory: Path) -> NoReturn:
         _clear(directory, wait=True)
     finally:
         os._exit(0)
-
-
-def _let_go(keep: int) -> None:
-    """Of the handles that were open in the run's process: whoever reads what it says waits until nobody has
-    them."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    kernel.close_all(handle for handle in kernel.open_handles() if handle > 2 and handle != keep)
 
 
 def _clear(directory: Path, *, wait: bool) -> None:
