@@ -273,7 +273,7 @@ class RestSurface:
 
     def _near(self, path: str) -> str:
         """What is served that a path or verb may have meant, as a sentence; "" = nothing is near."""
-        import difflib  # Of use to few.
+        import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
         if verbs := self._verbs(path):
             return f" This path takes {' and '.join(verbs)}."

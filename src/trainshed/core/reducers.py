@@ -185,7 +185,7 @@ def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
 
 def _meant(name: str) -> str:
     """By what comes after the beginning that all names share, and would make any two of them alike."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     if name == f"{variables.MODE}_MODE":
         return f"{variables.MODE} may be meant"

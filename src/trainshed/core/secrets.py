@@ -161,7 +161,7 @@ def argument_fault(text: str) -> str:
 def nearly_named(text: str) -> str:
     """What in a variable's value may have been meant to name a secret and does not: `$(secert:db)`,
     `${secret:db}`; "" = nothing."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     for match in _NEARLY.finditer(text):
         word = match[1].lower()

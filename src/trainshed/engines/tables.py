@@ -32,7 +32,7 @@ def wrong_fields(
 ) -> list[str]:
     """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
     names."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     wrong: list[str] = []
@@ -124,7 +124,7 @@ def _accelerators() -> set[str]:
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     """What is to be said of those that are no public accelerator types."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     known = sorted(_accelerators())
     for public in names:

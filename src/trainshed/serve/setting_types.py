@@ -272,7 +272,7 @@ def _check_project(project: str) -> None:
 
 def near(word: str, known: Iterable[str]) -> str:
     """` Did you mean …?` with what is spelled most alike, in either case; "" if nothing is."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), sorted(names), n=1)

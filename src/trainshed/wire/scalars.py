@@ -154,7 +154,7 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
 
 def enum_choices(value: Any, names: Iterable[str]) -> str:
     """How a text about an unknown `value` goes on: the name that was probably meant, and all there are."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
     meant = value.upper().replace("-", "_") if isinstance(value, str) else ""

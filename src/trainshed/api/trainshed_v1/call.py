@@ -148,7 +148,7 @@ class Fields:
 
 def near(word: str, known: Sequence[str]) -> str:
     """` Did you mean …?` with what begins so or is spelled alike, in either case; "" if nothing is."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     names = {name.lower(): name for name in known}
     asked = word.lower()

@@ -138,7 +138,7 @@ def nearest_prebuilt(uri: str) -> str:
     """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in
     the nearest version.
     """
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
     match = _NAME.fullmatch(name)

@@ -122,7 +122,7 @@ def named_in(api: Api) -> tuple[MachineType, ...]:
 def closest(name: str, known: Iterable[str]) -> str:
     """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words,
     then by its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
-    import difflib  # Of use to few.
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     by_words: dict[str, list[str]] = {}
     for candidate in known:
