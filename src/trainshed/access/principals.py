@@ -11,8 +11,8 @@ class Role(enum.StrEnum):
     """What a principal may do in general; `permissions` says it exactly."""
 
     OWNER = "owner"
+    #: A program of a job, with the token that its metadata endpoint gave it.
     JOB = "job"
-    """A program of a job, with the token that its metadata endpoint gave it."""
 
 
 class Principal(Struct, frozen=True):

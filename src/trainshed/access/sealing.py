@@ -71,9 +71,8 @@ class Sealer:
         self._file = file
         self._given = VARIABLE in environ
         self._keys: tuple[bytes, ...] = ()
+        #: Keys that the file has lost: what was read before that can be opened as long as the service lives.
         self._forgotten: tuple[bytes, ...] = ()
-        """Keys that the file has lost: what was read before that can be opened as long as the service
-        lives."""
         self._changing = threading.Lock()
         if self._given:
             self._keys = _decoded(environ[VARIABLE], f"The variable {VARIABLE}")

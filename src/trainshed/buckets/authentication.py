@@ -45,12 +45,12 @@ _LONGEST_INTRODUCTION = 4096
 class Listener(StrEnum):
     """Which way a request came, as the access log calls it."""
 
+    #: The Unix socket that only the API's process opens: it says in a header who calls.
     GATEWAY = "gateway"
-    """The Unix socket that only the API's process opens: it says in a header who calls."""
+    #: The Unix socket of the replicas' relays.
     REPLICA = "replica"
-    """The Unix socket of the replicas' relays."""
+    #: The TCP port, which anyone reaches.
     PORT = "port"
-    """The TCP port, which anyone reaches."""
 
 
 def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type[GuardedProtocol]:

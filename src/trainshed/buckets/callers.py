@@ -24,16 +24,16 @@ from msgspec import Struct
 class Kind(StrEnum):
     """How a caller is known."""
 
+    #: By a token of this service.
     PERSON = "person"
-    """By a token of this service."""
+    #: By an address with a key in it: a client that sends no token of its own.
     KEY = "anonymous-key"
-    """By an address with a key in it: a client that sends no token of its own."""
+    #: A program of a job: by its replica's endpoint, or by a token that the job was given.
     REPLICA = "replica"
-    """A program of a job: by its replica's endpoint, or by a token that the job was given."""
+    #: Nobody asked: the operator has opened the port (`anonymous_storage`).
     ANONYMOUS = "anybody"
-    """Nobody asked: the operator has opened the port (`anonymous_storage`)."""
+    #: Not known at all.
     UNKNOWN = "nobody"
-    """Not known at all."""
 
 
 class Caller(Struct, frozen=True):

@@ -45,8 +45,8 @@ class Digest:
     def __init__(self) -> None:
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._crc = 0
+        #: Bytes seen so far.
         self.size = 0
-        """Bytes seen so far."""
 
     def update(self, block: bytes) -> None:
         """Take the next block in; blocking, a few milliseconds per MiB."""

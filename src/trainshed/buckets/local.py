@@ -41,8 +41,8 @@ class LocalStore:
         rules: BucketRules = PLAIN,
     ) -> None:
         self._store = open_buckets(root, now=now, rules=rules)
+        #: What each project was shown, as of those changes.
         self._shown: tuple[tuple[int, int], dict[str, tuple[tuple[str, str], ...]]] = ((0, 0), {})
-        """What each project was shown, as of those changes."""
 
     def bucket_exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""

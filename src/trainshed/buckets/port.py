@@ -55,8 +55,8 @@ class ObjectRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: Of a composed object; 0 = it is none.
     components: int = 0
+    #: In which ``file`` is what it says; "" in records of older versions.
     epoch: str = field(default="", compare=False)
-    """In which ``file`` is what it says; "" in records of older versions."""
 
     @property
     def size(self) -> int:

@@ -75,10 +75,10 @@ class BoardCurves:
         self._stores = stores
         self._job = job
         self._experiment = experiment
+        #: By directory.
         self._runs: dict[str, _Run] = {}
-        """By directory."""
+        #: What runs are shown as, by their ids.
         self._taken: dict[str, str] = {}
-        """What runs are shown as, by their ids."""
         self._gone = False
 
     async def begin(self) -> None:

@@ -30,8 +30,8 @@ class DirectoryWatches(Generic[K]):
         self._changed = changed
         self._lock = threading.Lock()
         self._handle = -1
+        #: By number of a watch, each with the one name that counts, b"" = all.
         self._keys: dict[int, dict[K, bytes]] = {}
-        """By number of a watch, each with the one name that counts, b"" = all."""
 
     def begin(self) -> None:
         """On the event loop, before anything is watched."""

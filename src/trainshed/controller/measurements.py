@@ -72,8 +72,8 @@ class Curves:
         """`most`: measurements that are kept."""
         self._studies = studies
         self._left = most
+        #: By trial number; None: it has no curve that counts.
         self._kept: dict[JobUid, dict[int, Curve | None]] = {}
-        """By trial number; None: it has no curve that counts."""
 
     async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
         """The curves of all trials of the transition's job that have one, ascending by number, as they are

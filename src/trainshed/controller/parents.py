@@ -127,8 +127,8 @@ class Parents:
         self._wake = wake
         #: See `Alarms.set`.
         self._set_alarm = set_alarm
+        #: Looks at a work that failed in a row.
         self._failures: dict[JobUid, int] = {}
-        """Looks at a work that failed in a row."""
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
         """Look at a work, store what follows, and see to its jobs. Raises StaleCommit, and what the

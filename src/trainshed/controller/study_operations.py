@@ -55,8 +55,8 @@ class StudyOperations:
         self._most = most
         self._busy: dict[StudyUid, asyncio.Task[None]] = {}
         self._again: set[StudyUid] = set()
+        #: On checks that wait, by the operation's name; while the study's operations are worked off.
         self._verdicts: dict[StudyUid, dict[str, StoppingVerdict]] = {}
-        """On checks that wait, by the operation's name; while the study's operations are worked off."""
         self._closing = False
 
     async def start(self) -> None:

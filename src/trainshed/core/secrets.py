@@ -35,14 +35,14 @@ class Made(enum.StrEnum):
     """What the service makes up for the replicas of a job with reducers, instead of looking it up
     (spec/reduction)."""
 
+    #: What they know each other by.
     TOKEN = "token"
-    """What they know each other by."""
+    #: Whom workers believe that it is a reducer, as PEM. Not secret.
     AUTHORITY = "authority"
-    """Whom workers believe that it is a reducer, as PEM. Not secret."""
+    #: What reducers show them, those too that workers have beside them, as PEM. Not secret.
     CERTIFICATE = "certificate"
-    """What reducers show them, those too that workers have beside them, as PEM. Not secret."""
+    #: That certificate's, as PEM.
     KEY = "key"
-    """That certificate's, as PEM."""
 
 
 class SecretRef(Struct, frozen=True, order=True):

@@ -50,19 +50,19 @@ class GuardedProtocol(HttpToolsProtocol):
     counting: ConnectionGroups
     _counted: Connections
     _limits: Limits
+    #: Whether the next bytes belong to a head: since the start, or since the last message was complete.
     _in_head = True
-    """Whether the next bytes belong to a head: since the start, or since the last message was complete."""
     _is_idle = False
+    #: Whether a part of a head has come.
     _begun = False
-    """Whether a part of a head has come."""
+    #: Bytes that came since the last progress: a head's, or those around the pieces of a body.
     _spent = 0
-    """Bytes that came since the last progress: a head's, or those around the pieces of a body."""
+    #: Bytes of a body that came with the last read.
     _came = 0
-    """Bytes of a body that came with the last read."""
+    #: Bytes of a body that nobody waits for any more.
     _unread = 0
-    """Bytes of a body that nobody waits for any more."""
+    #: Set once it was refused: nothing that comes is read any more.
     _leaving: asyncio.TimerHandle | None = None
-    """Set once it was refused: nothing that comes is read any more."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)

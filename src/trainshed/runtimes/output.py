@@ -85,8 +85,8 @@ class Narration:
         self._doing = doing
         #: What it says is nothing to people.
         self._quiet = quiet
+        #: Of each file that is on its way, by name: name and size.
         self._downloading: dict[str, str] = {}
-        """Of each file that is on its way, by name: name and size."""
         self._changed: list[str] = []
         self._last = ""
         self._silent = 0.0

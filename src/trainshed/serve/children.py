@@ -47,8 +47,8 @@ class BucketKeeper:
     def __init__(self, setup: BucketSetup, listeners: Listeners) -> None:
         self._setup = setup
         self._listeners = listeners
+        #: 0: there is none at the moment.
         self._pid = 0
-        """0: there is none at the moment."""
         self._called = asyncio.Event()
         self._closing = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None

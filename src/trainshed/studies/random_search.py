@@ -77,8 +77,8 @@ class Grid:
             branches.append(_Branch(index, Node(parameter), []))
             siblings = branches[parameter.parent].children if parameter.parent >= 0 else self._roots
             siblings.append(branches[-1])
+        #: How many points there are.
         self.size = math.prod(root.ways for root in self._roots)
-        """How many points there are."""
 
     def point(self, place: int) -> Parameters:
         """The point at a place, 0 to `size` - 1."""

@@ -35,21 +35,21 @@ class Space:
             )
             nodes.append(Node(parameter, allowed))
         self.nodes: tuple[Node, ...] = tuple(nodes)
+        #: p, the number of nodes.
         self.width = len(nodes)
-        """p, the number of nodes."""
         columns = [
             index
             for index, node in enumerate(nodes)
             for _ in range(node.size if node.is_categorical else 1)
         ]
+        #: Which node each column of the embedding comes from, shape (q,).
         self.groups: Positions = np.array(columns, dtype=np.int64)
-        """Which node each column of the embedding comes from, shape (q,)."""
+        #: Of each node: whether its code may move by any small amount, shape (p,).
         self.is_smooth: Mask = np.array([node.size == 0 for node in nodes], dtype=np.bool_)
-        """Of each node: whether its code may move by any small amount, shape (p,)."""
+        #: Of each node: whether it is categorical, shape (p,).
         self.is_listed: Mask = np.array([node.is_categorical for node in nodes], dtype=np.bool_)
-        """Of each node: whether it is categorical, shape (p,)."""
+        #: Of each column of the embedding: whether it is the code of a numeric node, shape (q,).
         self.is_number: Mask = ~self.is_listed[self.groups]
-        """Of each column of the embedding: whether it is the code of a numeric node, shape (q,)."""
 
     @cached_property
     def turnable(self) -> Positions:

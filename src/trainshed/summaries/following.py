@@ -83,8 +83,8 @@ class Follower:
         self._wanted = frozenset(wanted)
         self._since = since
         self._files: dict[str, _File] = {}
+        #: All tags of scalars that were seen.
         self.tags: set[str] = set()
-        """All tags of scalars that were seen."""
 
     def look(self, met: Met = unwatched) -> bool:
         """Take in what is new; `met` as in `Directory.files`. False: there is more to read than one look

@@ -41,8 +41,8 @@ class Bound(Struct, frozen=True):
     """A request as the handler gets it, and how the client wants the answer written."""
 
     message: Message
+    #: As `json.Parsed.value_texts`, with the body field's name in front.
     value_texts: Mapping[str, str]
-    """As `json.Parsed.value_texts`, with the body field's name in front."""
     enums_as_ints: bool
     pretty: bool
 

@@ -174,8 +174,8 @@ class _Programs:
         self._uid = work.uid
         self._known: dict[JobUid, _Source] = {}
         self._begun: dict[JobUid, int] = {}
+        #: Of a tuning job, the newest of its trials' jobs that is known.
         self._newest: dict[JobUid, JobUid] = {}
-        """Of a tuning job, the newest of its trials' jobs that is known."""
         self.is_over = False
 
     @property

@@ -50,8 +50,8 @@ class MultipartReader:
         self._delimiter = b""
         self._newline = b"\r\n"
         self._buffer = bytearray()
+        #: Known as soon as the first content byte is.
         self.head: Head | None = None
-        """Known as soon as the first content byte is."""
 
     def feed(self, block: bytes) -> bytes:
         """Take a block in; returns the content that is certain by now, perhaps none."""

@@ -58,8 +58,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
+        #: Why it ended; None = it has not, or one of the two has closed it.
         self.cause: BaseException | None = None
-        """Why it ended; None = it has not, or one of the two has closed it."""
         # What came of the next message, or of several.
         self._coming = bytearray()
         self._frames: deque[bytes] = deque()

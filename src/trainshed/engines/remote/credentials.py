@@ -58,8 +58,8 @@ class Issuer:
     def __init__(self, authority: "Authority", now: Callable[[], float]) -> None:
         self._authority = authority
         self._now = now
+        #: PEM.
         self.authority: Final = authority.certificate_pem().decode()
-        """PEM."""
 
     @classmethod
     def open(cls, directory: Path, now: Callable[[], float]) -> "Issuer":

@@ -367,8 +367,8 @@ class _Agent:
 
     def __init__(self) -> None:
         self.connections: set[FirstLine] = set()
+        #: The newest conversation.
         self.control: FirstLine | None = None
-        """The newest conversation."""
         self.turn = asyncio.Lock()
 
     def cut(self) -> None:

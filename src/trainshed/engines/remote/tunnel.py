@@ -18,8 +18,8 @@ class Tunnel(asyncio.Protocol):
 
     def __init__(self, above: asyncio.Protocol) -> None:
         self.stream = Stream(self)
+        #: Gets what comes.
         self.above = above
-        """Gets what comes."""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._below: asyncio.Transport | None = None
         #: Bytes of the piece that is coming, and what came of the head of the next one.
@@ -117,8 +117,8 @@ class Stream(asyncio.Transport):
     def __init__(self, tunnel: Tunnel) -> None:
         super().__init__()
         self._tunnel = tunnel
+        #: By `close` or `abort`.
         self.is_ended_here = False
-        """By `close` or `abort`."""
 
     def write(self, data: Any) -> None:
         self._tunnel.say(data)

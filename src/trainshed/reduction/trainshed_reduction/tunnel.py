@@ -66,10 +66,10 @@ class _Direction:
         self._target = target
         self._far = far
         self._ended = False
+        #: The source has ended and the target was told, or nobody wants it any more.
         self.is_over = False
-        """The source has ended and the target was told, or nobody wants it any more."""
+        #: Bytes that the target has not taken.
         self.left = memoryview(b"")
-        """Bytes that the target has not taken."""
         self._room = memoryview(bytearray(_ROOM))
 
     @property

@@ -150,8 +150,8 @@ class Conversation:
         self._service = service
         #: The way to the real hosts; None = there is none.
         self._out = out
+        #: Kept connections, by host, or by which of our own processes.
         self._servers: "dict[bytes, _Server]" = {}
-        """Kept connections, by host, or by which of our own processes."""
 
     def run(self) -> None:
         """Until the client hangs up, or has to."""

@@ -105,10 +105,10 @@ class Endpoint:
         self._status = status
         self._noted: "set[str]" = set()
         self._loop = events
+        #: The relay's process id; 0 = there is none now.
         self.process = 0
-        """The relay's process id; 0 = there is none now."""
+        #: How many connections came from somebody else.
         self.refused = 0
-        """How many connections came from somebody else."""
         if kernel.LINUX:
             # The relay is born like this. It runs among the program's processes, perhaps as the same user,
             # and sees all that the program must not: who could trace it would speak for others, and read

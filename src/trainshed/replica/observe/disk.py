@@ -90,8 +90,8 @@ class Disk:
         free_space: "Callable[[str], tuple[int, int]] | None" = None,
     ) -> None:
         """Touches nothing."""
+        #: Bytes that its files took when all of them had been looked at; 0 = they have not been yet.
         self.used = 0
-        """Bytes that its files took when all of them had been looked at; 0 = they have not been yet."""
         #: The directory of all that the replica may write.
         self._files = files
         #: Bytes of the disk that were asked for; 0 = that is not known.

@@ -28,8 +28,8 @@ class Mask:
         for text in texts:
             found.update(_forms(text))
         self._forms = sorted(found, key=len, reverse=True)
+        #: Bytes of the longest text that is looked for, 0 = nothing is.
         self.longest = len(self._forms[0]) if self._forms else 0
-        """Bytes of the longest text that is looked for, 0 = nothing is."""
 
     def apply(self, data: bytes) -> bytes:
         """The text without secrets. A line end is never part of what is replaced."""

@@ -64,10 +64,10 @@ class Segments:
         self._directory = directory
         self.mask = mask
         os.makedirs(directory, exist_ok=True)
+        #: All that there are.
         self.lines = 0
-        """All that there are."""
+        #: Those that stand in the files.
         self.readable = 0
-        """Those that stand in the files."""
         self._last_time = 0
         self._tail: "list[str]" = []
         self._unsynced = False
@@ -312,8 +312,8 @@ class Transcript:
         self._told = 0
         self._heard_program = False
         self._sync_at = 0.0
+        #: Bytes that the program has written.
         self.read = 0
-        """Bytes that the program has written."""
         self._tell_at = 0.0
 
     @property

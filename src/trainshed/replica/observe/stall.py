@@ -55,8 +55,8 @@ class Patience:
 
     def __init__(self, after: float, now: float, sample: Sample) -> None:
         self._after = after
+        #: Between two looks.
         self.pause = max(_LEAST_PAUSE, after / _LOOKS)
-        """Between two looks."""
         self._last = self._progress = sample
         self._last_at = self._progress_at = now
 

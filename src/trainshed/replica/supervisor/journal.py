@@ -94,13 +94,13 @@ class Entries:
 
     def __init__(self, slot: str) -> None:
         """A slot without a journal has never been used."""
+        #: The highest incarnation that was ever started; 0 if none was.
         self.latest = 0
-        """The highest incarnation that was ever started; 0 if none was."""
+        #: Guardian and control groups of the latest incarnation, as far as it came.
         self.left: "dict[str, Any] | None" = None
-        """Guardian and control groups of the latest incarnation, as far as it came."""
+        #: Process id and start of the shim of the latest incarnation; start 0: an earlier version did not
+        #: write it.
         self.shim = (0, 0)
-        """Process id and start of the shim of the latest incarnation; start 0: an earlier version did not
-        write it."""
         self._records: "dict[int, protocol.Message]" = {}
         self._notes: "dict[int, list[protocol.Message]]" = {}
         for entry in _read(os.path.join(slot, protocol.JOURNAL)):

@@ -75,8 +75,8 @@ class Shim:
         self._failure = ""
         self._sandbox_failed = False
         self._may_run = False
+        #: The disk was full before anything of the program ran, and nothing of it is going to.
         self.found_disk_full = False
-        """The disk was full before anything of the program ran, and nothing of it is going to."""
         self._status = -1
         self._started = 0
         self._ended = 0

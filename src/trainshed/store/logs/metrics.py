@@ -96,17 +96,17 @@ class _Known:
     def __init__(self) -> None:
         self.count = 0
         self.tags: set[str] = set()
+        #: Bytes of whole lines that were read, by attempt.
         self._taken: dict[int, int] = {}
-        """Bytes of whole lines that were read, by attempt."""
         self._begun = 0
+        #: The first start, and the first report, ns; 0 = none yet.
         self._first = 0
-        """The first start, and the first report, ns; 0 = none yet."""
+        #: By step and name: when it was reported, in which attempt, and what.
         self._values: dict[int, dict[str, tuple[int, int, float]]] = {}
-        """By step and name: when it was reported, in which attempt, and what."""
         self._last: dict[int, int] = {}
         self._since = 0
+        #: By step, of those that have not changed; their elapsed times count from `_since`.
         self._made: dict[int, Measurement] = {}
-        """By step, of those that have not changed; their elapsed times count from `_since`."""
 
     def read(self, streams: Streams, job_uid: JobUid) -> bool:
         """Take in what was appended; False if something that was read is not there any more, and all is to be

@@ -78,8 +78,8 @@ class _Onward:
         self._segments: Sequence[Segment] = ()
         self._number = 0
         self._offset = 0
+        #: There was more to be read behind what was read last.
         self.is_followed = False
-        """There was more to be read behind what was read last."""
 
     def read(self, most: int, write: Write, recent: RecentTexts, news: int) -> Texts | None:
         """The next lines, of about `most` bytes; None = there are none now."""
@@ -137,8 +137,8 @@ class Writer:
 
     def __init__(self) -> None:
         self._attempts: list[_Onward] = []
+        #: The last attempt that is known; 0 = none.
         self.latest = 0
-        """The last attempt that is known; 0 = none."""
 
     def add(self, attempt: int, onward: _Onward) -> None:
         """A later attempt than those before."""

@@ -63,8 +63,8 @@ class FileSettingAside:
 
     def __init__(self, database: Path) -> None:
         self._database = database
+        #: Called with each record, on the thread that has met it.
         self.told: Callable[[RecordSetAside], object] | None = None
-        """Called with each record, on the thread that has met it."""
 
     def __call__(self, bad: UnreadableRecord) -> None:
         try:

@@ -80,8 +80,8 @@ class World:
         )
         self._gangs = Gangs()
         self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
+        #: Everything that was ever handed over, in that order, whatever became of its slot.
         self.lived: list[tuple[SimSlot, Incarnation]] = []
-        """Everything that was ever handed over, in that order, whatever became of its slot."""
 
     # --- what a service asks for ---
 

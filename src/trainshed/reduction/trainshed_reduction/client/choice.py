@@ -96,14 +96,14 @@ class Choice:
 
     def __init__(self, *, may_widen: bool = True) -> None:
         self._may_widen = may_widen
+        #: Of the operations that are no trial.
         self.way = Way(Pace())
-        """Of the operations that are no trial."""
+        #: Those that are measured until the ranks compare next.
         self.ways: Tuple[Way, ...] = (self.way,)
-        """Those that are measured until the ranks compare next."""
+        #: How often something else was begun to be measured: what was measured before counts no more.
         self.period = 0
-        """How often something else was begun to be measured: what was measured before counts no more."""
+        #: What is left of this period, the block that is under way first.
         self._blocks: Deque[Way] = deque(self.ways)
-        """What is left of this period, the block that is under way first."""
         self._least = UNMEASURED
         self._count = 0
         self._first = 0
@@ -112,10 +112,10 @@ class Choice:
         self._is_first_turn = True
         self._doublings = 0
         self._widenings = 0
+        #: At which reducers were the fastest.
         self._pace = Pace()
-        """At which reducers were the fastest."""
+        #: Of this trial so far.
         self._costs: Dict[Way, int] = {}
-        """Of this trial so far."""
         self._reference = 0
         self._rest = REST
         self._left = 0

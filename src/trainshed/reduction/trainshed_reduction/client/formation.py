@@ -35,19 +35,19 @@ class Formation:
         self.library = found
         self._membership = membership
         self._settings = settings = membership.settings
+        #: With the generation, when that is known.
         self.hello = membership.hello
-        """With the generation, when that is known."""
         self.dial = Dial.of(settings)
         self.inbox = Inbox()
         self._deadline = time.monotonic() + settings.start_seconds
         self.lanes: List[Lane] = []
+        #: By lane.
         self.weights: List[float] = []
-        """By lane."""
+        #: This worker's own reducer, if it has one.
         self.beside: Optional[OwnReducer] = None
-        """This worker's own reducer, if it has one."""
         self._shares = layout.Shares(0.0, 0.0)
+        #: Why workers do not reduce beside the reducers though it would pay.
         self._lack = ""
-        """Why workers do not reduce beside the reducers though it would pay."""
 
     def form(self) -> None:
         """Raises ReductionFailed, which names what is missing."""

@@ -164,24 +164,24 @@ class Lane:
         self.index = -1
         self.attempt: Optional[Attempt] = None
         self.accept: Optional[Accept] = None
+        #: This worker's address on the connection.
         self.own = ""
-        """This worker's address on the connection."""
         self.connection: Optional[socket.socket] = None
+        #: Of the connection, not yet taken by `take_over`.
         self.start: Optional[Start] = None
-        """Of the connection, not yet taken by `take_over`."""
         self.running = False
+        #: Lost for good.
         self.dropped = False
-        """Lost for good."""
+        #: What the reducer waited for when it last said so.
         self.status = ""
-        """What the reducer waited for when it last said so."""
+        #: Why there is no connection.
         self.cause = ""
-        """Why there is no connection."""
+        #: The reducer has let this worker in; there is a connection, or will be when all ranks are there.
         self.is_greeted = False
-        """The reducer has let this worker in; there is a connection, or will be when all ranks are there."""
+        #: When it did so.
         self.greeted = 0.0
-        """When it did so."""
+        #: When the reducer last gave a sign of life.
         self.seen = time.monotonic()
-        """When the reducer last gave a sign of life."""
         self._pause = 0.0
         self._due = 0.0
 

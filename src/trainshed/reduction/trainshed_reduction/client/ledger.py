@@ -134,10 +134,10 @@ class Ledger:
         self._dealer = ChunkDealer(weights, rank, world)
         self._lanes = [_Lane() for _ in weights]
         self.issued = 0
+        #: Of the latest operation: what messages call it.
         self.ordinal = 0
-        """Of the latest operation: what messages call it."""
+        #: Operations that are not done, in their order.
         self.open: List[Work] = []
-        """Operations that are not done, in their order."""
 
     def keeps(self, lane: int) -> bool:
         """Whether some rank may lack a result of this lane."""

@@ -28,11 +28,11 @@ class Patience:
         #: Seconds without a rank, of which no reducer hears.
         self._absence = absence
         self._log = log
+        #: By lane: for which chunk's result, and since when.
         self._waits: Dict[int, Tuple[Entry, float]] = {}
-        """By lane: for which chunk's result, and since when."""
         self._complain_after = _FIRST_COMPLAINT
+        #: Seconds that the longest wait has lasted so far.
         self.waited = 0.0
-        """Seconds that the longest wait has lasted so far."""
 
     def look(self, ledger: Ledger, lanes: "Sequence[Lane]", now: float) -> List[Lane]:
         """The lanes whose reducers owe something and have fallen silent. Raises ReductionFailed when it is
@@ -107,8 +107,8 @@ class Losses:
         self._ledger = ledger
         self._lanes = lanes
         self._generation = generation
+        #: How often lanes were lost for good.
         self.epoch = 0
-        """How often lanes were lost for good."""
 
     @property
     def generation(self) -> int:

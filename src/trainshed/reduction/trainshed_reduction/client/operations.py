@@ -22,8 +22,8 @@ class Operation:
     """An all-reduce under way; made by `Communicator.issue`, finished by its thread. Thread-safe."""
 
     def __init__(self, number: int) -> None:
+        #: As messages have it, and as all ranks must: `wire.Header.ordinal`.
         self.number = number
-        """As messages have it, and as all ranks must: `wire.Header.ordinal`."""
         self._lock = threading.Lock()
         self._event = threading.Event()
         self._failure: Optional[ReductionFailed] = None
@@ -85,8 +85,8 @@ class OperationQueue:
         #: Called after something was handed in, in the caller's thread.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
+        #: Operations that did without the reducers because that was faster.
         self.natively = 0
-        """Operations that did without the reducers because that was faster."""
         self._changed = threading.Condition()
         self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0

@@ -165,8 +165,8 @@ class NativeReducer:
         self.handle = self.functions.reducer_new(elsewhere)
         if not self.handle:
             raise OSError("no descriptors or no memory are left for a reducer")
+        #: By slot.
         self.connections: Dict[int, NativeConnection] = {}
-        """By slot."""
         self._run = library.unlocked.reducer_run
         self._events = ctypes.create_string_buffer(_EVENTS * EVENT.size)
         self._text = ctypes.create_string_buffer(_TEXT)

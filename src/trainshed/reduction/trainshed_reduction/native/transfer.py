@@ -62,8 +62,8 @@ class NativeTransfer:
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
         """`credit`: bytes over all lanes. Raises OSError: no descriptors or no memory are left."""
+        #: By lane: how many results all ranks have, as the reducer said last.
         self.acknowledged = [0] * lanes
-        """By lane: how many results all ranks have, as the reducer said last."""
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
         self._lanes = [_Lane() for _ in range(lanes)]

@@ -84,8 +84,8 @@ class PipelinedOperation(Operation):
         self.flat = tensor
         self.part = tensor
         self.arrival: Optional[Arrival] = None
+        #: What has gone wrong so far; it is told when the job ends.
         self.error: Optional[ReductionFailed] = None
-        """What has gone wrong so far; it is told when the job ends."""
 
     def settled(self) -> None:
         """Waits until it is done or has failed."""

@@ -70,8 +70,8 @@ class Session:
         self._nodes: Optional[List[List[int]]] = None
         self._place = (group.rank, group.world)
         self._speech = _LogWriter()
+        #: Whether it was this rank that could not.
         self.is_to_blame = False
-        """Whether it was this rank that could not."""
 
     def start(self) -> str:
         """Why the group stays native, "" if it does not; alike on all ranks, but that a rank whose own
@@ -250,8 +250,8 @@ class _LogWriter:
     store, and with it the server that the next group would meet at, until the garbage collector comes."""
 
     def __init__(self) -> None:
+        #: What is said before that all ranks say together (`_conclude`).
         self.is_due = False
-        """What is said before that all ranks say together (`_conclude`)."""
         self.is_aloud = False
 
     def say(self, text: str) -> None:

@@ -21,8 +21,8 @@ class Counters:
     """What one thread has counted since its start, beside the part in C; the last two are as of now."""
 
     def __init__(self) -> None:
+        #: How often a group began again because a connection broke.
         self.resets = 0
-        """How often a group began again because a connection broke."""
         self.refused = 0
         self.connections = 0
         self.chunks_in_flight = 0

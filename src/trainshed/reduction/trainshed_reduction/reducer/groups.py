@@ -26,10 +26,10 @@ class Member:
         self.hello = hello
         self.rank = hello.rank
         self.group = group
+        #: Of the next chunk that it sends, as far as was seen here.
         self.position = hello.received
-        """Of the next chunk that it sends, as far as was seen here."""
+        #: Of the latest operation that it has begun, likewise.
         self.ordinal = 0
-        """Of the latest operation that it has begun, likewise."""
 
 
 class DepartedRank(NamedTuple):
@@ -93,10 +93,10 @@ class Group:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
+        #: Ranks that know no generation, and cannot be of this one.
         self.parked: Dict[int, Member] = {}
-        """Ranks that know no generation, and cannot be of this one."""
+        #: Why this generation cannot go on, if so.
         self.failure = ""
-        """Why this generation cannot go on, if so."""
         self._counters = counters
         self._running = False
         self._completed = False

@@ -53,8 +53,8 @@ class Peer:
         self.challenge = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
+        #: When the connection is closed, if it was told why.
         self.until = 0.0
-        """When the connection is closed, if it was told why."""
         self.is_closed = False
 
 
@@ -72,8 +72,8 @@ class Server:
         tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         """`listener`: the first one's. Raises OSError."""
+        #: The reducer's, by lane.
         self.all: Sequence[Server] = (self,)
-        """The reducer's, by lane."""
         self._listener = listener
         self._token = token
         #: Where lines and numbers go.
