@@ -204,6 +204,12 @@ PROGRAMS = {
     "typed": "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: 'int'\n"
     "print(typing.get_type_hints(A), __annotations__ if '__annotations__' in vars() else None)\n",
     "numbered": "import os; print(os.getpid())",
+    "beside/usercustomize": "print('nobody has asked for this')",
+    "beside/first": "import sys\nprint(__file__.rpartition('/')[0] in sys.path_importer_cache)\n"
+    "class Counting:\n    count = 0\n    def write(self, text): pass\n"
+    "    def flush(self): self.count += 1\n"
+    "import atexit\nsys.stdout = counting = Counting()\n"
+    "atexit.register(lambda: sys.stderr.write('flushed %d\\n' % counting.count))\n",
     "alone": "import os\nothers = {int(name) for name in os.listdir('/proc') if name.isdigit()}\n"
     "print(others == {1, os.getpid()})",
     "hashed": "import os\nprint(os.environ['PYTHONHASHSEED'], hash('a'), sep=chr(10))\n",

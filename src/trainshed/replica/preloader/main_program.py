@@ -85,6 +85,8 @@ def go_on_with(argv: "list[str]", packed: "Optional[Packed]", before: Before) ->
         main.__annotations__ = {}
     sys.modules["__main__"] = main
     last = _Last(argv, packed, before, list(sys.path))
+    # `site` goes on to look for a `usercustomize`: not where the program lies.
+    del sys.path[0]
     # `print` is a function in C that takes whatever arguments it is given, and in the end calls one without
     # any.
     runpy._run_module_as_main = functools.partial(print, file=last, flush=True)  # type: ignore[attr-defined]
@@ -191,9 +193,20 @@ def _file(name: str) -> "Callable[[], Any]":
         [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int],
         [ctypes.c_int, ctypes.c_void_p],
     )
+    run.errcheck = _flush
     return functools.partial(
         run, opened, os.fsencode(path), _FILE_INPUT, variables, variables, 1, None
     )
+
+
+def _flush(nothing: "Any", *_: "Any") -> "Any":
+    """As the interpreter does when a file has been run to its end, before it waits for threads."""
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except BaseException:  # Nobody is told, as there; None is no stream.
+            continue
+    return nothing
 
 
 def _forget_us(before: Before) -> None:
