@@ -129,7 +129,7 @@ class LocalEngine:
         self._lease = options.lease
         self._leases = Leases(options.lease, self._gangs.slot_handles, self._give_up)
         self._calling: asyncio.Task[None] | None = None
-        self._limits: spawner.Limits | None = None
+        self._limits: spawner.FileLimits | None = None
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
         self._closed = False
@@ -172,7 +172,7 @@ class LocalEngine:
         """As the port says. `begun`: shims that were asked for before."""
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
-        self._limits = self._survey.limits if self._survey else spawner.take_what_there_is()
+        self._limits = self._survey.limits if self._survey else spawner.raise_file_limits()
         await self._spawner.ready(self._limits)
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
@@ -217,7 +217,7 @@ class LocalEngine:
         await self._preloaders.close()
         await self._spawner.close()
         if self._limits is not None:
-            spawner.give_back(self._limits)
+            spawner.restore_file_limits(self._limits)
             self._limits = None
         self._wake.set()
 

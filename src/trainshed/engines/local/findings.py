@@ -155,7 +155,7 @@ class Survey:
 
     def __init__(self, zygote: ZygoteHandle, slots: Path) -> None:
         """Have it begun, before anything of the slots is used. Raises OSError: it cannot be."""
-        self.limits = spawner.take_what_there_is()
+        self.limits = spawner.raise_file_limits()
         self._connection, theirs = socket.socketpair()
         self._connection.settimeout(_SILENCE)
         with theirs:

@@ -29,14 +29,15 @@ from trainshed.replica.system import unix_sockets
 
 log = logging.getLogger(__name__)
 
-Limits = tuple[int, int]
-"""Soft and hard, as the system has them."""
+FileLimits = tuple[int, int]
+"""How many files a process may have open: soft and hard limit, as the system has them."""
 
 _ENOUGH = 1 << 16
+"""Open files that a service can make use of."""
 
 
-def take_what_there_is() -> Limits:
-    """Raise this process's limit as far as is allowed and useful; returns what it was."""
+def raise_file_limits() -> FileLimits:
+    """Have this process open as many files as is allowed and useful; returns its limits of before."""
     soft, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
@@ -46,13 +47,13 @@ def take_what_there_is() -> Limits:
     return before
 
 
-def give_back(limits: Limits) -> None:
-    """Have the limit of before again."""
+def restore_file_limits(limits: FileLimits) -> None:
+    """Give this process its limits of before again."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def impose(process: int, limits: Limits) -> None:
+def set_file_limits(process: int, limits: FileLimits) -> None:
     """Give another process, and all that it will start, these limits, where the system can do that."""
     if hasattr(resource, "prlimit"):
         with contextlib.suppress(OSError):  # It is dead.
@@ -194,9 +195,10 @@ _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
 STOCK, _BUSY_STOCK = 1, 6
-"""Idle shims, and idle shims while programs are being started now and then: so many start without waiting for
-forks. Each takes two megabytes with its guardian; while programs are being started six
-(`trainshed.replica.system.touched_pages`), and three more with a fork that waits for its program."""
+"""Idle shims at rest, and while programs are being started: so many programs start without waiting for forks.
+At rest each takes two megabytes with its guardian. While programs are being started each takes six, since it
+copies ahead what it will write to (`trainshed.replica.system.touched_pages`), and three more with a fork that
+waits for its program."""
 
 
 class Spawner:
@@ -204,7 +206,7 @@ class Spawner:
 
     def __init__(self, handle: ZygoteHandle | None) -> None:
         self._handle = handle
-        self._limits: Limits | None = None
+        self._limits: FileLimits | None = None
         self._level = ""
         self._lock = asyncio.Lock()
         self._proving: asyncio.Task[None] | None = None
@@ -234,12 +236,12 @@ class Spawner:
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
         )
 
-    async def ready(self, limits: Limits) -> None:
+    async def ready(self, limits: FileLimits) -> None:
         """Have a zygote, so that the first launch does not wait for one. `limits`: of file handles, for
         programs."""
         self._limits = limits
         if self._handle is not None:
-            impose(self._handle.pid, limits)
+            set_file_limits(self._handle.pid, limits)
         if self._handle is None:
             await self._replace(None)
 
@@ -342,7 +344,7 @@ class Spawner:
                         "processes"
                     ) from error
                 if self._limits is not None:
-                    impose(self._handle.pid, self._limits)
+                    set_file_limits(self._handle.pid, self._limits)
                 if self._level:
                     await self._ask_for_stock(self._handle)
             return self._handle
