@@ -1,4 +1,4 @@
-"""The console of a service: what it is built from. Loaded by `console_door` when somebody comes."""
+"""The console of a service: what it is built from. Loaded by `lazy_console` when somebody comes."""
 
 import asyncio
 from pathlib import Path

@@ -47,9 +47,9 @@ from trainshed.serve.addresses import (
 from trainshed.serve.app import wire
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
-from trainshed.serve.console_door import ConsoleDoor
 from trainshed.serve.grpc_front import GrpcFront
 from trainshed.serve.idle_memory import IdleMemory
+from trainshed.serve.lazy_console import LazyConsole
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
@@ -87,7 +87,7 @@ class Service:
         self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
-        self._console: ConsoleDoor | None = None
+        self._console: LazyConsole | None = None
         self._memory = IdleMemory(bootstrap.store)
         bootstrap.tokens.refuse(self._is_over)
 
@@ -135,7 +135,7 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
-        self._console = ConsoleDoor(self._bootstrap, self._app.services, self._stopping)
+        self._console = LazyConsole(self._bootstrap, self._app.services, self._stopping)
         mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
         application = ApiApplication(
             self._app.services, authenticate, mounts, hosts=own_hosts(settings)

@@ -1,5 +1,5 @@
-"""The door of the console, which is loaded when somebody first comes to it: most services are asked by
-programs alone."""
+"""Stands in for the console until somebody first comes to it, and loads it then: most services are asked by
+programs alone, and do without its memory."""
 
 import asyncio
 import importlib
@@ -16,8 +16,8 @@ from trainshed.serve.bootstrap import Bootstrap
 SESSIONS = "sessions.json"
 
 
-class ConsoleDoor:
-    """The console as an application."""
+class LazyConsole:
+    """The console as an application, loaded with the first request."""
 
     def __init__(self, bootstrap: Bootstrap, services: Services, closing: asyncio.Event) -> None:
         """`closing`: the service stops."""
@@ -54,7 +54,7 @@ class ConsoleDoor:
             await asyncio.to_thread(importlib.import_module, "trainshed.serve.console")
             from trainshed.serve.console import build_console
 
-            # Before the next one looks.
+            # Within the lock: who waits for that is to find it.
             self._console = build_console(
                 self._bootstrap, self._services, self._sessions, self._facts, self._closing
             )
