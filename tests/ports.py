@@ -1,7 +1,9 @@
 """Ports of the loopback for tests that have to name one before anybody listens there."""
 
 import contextlib
+import random
 import socket
+from pathlib import Path
 
 
 def free_port() -> int:
@@ -10,9 +12,18 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """That nobody has at this moment, all different."""
+    """That nobody has at this moment, all different. Nor does the kernel lend them to connections: whoever
+    listens there now and again finds them free each time."""
+    lent = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    first, last = (int(each) for each in lent)
+    # Replicas that share an address have those from 20000 on.
+    lasting = [port for port in range(10_000, 20_000) if not first <= port <= last]
+    found: list[int] = []
     with contextlib.ExitStack() as opened:
-        probes = [
-            opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [probe.getsockname()[1] for probe in probes]
+        for port in random.sample(lasting, len(lasting)):
+            if len(found) == count:
+                break
+            with contextlib.suppress(OSError):
+                opened.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    return found

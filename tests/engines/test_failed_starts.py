@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.engines.process_cluster import NODES, ProcessCluster
 from tests.engines.remote_lab import new_engine
+from tests.ports import free_port
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
@@ -68,10 +68,7 @@ class Site:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    site = Site(tmp_path, port)
+    site = Site(tmp_path, free_port())
     await site.engine.start()
     hearing = begin(site.hear(), "hearing an engine")
     yield site

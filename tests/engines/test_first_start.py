@@ -17,7 +17,7 @@ import pytest
 
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import RemoteLab
-from tests.engines.test_remote import free_port
+from tests.ports import free_port
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId

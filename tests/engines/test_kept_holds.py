@@ -1,7 +1,6 @@
 """What an attempt held goes to the next one that needs the same: no agent is started for it."""
 
 import os
-import socket
 from pathlib import Path
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.engines.remote_lab import RemoteLab
+from tests.ports import free_port
 from trainshed.core.names import JobUid
 from trainshed.engines.conformance.lab import Program
 from trainshed.engines.conformance.stage import (
@@ -26,10 +26,7 @@ NEEDS = (NodeNeed("alder", 1, 1.0, 1),)
 
 
 def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return RemoteLab(directory, port, keep=keep)
+    return RemoteLab(directory, free_port(), keep=keep)
 
 
 def _held(stage: Stage) -> dict[str, dict[str, int]]:

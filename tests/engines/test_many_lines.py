@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.engines.remote_lab import new_engine
-from tests.engines.test_remote import free_port
+from tests.ports import free_port
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId

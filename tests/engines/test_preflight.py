@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import new_engine
+from tests.ports import free_port
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState, SlotRequest
 from trainshed.engines.remote.engine import RemoteEngine
@@ -30,9 +30,7 @@ async def told(engine: RemoteEngine) -> NodeChanged:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 async def test_a_quarantine_ends_by_itself(tmp_path: Path, port: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
+from tests.ports import free_port
 from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
@@ -47,12 +48,6 @@ _OWN = (
     *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
     *("nothing_is_left", "outlive_the_service", "killed_at_any_step"),
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")

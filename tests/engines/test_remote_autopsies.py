@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.engines.remote_lab import AUTOPSY_LIMIT, RemoteLab
-from tests.engines.test_remote import free_port
+from tests.ports import free_port
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid
 from trainshed.engines.conformance.lab import Program
