@@ -59,6 +59,19 @@ async def test_nobody_is_lent_its_port_while_it_is_away(place: Place) -> None:
     assert not int(first) <= place.hub.port <= int(last)
 
 
+async def test_a_port_that_somebody_has_for_a_moment_is_waited_for(place: Place) -> None:
+    """A process, say, that a service was about to start when it was killed."""
+    port = place.hub.port
+    other = place.made(port)
+    starting = asyncio.create_task(other.start())
+    await asyncio.sleep(0)
+    assert not starting.done()
+    await place.hub.close()
+    await starting
+    place.hub = other
+    assert other.port == port
+
+
 async def test_older_tls_is_not_spoken(place: Place) -> None:
     context = client(place.credential())
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2

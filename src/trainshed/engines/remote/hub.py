@@ -6,6 +6,7 @@ certificate of ours.
 """
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -51,6 +52,9 @@ _LASTING_PORTS: Final = (*range(10000, 20000), *range(61000, 65536))
 """Neither replicas that share an address (to 31999) nor Kubernetes' services (to 32767) listen there."""
 _LENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES: Final = 100
+_TAKEN_SECONDS: Final = 5.0
+"""For so long a port is asked for again that somebody has."""
+_LOOK_AGAIN_SECONDS: Final = 0.05
 _NO_FILES_SECONDS: Final = 0.1
 _QUIET_SECONDS: Final = 10.0
 """Between two lines of the log about strangers."""
@@ -129,22 +133,27 @@ class Hub(Generic[Sent, Received]):
     async def start(self) -> None:
         """Listen. Raises OSError: the port is taken."""
         self._context = self._issuer.server()
-        self._listener = self._listening()
+        self._listener = await self._listening()
         self._listener.setblocking(False)
         self._port = self._listener.getsockname()[1]
         self._crew.keep(self._take, "taking connections of agents")
 
-    def _listening(self) -> socket.socket:
-        """Agents of jobs that run dial the same port again after a restart."""
+    async def _listening(self) -> socket.socket:
+        """Agents of jobs that run dial the same port again after a restart. A process that a killed service
+        was about to start may still have it for a moment; nothing tells when it has not."""
         if not self._port:
             lasting = _lasting_ports()
             for port in random.sample(lasting, min(_TRIES, len(lasting))):
-                try:
+                with contextlib.suppress(OSError):
                     return listen_tcp(self._host, port)
-                except OSError as error:
-                    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                        raise
-        return listen_tcp(self._host, self._port)
+        until = asyncio.get_running_loop().time() + _TAKEN_SECONDS
+        while True:
+            try:
+                return listen_tcp(self._host, self._port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def close(self) -> None:
         """End all connections and listen no more."""
