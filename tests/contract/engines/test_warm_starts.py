@@ -265,39 +265,42 @@ def test_a_text_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: R
     house(test)
 
 
+async def is_forked(house: House, runtime: Runtime, **environ: str) -> bool:
+    """Whether a program that asks for nothing begins in a fork, and is the third process; the second is one
+    of its own."""
+    path = str(runtime.layer.site / "numbered.py")
+    ready = WarmStart(str(runtime.base.template))
+    uid = await start(house, runtime, FILE, path, warm=ready, environ=environ)
+    assert await told(house, uid) == ""
+    return house.texts(uid) == ["3"]
+
+
+async def until_forked(house: House, runtime: Runtime) -> None:
+    """There is an interpreter from now on in whose forks such programs begin."""
+    for _ in range(200):
+        if await is_forked(house, runtime):
+            return
+    raise AssertionError("no program was forked")
+
+
 def test_a_program_that_asks_for_nothing_begins_in_an_interpreter_that_is_up_already(
     house: Run, runtime: Runtime
 ) -> None:
     @namespaced
     async def test(house: House) -> None:
         ready = WarmStart(str(runtime.base.template))
-
-        async def begins(**environ: str) -> bool:
-            """The second process is its own, or it is forked, which is the third."""
-            path = str(runtime.layer.site / "numbered.py")
-            uid = await start(house, runtime, FILE, path, warm=ready, environ=environ)
-            assert await told(house, uid) == ""
-            return house.texts(uid) == ["3"]
-
-        async def is_made() -> None:
-            """Programs begin in one from now on."""
-            for _ in range(200):
-                if await begins():
-                    return
-            raise AssertionError("no program was forked")
-
-        assert not await begins()
-        await is_made()
+        assert not await is_forked(house, runtime)
+        await until_forked(house, runtime)
         # What only frameworks read is nothing to it.
-        assert await begins(OMP_NUM_THREADS="as many", CUDA_VISIBLE_DEVICES="0")
-        assert not await begins(PYTHONOPTIMIZE="1")
+        assert await is_forked(house, runtime, OMP_NUM_THREADS="as many", CUDA_VISIBLE_DEVICES="0")
+        assert not await is_forked(house, runtime, PYTHONOPTIMIZE="1")
         # One that hangs costs the programs that meet it a second, but for those that a fork waits for, and is
         # replaced.
         stopped = preloader_of(house)
         os.kill(stopped, signal.SIGSTOP)
-        while await begins():
+        while await is_forked(house, runtime):
             pass
-        await is_made()
+        await until_forked(house, runtime)
         assert preloader_of(house) != stopped
         cold = await start(house, runtime, "look", "a b", warm=None)
         warm = await start(house, runtime, "look", "a b", warm=ready)
@@ -313,14 +316,7 @@ def test_nothing_is_imported_in_a_program_that_asks_for_nothing(
     @namespaced
     async def test(house: House) -> None:
         ready = WarmStart(str(runtime.base.template))
-        path = str(runtime.layer.site / "numbered.py")
-        for _ in range(200):
-            uid = await start(house, runtime, FILE, path, warm=ready)
-            await house.end(uid)
-            if house.texts(uid) == ["3"]:
-                break
-        else:
-            raise AssertionError("no program was forked")
+        await until_forked(house, runtime)
         different: dict[str, object] = {}
         for argv in (
             ("bare",),

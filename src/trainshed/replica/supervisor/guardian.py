@@ -363,13 +363,7 @@ class GuardianHandle:
                 if namespace is not None:
                     kept.update(namespace.handles)
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-                _guard(
-                    control,
-                    (output, errors),
-                    namespace,
-                    pages,
-                    level,
-                )
+                _guard(control, (output, errors), namespace, pages, level)
             except (
                 Exception
             ) as error:  # The shim records it; this process has no other way to speak.
