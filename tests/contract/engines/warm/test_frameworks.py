@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines import conftest, framework_programs
+from tests.contract.engines import conftest
 from tests.contract.engines.conftest import House, Run
-from tests.contract.engines.test_warm_starts import (
-    Runtime,
+from tests.contract.engines.warm import framework_programs
+from tests.contract.engines.warm.running import (
     differences,
     namespaced,
     outcome,
     preloaded,
     start,
 )
+from tests.contract.engines.warm.runtimes import Runtime
 from tests.e2e.running import CACHE
 from trainshed.runtimes.families import PYTORCH, SCIKIT_LEARN, XGBOOST
 from trainshed.runtimes.interpreters import Interpreters
@@ -37,15 +38,15 @@ class FrameworkRuntime(Runtime):
         assert minor is not None and built.built is not None
         interpreter = Interpreters(CACHE / "interpreters.json").get(minor)
         assert interpreter is not None
-        self.base = Prefix(built.built.resolve(), built.python)
-        self.layer = derive_prefix(place / "layer", self.base, interpreter)
-        (self.layer.site / "none.py").touch()
+        base = Prefix(built.built.resolve(), built.python)
+        layer = derive_prefix(place / "layer", base, interpreter)
+        super().__init__(base, layer, interpreter)
+        (layer.site / "none.py").touch()
         name = sheet.family.upper().replace("-", "_")
         for program in ("TRAINS", "DRAWN"):
             text = getattr(framework_programs, f"{name}_{program}")
-            (self.layer.site / f"{program.lower()}.py").write_text(text)
-        write_template(self.layer, self.layer)
-        self.places = interpreter.places
+            (layer.site / f"{program.lower()}.py").write_text(text)
+        write_template(layer, layer)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +70,12 @@ def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
         begun = await preloaded(house, runtime, *sheet.preloads, pause=1.0)
         assert begun.startswith("started warm: ") and sheet.preloads[-1] in begun, begun
         warm = runtime.warm(*sheet.preloads)
-        found = [
+        cold_outcome, warm_outcome = [
             await outcome(house, await start(house, runtime, "trains", warm=how))
             for how in (None, warm)
         ]
-        assert found[0][0] == 1 and len(found[0][2]) > 0, found[0]
-        assert found[1] == found[0], differences(found[0], found[1])
+        assert cold_outcome.exit_code == 1 and cold_outcome.output, cold_outcome
+        assert warm_outcome == cold_outcome, differences(cold_outcome, warm_outcome)
         drawn: list[tuple[object, ...]] = []
         for _ in range(2):
             uid = await start(house, runtime, "drawn", warm=warm)

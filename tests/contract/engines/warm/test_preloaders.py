@@ -1,0 +1,134 @@
+"""Preloaders: which there are, whose programs begin in their forks, and what happens where that cannot be."""
+
+import os
+import signal
+
+import pytest
+
+from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.warm.running import (
+    MOST_IDLE,
+    WARM,
+    how_it_began,
+    namespaced,
+    preloaded,
+    preloader_of,
+    start,
+)
+from tests.contract.engines.warm.runtimes import ToyRuntime
+
+
+@pytest.mark.parametrize(
+    ("modules", "why"),
+    [
+        (("threaded",), "their import starts 1 threads that a fork would lose"),
+        (("flooding",), "their import prints more than 64 KiB"),
+        (("open_file",), "their import keeps files open that programs would share (/etc/hostname)"),
+        (("absent",), "importing absent failed (ModuleNotFoundError: No module named 'absent')"),
+        (("dies",), "the process that imported its frameworks ended with 3"),
+    ],
+    ids=["threads", "flood", "file", "absent", "dies"],
+)
+def test_what_cannot_be_forked_begins_cold_and_says_why(
+    house: Run, runtime: ToyRuntime, modules: tuple[str, ...], why: str
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert (await preloaded(house, runtime, *modules)).startswith(f"started cold: {why}")
+
+    house(test)
+
+
+def test_another_version_of_a_framework_in_the_jobs_packages_is_the_one_that_runs(
+    house: Run, runtime: ToyRuntime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        layer = runtime.overriding()
+        uid = await start(house, runtime, "which", warm=runtime.warm(), prefix=layer)
+        why = f"framework would be imported from {layer.site}, not from the runtime"
+        assert await how_it_began(house, uid) == f"started cold: {why}"
+        assert house.texts(uid) == ["2.0"]
+
+    house(test)
+
+
+def test_variables_that_imports_read_begin_cold(house: Run, runtime: ToyRuntime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
+        uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
+        why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read it, and was made without"
+        assert await how_it_began(house, uid) == f"started cold: {why}"
+
+    house(test)
+
+
+def test_each_number_of_threads_has_a_preloader_and_three_are_kept(
+    house: Run, runtime: ToyRuntime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert await preloaded(house, runtime) == WARM
+        fixed = {"PYTHONHASHSEED": "7"}
+        hashes: list[list[object]] = []
+        for _ in range(2):
+            assert await preloaded(house, runtime, environ=fixed) == WARM
+            for asked in (None, runtime.warm()):
+                uid = await start(house, runtime, "hashed", warm=asked, environ=fixed)
+                await house.end(uid)
+                hashes.append(house.texts(uid))
+        assert hashes[0][0] == "7" and all(each == hashes[0] for each in hashes), hashes
+        assert await preloaded(house, runtime, environ={"OMP_NUM_THREADS": "1"}) == WARM
+        two = {"OMP_NUM_THREADS": "2"}
+        uid = await start(house, runtime, "none", warm=runtime.warm(), environ=two)
+        named = "OMP_NUM_THREADS, PYTHONHASHSEED"
+        why = f"its frameworks are kept imported with 3 other values of {named} already"
+        assert await how_it_began(house, uid) == f"started cold: {why}"
+
+    house(test)
+
+
+def test_projects_have_preloaders_of_their_own(house: Run, runtime: ToyRuntime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        uid = await start(house, runtime, "none", warm=runtime.warm(), project="two")
+        assert "being imported for the programs that follow" in await how_it_began(house, uid)
+
+    house(test)
+
+
+def test_a_preloader_that_is_killed_costs_no_program(house: Run, runtime: ToyRuntime) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        runs = await start(house, runtime, "late", warm=runtime.warm())
+        stopped = preloader_of()
+        os.kill(stopped, signal.SIGSTOP)
+        # More than forks wait for.
+        several = range(MOST_IDLE + 1)
+        asked = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in several]
+        os.kill(stopped, signal.SIGKILL)
+        assert (await house.exit(runs)).exit.exit_code == 0
+        assert [(await house.exit(uid)).exit.exit_code for uid in asked] == [3] * len(asked)
+        assert "started cold: " in " ".join([await how_it_began(house, uid) for uid in asked])
+        assert await preloaded(house, runtime) == WARM
+
+    house(test)
+
+
+def test_a_program_that_began_warm_lives_on_without_the_service(
+    house: Run, runtime: ToyRuntime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        await preloaded(house, runtime)
+        uid = await start(house, runtime, "late", warm=runtime.warm())
+        await house.started(uid)
+        await house.restart()
+        assert (await house.exit(uid)).exit.exit_code == 0
+
+    house(test)
