@@ -65,7 +65,7 @@ class Copier:
         self._moving = command == "mv"
         self._manifest = Manifest(wishes.manifest)
         self._lock = threading.Lock()
-        self._failures = 0
+        self._failures = work.FailureCounter(context.output)
         self._objects = 0
         self._bytes = 0
 
@@ -82,7 +82,7 @@ class Copier:
         found: "Iterable[Found]" = expander.sources(
             given,
             recursive=self._wishes.recursive or self._moving,
-            missing=self._failed if go_on else None,
+            missing=self._failures.add if go_on else None,
             omitted=lambda entry: self._output.error(
                 'Omitting %s "%s". (Did you mean to do %s -r?)'
                 % ("prefix" if entry.url.is_cloud else "directory", entry.url, self._command)
@@ -103,12 +103,13 @@ class Copier:
             counted(),
             lambda each: self._one(each, destination),
             parallel=parallel,
-            failed=self._failed if go_on else None,
+            failed=self._failures.add if go_on else None,
         )
-        if self._failures:
+        failures = self._failures.count
+        if failures:
             raise CommandFailure(
                 "%d file%s/object%s could not be transferred."
-                % ((self._failures,) + ("" if self._failures == 1 else "s",) * 2)
+                % ((failures,) + ("" if failures == 1 else "s",) * 2)
             )
         if not seen:
             raise CommandFailure("No URLs matched. Do the files you're operating on exist?")
@@ -212,12 +213,6 @@ class Copier:
             self._context.storage.remove(source.bucket or "", source.name, {})
         else:
             os.unlink(source.name)
-
-    def _failed(self, failure: Exception) -> None:
-        with self._lock:
-            self._failures += 1
-        name = failure.name if isinstance(failure, Failure) else type(failure).__name__
-        self._output.error("%s: %s" % (name, failure))
 
     def _link(self, path: str) -> None:
         self._output.note(f"Skipping symbolic link {path}")

@@ -85,10 +85,15 @@ class Expander:
         else:
             yield from self._walk(url.name, "*", recursive=recursive)
 
+    def level(self, url: Url) -> "Iterator[Entry]":
+        """Objects and prefixes on the first level of a bucket, or of a prefix that ends with a slash."""
+        for name, resource in self._storage.objects(url.bucket or "", url.name, "/"):
+            yield Entry(Url(url.bucket, name), resource is None, resource)
+
     def _cloud(self, url: Url) -> "Iterator[Entry]":
         for bucket in self.buckets(url):
             if url.is_bucket or url.is_provider:
-                yield from self._level(bucket)
+                yield from self.level(Url(bucket, ""))
                 continue
             if not urls.has_wildcard(url.name):
                 resource = self._object(bucket, url)
@@ -106,10 +111,6 @@ class Expander:
             if failure.status == 403:
                 return None  # The list says it as well.
             raise
-
-    def _level(self, bucket: str) -> "Iterator[Entry]":
-        for name, resource in self._storage.objects(bucket, delimiter="/"):
-            yield Entry(Url(bucket, name), resource is None, resource)
 
     def _matching(self, bucket: str, wildcard: str) -> "Iterator[Entry]":
         waiting = [wildcard]

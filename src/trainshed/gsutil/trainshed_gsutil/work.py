@@ -3,15 +3,35 @@
 import concurrent.futures
 import threading
 
+from trainshed_gsutil.errors import Failure
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterable, TypeVar
+
+    from trainshed_gsutil.output import Output
 
     T = TypeVar("T")
 
 _THREADS = 8
 _AHEAD = 64
 """So many are looked up before they are done: a listing of millions is never whole in memory."""
+
+
+class FailureCounter:
+    """Says of each failure what it is, where a command goes on after one."""
+
+    def __init__(self, output: "Output") -> None:
+        self._output = output
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def add(self, failure: Exception) -> None:
+        """For `failed` of `do_each`, by any thread."""
+        with self._lock:
+            self.count += 1
+        name = failure.name if isinstance(failure, Failure) else type(failure).__name__
+        self._output.error("%s: %s" % (name, failure))
 
 
 def do_each(

@@ -10,10 +10,6 @@ from trainshed_gsutil.expansion import Entry, Expander
 from trainshed_gsutil.options import Options
 from trainshed_gsutil.urls import Url
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable
-
 
 def run(context: Context) -> int:
     options, given = context.parsed("0ace:hsX:")
@@ -23,7 +19,6 @@ def run(context: Context) -> int:
 
 class _Usage:
     def __init__(self, context: Context, options: Options) -> None:
-        self._storage = context.storage
         self._expander = Expander(context.storage)
         self._output = context.output
         self._summary = options.has("s")
@@ -66,14 +61,10 @@ class _Usage:
         if not entry.is_container:
             size = int((entry.resource or {})["size"])
         else:
-            size = sum(self._size(inner) for inner in self._inside(entry.url))
+            size = sum(self._size(inner) for inner in self._expander.level(entry.url))
         if not self._summary:
             self._line(size, str(entry.url))
         return size
-
-    def _inside(self, url: Url) -> "Iterable[Entry]":
-        for name, resource in self._storage.objects(url.bucket or "", url.name, "/"):
-            yield Entry(Url(url.bucket, name), resource is None, resource)
 
     def _line(self, size: int, name: str) -> None:
         shown = sizes.readable(size) if self._readable else str(size)

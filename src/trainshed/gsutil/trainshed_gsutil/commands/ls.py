@@ -86,7 +86,7 @@ class _Listing:
                     self._print("")
                 if len(entries) > 1:
                     self._print(f"{entry.url}:")
-                self._level(self._inside(entry.url), line_before=True)
+                self._level(self._expander.level(entry.url), line_before=True)
             anything = True
 
     def _level(self, entries: "Iterable[Entry]", *, line_before: bool) -> None:
@@ -99,13 +99,9 @@ class _Listing:
                 line_before = True
                 self._print(f"{entry.url}:")
                 self._prefixes += 1
-                self._level(self._inside(entry.url), line_before=True)
+                self._level(self._expander.level(entry.url), line_before=True)
             else:
                 self._prefix(entry)
-
-    def _inside(self, url: Url) -> "Iterable[Entry]":
-        for name, resource in self._storage.objects(url.bucket or "", url.name, "/"):
-            yield Entry(Url(url.bucket, name), resource is None, resource)
 
     def _prefix(self, entry: Entry) -> None:
         self._prefixes += 1

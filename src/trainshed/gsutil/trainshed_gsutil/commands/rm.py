@@ -1,11 +1,10 @@
 """`rm`: objects, everything below prefixes with -r, and with a bucket the bucket itself."""
 
 import sys
-import threading
 
 from trainshed_gsutil import properties, urls, work
 from trainshed_gsutil.commands.context import Context
-from trainshed_gsutil.errors import CommandFailure, Failure, ServiceFailure
+from trainshed_gsutil.errors import CommandFailure, ServiceFailure
 from trainshed_gsutil.expansion import Expander, Found
 
 
@@ -31,13 +30,12 @@ class _Removal:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._conditions = properties.conditions_of(context.asked.headers)
-        self._lock = threading.Lock()
-        self._failures = 0
+        self._failures = work.FailureCounter(context.output)
 
     def remove(self, given: "list[str]", *, recursive: bool, go_on: bool) -> None:
         storage, parallel = self._context.storage, self._context.asked.parallel
         expander = Expander(storage)
-        failed = self._failed if go_on or parallel else None
+        failed = self._failures.add if go_on or parallel else None
         buckets: "list[str]" = []
         rest = list(given)
         if recursive:
@@ -72,10 +70,8 @@ class _Removal:
         for bucket in buckets:
             self._context.output.note(f"Removing gs://{bucket}/...")
             storage.remove_bucket(bucket)
-        if self._failures and not go_on:
-            raise CommandFailure("%d files/objects could not be removed." % self._failures)
-        if self._failures:
-            raise CommandFailure("%d files/objects could not be removed." % self._failures)
+        if self._failures.count:
+            raise CommandFailure("%d files/objects could not be removed." % self._failures.count)
 
     def _found(self, found: Found) -> None:
         self._one(found.source.found)
@@ -91,9 +87,3 @@ class _Removal:
             if failure.status != 404:
                 raise
             self._context.output.note(f"Cannot find {url}")
-
-    def _failed(self, failure: Exception) -> None:
-        with self._lock:
-            self._failures += 1
-        name = failure.name if isinstance(failure, Failure) else type(failure).__name__
-        self._context.output.error("%s: %s" % (name, failure))

@@ -1,12 +1,11 @@
 """`rsync`: a directory or prefix made equal to another one."""
 
 import re
-import threading
 
 from trainshed_gsutil import transfer, work
 from trainshed_gsutil.commands.context import Context
 from trainshed_gsutil.comparing import Change, Side, changes
-from trainshed_gsutil.errors import CommandFailure, Failure
+from trainshed_gsutil.errors import CommandFailure
 from trainshed_gsutil.options import Options
 from trainshed_gsutil.transfer import Treatment
 
@@ -30,8 +29,7 @@ class _Sync:
         self._context = context
         self._options = options
         self._how = Treatment(context.asked.headers, keep_time=True, keep_posix=options.has("P"))
-        self._lock = threading.Lock()
-        self._failures = 0
+        self._failures = work.FailureCounter(context.output)
 
     def run(self, source: str, target: str) -> None:
         context, options = self._context, self._options
@@ -68,10 +66,11 @@ class _Sync:
             planned,
             self._do,
             parallel=context.asked.parallel,
-            failed=self._failed if context.asked.parallel or options.has("C") else None,
+            failed=self._failures.add if context.asked.parallel or options.has("C") else None,
         )
-        if self._failures:
-            raise CommandFailure("%d files/objects could not be copied/removed." % self._failures)
+        failures = self._failures.count
+        if failures:
+            raise CommandFailure("%d files/objects could not be copied/removed." % failures)
 
     def _do(self, change: Change) -> None:
         storage, output = self._context.storage, self._context.output
@@ -90,12 +89,6 @@ class _Sync:
             transfer.upload(storage, source.name, target, self._how)
         else:
             transfer.copy_file(source.name, target.name, self._how)
-
-    def _failed(self, failure: Exception) -> None:
-        with self._lock:
-            self._failures += 1
-        name = failure.name if isinstance(failure, Failure) else type(failure).__name__
-        self._context.output.error("%s: %s" % (name, failure))
 
 
 def _excluded(options: Options) -> "Pattern[str] | None":
