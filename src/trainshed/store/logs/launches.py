@@ -11,6 +11,7 @@ import msgspec
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams, StreamSource
 from trainshed.core.units import Bytes, Nanos
+from trainshed.store.logs.segments import records
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -58,9 +59,5 @@ def read_launches(
     for streams in held:
         for part in streams.open(source, StreamKind.LAUNCHES):
             data = part.read(0, part.size())
-            for line in data[: data.rfind(b"\n") + 1].splitlines():
-                try:
-                    found.append(_decoder.decode(line))
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue  # What a crash may have left.
+            found.extend(records(data, _decoder))
     return tuple(found)

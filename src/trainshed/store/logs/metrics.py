@@ -13,6 +13,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.study.records import Measurement
 from trainshed.core.units import Nanos
+from trainshed.store.logs.segments import records
 
 _PRIMARY = ReplicaId(0, 0)
 _MOST = 200_000
@@ -123,13 +124,9 @@ class _Known:
             if not stored:
                 continue
             data = stored[0].read(taken, size - taken)
-            end = data.rfind(b"\n") + 1
-            for line in data[:end].split(b"\n")[:-1]:
-                try:
-                    self._take(_decoder.decode(line), attempt)
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue  # What a crash of the machine may have left.
-            self._taken[attempt] = taken + end
+            for entry in records(data, _decoder):
+                self._take(entry, attempt)
+            self._taken[attempt] = taken + data.rfind(b"\n") + 1
         return True
 
     def measurements(self, started: Nanos) -> tuple[Measurement, ...]:

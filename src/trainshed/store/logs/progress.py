@@ -10,7 +10,7 @@ from msgspec import Struct
 from trainshed.core.streams import Segment
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Stream, read_line
-from trainshed.store.logs.segments import Entry
+from trainshed.store.logs.segments import Entry, records
 
 _ALL: Final = 128 << 10
 """Bytes of new lines that are read whole."""
@@ -80,11 +80,7 @@ def sample(segments: Sequence[Segment], place: Place) -> Sample:
         # A piece out of the middle begins within a line.
         skipped = 0 if begins else data.find(b"\n") + 1
         whole = data.rfind(b"\n") + 1
-        for raw in data[skipped:whole].split(b"\n")[:-1]:
-            try:
-                entries.append(_entries.decode(raw))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue  # What a crash of the machine may have left.
+        entries.extend(records(data[skipped:], _entries))
         if whole:
             reached = max(reached, Place(number, offset + whole))
         elif size >= _END:
@@ -127,11 +123,6 @@ def reports(segments: Sequence[Segment]) -> tuple[Report, ...]:
         return ()
     size = segments[0].size()
     first = max(size - _REPORTS, 0)
-    lines = segments[0].read(first, size - first).split(b"\n")
-    found: list[Report] = []
-    for raw in lines[1 if first else 0 : -1]:
-        try:
-            found.append(_reports.decode(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return tuple(found)
+    data = segments[0].read(first, size - first)
+    # What is read from the middle begins within a line.
+    return tuple(records(data[data.find(b"\n") + 1 if first else 0 :], _reports))

@@ -4,7 +4,7 @@
 `trainshed.replica.observe.reduction_reports` writes the stream. Times are ns since the epoch.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise, zip_longest
 from typing import Final
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.units import Nanos
-from trainshed.store.logs.segments import contents
+from trainshed.store.logs.segments import contents, records
 
 COUNTERS: Final = ("received_bytes", "sent_bytes")
 """Metrics that only grow while a program runs, and whose growth people want to know."""
@@ -111,7 +111,7 @@ def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
     incarnation = started = 0
     samples: list[Sample] = []
     before: Mapping[str, Metric] = {}
-    for entry in _entries(data):
+    for entry in records(data, _decoder):
         if entry.started:
             if found is not None and samples:
                 before = found.totals()
@@ -140,12 +140,3 @@ def _summed(one: Mapping[str, Metric], other: Mapping[str, Metric]) -> dict[str,
         elif (only := first if second is None else second) is not None:
             found[name] = only
     return found
-
-
-def _entries(data: bytes) -> Iterator[_Entry]:
-    end = data.rfind(b"\n") + 1
-    for line in data[:end].split(b"\n")[:-1]:
-        try:
-            yield _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue  # What a crash may have left.

@@ -7,13 +7,15 @@ about ten small reads in a segment of any size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
+
+Record = TypeVar("Record")
 
 _BLOCK = 64 * 1024
 _PROBE = 4 * 1024
@@ -206,6 +208,16 @@ def _segment_of(stored: Sequence[Segment], before: Before) -> int:
         else:
             high = middle
     return low
+
+
+def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Record]:
+    """Of the lines in `data` that are whole; those that cannot be read are passed over, as a crash of the
+    machine may leave some."""
+    for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
+        try:
+            yield decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
 
 
 def contents(

@@ -4,7 +4,7 @@
 memory bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec import Struct
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.units import Bytes, Nanos
-from trainshed.store.logs.segments import contents
+from trainshed.store.logs.segments import contents, records
 
 
 class GpuLook(Struct, frozen=True):
@@ -181,7 +181,7 @@ def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[
 
 def _lives(data: bytes) -> tuple[Life, ...]:
     starts: list[tuple[_Entry, list[Look], bool]] = []
-    for entry in _entries(data):
+    for entry in records(data, _decoder):
         if entry.started:
             starts.append((entry, [], False))
         elif starts:
@@ -200,15 +200,6 @@ def _lives(data: bytes) -> tuple[Life, ...]:
         )
         for start, looks, over in starts
     )
-
-
-def _entries(data: bytes) -> Iterator[_Entry]:
-    end = data.rfind(b"\n") + 1
-    for line in data[:end].split(b"\n")[:-1]:
-        try:
-            yield _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue  # What a crash may have left.
 
 
 def _look(entry: _Entry) -> Look:
