@@ -130,6 +130,11 @@ class OthersUse(Struct, frozen=True):
     accelerators: tuple[tuple[str, int], ...] = ()
 
 
+def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """As nodes have them: (public type, count) of those that there are, in order."""
+    return tuple(sorted((name, count) for name, count in counts.items() if count))
+
+
 NOBODY_ELSE = OthersUse()
 """The node is this service's alone."""
 

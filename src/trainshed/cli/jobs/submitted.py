@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from trainshed.cli.text.printable import one_line
+from trainshed.cli.text.tables import first_few
 
 _ROLES = ("master", "worker", "parameterServer", "evaluator")
 _SHOWN = 8
@@ -63,8 +64,8 @@ class SubmittedView:
         for label, values in (
             ("Runs", [pool.runs or "the default runtime" for pool in self.pools]),
             ("Command", [pool.command for pool in self.pools]),
-            ("Packages", [_some(pool.packages) for pool in self.pools]),
-            ("Variables", [_some(pool.env) for pool in self.pools]),
+            ("Packages", [first_few(pool.packages, _SHOWN) for pool in self.pools]),
+            ("Variables", [first_few(pool.env, _SHOWN) for pool in self.pools]),
         ):
             yield label, "\n".join(self._by_pool(values))
         yield "Machines", "\n".join(self._machines())
@@ -175,11 +176,6 @@ def _machine(kind: Any, count: Any, accelerator: Any) -> str:
 
 def _words(begin: list[str], arguments: Any) -> str:
     return " ".join(filter(None, [*begin, shlex.join(_texts(arguments))]))
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _mapping(value: Any) -> dict[str, Any]:

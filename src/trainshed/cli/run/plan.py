@@ -11,7 +11,7 @@ from trainshed.cli.jobs.views import WaitingView
 from trainshed.cli.run.program import Program
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
-from trainshed.cli.text.tables import pairs
+from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core.capacity import WaitReason
 from trainshed.wire.trainshed_v1.capacity import Explanation, PoolMachine
 
@@ -25,10 +25,10 @@ def plan_lines(
     the job; `shared`: what is said of a job that asks for more than there is, "" = nothing."""
     facts = [("Runs", runs)]
     if program and program.files:
-        facts.append(("Files", _some(program.files)))
+        facts.append(("Files", first_few(program.files, _SHOWN)))
     if program and program.requirements:
         source = f"  (of {program.requirements_file})" if program.requirements_file else ""
-        facts.append(("Installs", _some(program.requirements) + faint(source)))
+        facts.append(("Installs", first_few(program.requirements, _SHOWN) + faint(source)))
     facts.append(("Machines", "\n".join(map(_machine, answer.machines))))
     if len(answer.machines) > 1 or any(machine.replicas > 1 for machine in answer.machines):
         facts.append(("Uses", _total(answer.machines)))
@@ -44,7 +44,8 @@ def _start(answer: Explanation) -> Iterator[str]:
     waiting = WaitingView.of(answer.waiting)
     if waiting is None:
         nodes = dict.fromkeys(place.node for place in answer.places)
-        yield click.style("now", fg="green") + (f" on {_some([*nodes])}" if nodes else "")
+        where = f" on {first_few([*nodes], _SHOWN)}" if nodes else ""
+        yield click.style("now", fg="green") + where
         return
     stock_out = waiting.reason == WaitReason.STOCK_OUT
     word, colour = ("never here", "red") if stock_out else ("waits", "yellow")
@@ -77,8 +78,3 @@ def _total(machines: Sequence[PoolMachine]) -> str:
     )
     parts = [f"{cpus:g} CPUs", gibibytes(memory)]
     return ", ".join([*parts, f"{devices} accelerators"] if devices else parts)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -59,6 +59,12 @@ def joined(cells: Sequence[str]) -> str:
     return _GAP.join(cells).rstrip()
 
 
+def first_few(names: Sequence[str], limit: int) -> str:
+    """The first names in one line, and how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
 def titled(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
 ) -> list[str]:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from trainshed.core.capacity import Delay, OthersUse
+from trainshed.core.capacity import Delay, OthersUse, accelerator_counts
 from trainshed.engines.kubernetes import manifests, quantities, reasons
 from trainshed.engines.kubernetes.objects import ClusterNode, Container, Pod
 from trainshed.engines.kubernetes.routes import OUT_OF_SERVICE, Routes
@@ -105,11 +105,11 @@ def _node(
             node.key,
             quantities.parse(allocatable.get("cpu", 0)) * overcommit,
             total_memory,
-            _counted(has),
+            accelerator_counts(has),
             OthersUse(
                 cpus * overcommit,
                 min(total_memory, math.ceil(memory)),
-                _counted({kind: min(n, has.get(kind, 0)) for kind, n in taken.items()}),
+                accelerator_counts({kind: min(n, has.get(kind, 0)) for kind, n in taken.items()}),
             ),
             routes.acceptance(node),
         ),
@@ -160,7 +160,3 @@ def requests(pod: Pod) -> dict[str, float]:
 def _requests(container: Container) -> Iterable[tuple[str, float]]:
     wanted = (container.resources.requests if container.resources else None) or {}
     return ((key, quantities.parse(value)) for key, value in wanted.items())
-
-
-def _counted(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((name, count) for name, count in found.items() if count))

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay, OthersUse
+from trainshed.core.capacity import Delay, OthersUse, accelerator_counts
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node
 from trainshed.engines.remote.cluster import ClusterReport, HoldName, NodeReport
@@ -201,11 +201,7 @@ def _accelerators(
         theirs = min(count, max(0, used.get(kind, 0) - own.get(kind, 0)))
         there[name] = there.get(name, 0) + count
         others[name] = others.get(name, 0) + theirs
-    return _counted(there), _counted(others)
-
-
-def _counted(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((name, count) for name, count in found.items() if count))
+    return accelerator_counts(there), accelerator_counts(others)
 
 
 def _devices(all_gres: Iterable[Gres], names: Container[str]) -> dict[tuple[str, str], int]:
