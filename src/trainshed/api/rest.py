@@ -16,6 +16,7 @@ that has no such id yet is told by what only a client of `ml` v1 sends.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -55,6 +56,7 @@ from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
+from trainshed.wire.selection import select
 from trainshed.wire.status import WireError
 
 Authenticate = Callable[[str | None], Principal]
@@ -97,6 +99,9 @@ _COLLECTIONS: Final = (
 )
 """Names that are misspelled in paths."""
 _HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")
+_OVERRIDES: Final = "x-http-method-override"
+"""A header of a POST: the verb that is meant. The apiclient sends a GET whose address is longer than 2 KiB
+so, with the query as the body; proxies that know two verbs have others sent so."""
 _APICLIENT = "gdcl/"
 """In `x-goog-api-client`: the generic client of discovery documents, by which everybody uses `ml` v1."""
 
@@ -234,6 +239,7 @@ class RestSurface:
     async def answer(self, request: Request) -> Response:
         """Raises whatever is wrong with it, in `request.api`'s words."""
         path = request.raw_path
+        is_form = _override(request)
         matched = self._match(request)
         if matched is None:
             return self._refuse(request)
@@ -243,6 +249,10 @@ class RestSurface:
         principal = self._authenticate(request.headers.get("authorization"))
         body = await request.body(most_of(route.method))
         query = request.parameters
+        if is_form:
+            query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
+        if mask := request.headers.get("x-goog-fieldmask"):
+            query = [("$fields", mask), *query]
         return json_answer(
             await self._call(principal, route, variables, query, body, version=_version(path))
         )
@@ -328,9 +338,12 @@ class RestSurface:
                 nine_digits=route.api in _NINE_DIGITS,
                 pretty=bound.pretty,
             )
-            if not is_beta:
+            if is_beta:
+                rendered = beta.dressed(rendered, version, pretty=bound.pretty)
+            if not bound.selection:
                 return rendered
-            return beta.dressed(rendered, version, pretty=bound.pretty)
+            selected = select(json.loads(rendered), bound.selection)
+            return wire_json.encode_text(selected, pretty=bound.pretty)
 
         is_beta = beta.is_due(response, version)
         # A second's work for a tuning job of a thousand trials: everybody else goes on meanwhile.
@@ -359,6 +372,16 @@ class RestSurface:
 def _is_browser(scope: Scope) -> bool:
     """Whether a page is asked for: at `/` programs are told the service's health."""
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
+def _override(request: Request) -> bool:
+    """Give a request the verb that it says it has (`_OVERRIDES`). Whether its body is its query."""
+    meant = request.headers.get(_OVERRIDES, "").upper() if request.method == "POST" else ""
+    if meant not in _VERBS:
+        return False
+    request.scope["method"] = meant
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return meant == "GET" and kind == "application/x-www-form-urlencoded"
 
 
 def _first(path: str) -> str:

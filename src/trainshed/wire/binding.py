@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.wire import plans, pool
+from trainshed.wire import plans, pool, selection
 from trainshed.wire.decode import Walk
 from trainshed.wire.json import decode_text
 from trainshed.wire.plans import Plan, Shape, Special
@@ -45,6 +45,8 @@ class Bound(Struct, frozen=True):
     value_texts: Mapping[str, str]
     enums_as_ints: bool
     pretty: bool
+    #: What is wanted of the answer; empty: all of it.
+    selection: selection.Selection
 
 
 def bind(
@@ -72,11 +74,14 @@ def bind(
     if violations or walk.violations:
         raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
     alt = system.get("alt", "")
+    wanted = system.get("fields", "")
+    answer = pool.message_class(route.rpc.response) if wanted else None
     return Bound(
         message,
         walk.value_texts,
         enums_as_ints="enum-encoding=int" in alt,
         pretty=(system.get("prettyPrint") or system.get("pp") or "") in ("true", "1"),
+        selection=selection.parse(wanted, plans.plan_for(answer)) if answer else {},
     )
 
 

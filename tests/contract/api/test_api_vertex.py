@@ -316,6 +316,41 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
     assert seen == names[::-1]
 
 
+async def test_who_asks_for_some_fields_gets_those(house: House) -> None:
+    """spec/clients#partial-answers."""
+    name = await created(house, "run")
+    listed = await house.call("GET", f"{JOBS}?fields=customJobs(displayName,state),nextPageToken")
+    assert listed.json == {"customJobs": [{"displayName": "run", "state": "JOB_STATE_QUEUED"}]}
+    mask = [("X-Goog-FieldMask", "customJobs.name")]
+    assert (await house.call("GET", JOBS, headers=mask)).json == {"customJobs": [{"name": name}]}
+    made = await house.call("POST", f"{JOBS}?$fields=state", custom_job())
+    assert made.json == {"state": "JOB_STATE_QUEUED"}
+
+
+async def test_who_asks_for_fields_that_there_are_not_changes_nothing(house: House) -> None:
+    refused = await house.call("POST", f"{JOBS}?fields=colour", custom_job())
+    assert (refused.status, refused.error["status"]) == (400, "INVALID_ARGUMENT")
+    assert refused.error["details"][0]["fieldViolations"][0]["field"] == "colour"
+    assert (await house.call("GET", JOBS)).json == {}
+
+
+async def test_a_post_is_what_it_says_it_is(house: House) -> None:
+    """spec/clients#verbs-that-are-meant."""
+    name = await created(house, "run")
+    path = f"/v1/{name}"
+
+    async def status(sent: str, meant: str) -> int:
+        headers = [("X-HTTP-Method-Override", meant)]
+        return (await house.call(sent, path, headers=headers)).status
+
+    await finish(house, name)
+    assert await status("POST", "get") == 200
+    assert await status("GET", "DELETE") == 200
+    assert await status("POST", "FOO") == 404
+    assert await status("POST", "DELETE") == 200
+    assert await status("GET", "GET") == 404
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
