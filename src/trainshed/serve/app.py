@@ -33,7 +33,7 @@ from trainshed.core.failure.overrides import table_with
 from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
-from trainshed.core.retention import Retention
+from trainshed.core.retention import Retention, RetentionReport
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.log_inventory import LogInventory
@@ -75,9 +75,10 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
+from trainshed.store.port import Store
 from trainshed.store.records import OperationKind
 from trainshed.studies.advisor.client import ProcessAdvisor
-from trainshed.studies.port import Advisor, EngineName
+from trainshed.studies.port import EngineName
 from trainshed.telemetry.meters import Meters
 from trainshed.telemetry.spans import SpanSink
 from trainshed.viewers.pool import ViewerPool
@@ -105,164 +106,266 @@ class App(Struct, frozen=True):
     meters: Meters
 
 
+class _Shared(Struct, frozen=True):
+    """What several parts of a service are built with."""
+
+    bootstrap: Bootstrap
+    engine: Engine
+    buckets: LocalStore
+    adapter: BucketAdapter
+    splits: SplitProcesses
+    advisor: ProcessAdvisor
+    points: PointFiles
+    logs: LogReader
+    notices: Notices
+    meters: Meters
+    new_uid: Callable[[], JobUid]
+
+    @property
+    def settings(self) -> Settings:
+        return self.bootstrap.settings
+
+    @property
+    def store(self) -> Store:
+        return self.bootstrap.store
+
+
 def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     """Build the app; nothing runs yet. `stopping`: set when the service is to take no more work."""
+    settings, store = bootstrap.settings, bootstrap.store
+    shared = _shared(bootstrap)
+    notices, meters = shared.notices, shared.meters
+    lag = LagMeter(clock.now)
+    runtimes = _runtimes(shared)
+    suggesting = StudyOperations(
+        store.studies, shared.advisor, notices, clock.now, settings.max_study_trials
+    )
+    exports = _exports(shared)
+    outbox = OutboxWorker(
+        Senders(settings.notify, _smtp(settings), clock.now),
+        store.notifications,
+        store.intake,
+        clock.now,
+        meters,
+        page=_address(bootstrap),
+    )
+    controller = _controller(shared, runtimes, outbox)
+    viewers = _viewers(shared, runtimes, stopping)
+    # What the API says of removals, the timer knows, which removes jobs through the API's services.
+    services = _services(
+        shared,
+        runtimes=runtimes,
+        controller=controller,
+        suggesting=suggesting,
+        exports=exports,
+        viewers=viewers,
+        lag=lag,
+        retention=lambda: retention,
+        stopping=stopping,
+    )
+    retention = _retention(shared, services)
+    return App(
+        controller=controller,
+        suggesting=suggesting,
+        exports=exports,
+        advisor=shared.advisor,
+        runtimes=runtimes,
+        services=services,
+        lag=lag,
+        viewers=viewers,
+        retention=retention,
+        outbox=outbox,
+        idling=_idling(shared, controller),
+        meters=meters,
+    )
+
+
+def _shared(bootstrap: Bootstrap) -> _Shared:
     settings, data = bootstrap.settings, bootstrap.settings.data
     buckets = LocalStore(data / "buckets", now=clock.now, rules=bootstrap.bucket_rules)
     buckets.ensure_bucket(settings.default_bucket, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
-    adapter, notices = BucketAdapter(buckets, bootstrap.buckets.expect), Notices()
-    new_uid, lag, meters = clock.JobUids(), LagMeter(clock.now), Meters(spans=_spans(settings))
-    points = PointFiles(data / POINTS)
     engine = _engine(bootstrap)
-    logs = LogReader(engine.streams, ServiceStreams(data / "logs"))
-    choosing = RuntimeSettings(
-        exact=settings.exact_runtimes,
-        image_map=settings.images,
-        terms=build_terms(settings, engine, bootstrap.ports),
-        has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
+    return _Shared(
+        bootstrap=bootstrap,
+        engine=engine,
+        buckets=buckets,
+        adapter=BucketAdapter(buckets, bootstrap.buckets.expect),
+        splits=SplitProcesses(bootstrap.bucket_socket.resolve()),
+        advisor=ProcessAdvisor(EngineName(settings.tuning_engine)),
+        points=PointFiles(data / POINTS),
+        logs=LogReader(engine.streams, ServiceStreams(data / "logs")),
+        notices=Notices(),
+        meters=Meters(spans=_spans(settings)),
+        new_uid=clock.JobUids(),
     )
-    runtimes = LocalRuntimes(
-        settings.cache, adapter, choosing, now=clock.now, images=_images(settings, engine)
+
+
+def _runtimes(shared: _Shared) -> LocalRuntimes:
+    settings, engine = shared.settings, shared.engine
+    return LocalRuntimes(
+        settings.cache,
+        shared.adapter,
+        RuntimeSettings(
+            exact=settings.exact_runtimes,
+            image_map=settings.images,
+            terms=build_terms(settings, engine, shared.bootstrap.ports),
+            has_gpu=lambda: bool(NvmlDevices(os.environ).find()),
+        ),
+        now=clock.now,
+        images=_images(settings, engine),
     )
-    advisor = ProcessAdvisor(EngineName(settings.tuning_engine))
-    suggesting = StudyOperations(
-        bootstrap.store.studies, advisor, notices, clock.now, settings.max_study_trials
-    )
-    splits = SplitProcesses(bootstrap.bucket_socket.resolve())
-    exports = OperationWorker(
-        bootstrap.store.operations,
-        {
-            OperationKind.EXPORT: ModelExporter(BucketCopies(bootstrap.gateway_socket)),
-            OperationKind.EXPORT_DATA: DataExporter(splits),
-        },
-        notices,
-        clock.now,
-    )
-    senders = Senders(settings.notify, _smtp(settings), clock.now)
-    outbox = OutboxWorker(
-        senders,
-        bootstrap.store.notifications,
-        bootstrap.store.intake,
-        clock.now,
-        meters,
-        page=_address(bootstrap),
-    )
-    controller = Controller(
-        intake=bootstrap.store.intake,
-        ledger=bootstrap.store.ledger,
-        reader=bootstrap.store.reader,
-        logs=logs,
+
+
+def _exports(shared: _Shared) -> OperationWorker:
+    works = {
+        OperationKind.EXPORT: ModelExporter(BucketCopies(shared.bootstrap.gateway_socket)),
+        OperationKind.EXPORT_DATA: DataExporter(shared.splits),
+    }
+    return OperationWorker(shared.store.operations, works, shared.notices, clock.now)
+
+
+def _controller(shared: _Shared, runtimes: LocalRuntimes, outbox: OutboxWorker) -> Controller:
+    settings, store, engine = shared.settings, shared.store, shared.engine
+    return Controller(
+        intake=store.intake,
+        ledger=store.ledger,
+        reader=store.reader,
+        logs=shared.logs,
         ports=lambda report: Ports(
             engine=engine,
             runtimes=runtimes,
-            datasets=splits,
-            buckets=adapter,
-            log=ServiceLog(data / "logs", notices.publish),
-            launch_defaults=LaunchDefaults(
-                memory_cap=settings.memory_per_replica << 20,
-                stall_after=round(settings.stall_after * 1e9),
-                progress_reports=settings.progress_reports,
-                warm_starts=settings.warm_starts if settings.keeps_imports else "off",
-                ready_interpreters=settings.ready_interpreters and settings.keeps_imports,
-                keeps_imports=settings.keeps_imports,
-            ),
+            datasets=shared.splits,
+            buckets=shared.adapter,
+            log=ServiceLog(settings.data / "logs", shared.notices.publish),
+            launch_defaults=_launch_defaults(settings),
             report=report,
             grace=round(settings.grace * 1e9),
         ),
-        notices=notices,
+        notices=shared.notices,
         now=clock.now,
         owner=f"{socket.gethostname()}:{os.getpid()}",
-        stores=_parent_stores(bootstrap, engine, advisor, buckets, new_uid),
-        scheduling=Policy(
-            strict=settings.strict,
-            max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
-            patience=round(settings.patience * 1e9),
-            public_quotas=settings.quotas == "public",
-            memory_cap=settings.memory_per_replica << 20,
-            memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
-        ),
-        failures=FailurePolicy(
-            table_with(settings.failure_rules),
-            settings.max_attempts,
-        ),
-        curves=JobCurves(_curve_stores(bootstrap, buckets, points, new_uid)),
-        meters=meters,
+        stores=_parent_stores(shared),
+        scheduling=_scheduling_policy(settings, engine),
+        failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
+        curves=JobCurves(_curve_stores(shared)),
+        meters=shared.meters,
         outbox=outbox,
     )
-    idling = IdleWatch(
-        _idle_policy(settings),
+
+
+def _launch_defaults(settings: Settings) -> LaunchDefaults:
+    return LaunchDefaults(
+        memory_cap=settings.memory_per_replica << 20,
+        stall_after=round(settings.stall_after * 1e9),
+        progress_reports=settings.progress_reports,
+        warm_starts=settings.warm_starts if settings.keeps_imports else "off",
+        ready_interpreters=settings.ready_interpreters and settings.keeps_imports,
+        keeps_imports=settings.keeps_imports,
+    )
+
+
+def _scheduling_policy(settings: Settings, engine: Engine) -> Policy:
+    return Policy(
+        strict=settings.strict,
+        max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
+        patience=round(settings.patience * 1e9),
+        public_quotas=settings.quotas == "public",
+        memory_cap=settings.memory_per_replica << 20,
+        memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
+    )
+
+
+def _idling(shared: _Shared, controller: Controller) -> IdleWatch:
+    settings = shared.settings
+    policy = IdlePolicy(
+        round(settings.idle_gpus * 1e9),
+        round(settings.idle_jobs * 1e9),
+        round(settings.idle_stop * 1e9),
+    )
+    return IdleWatch(
+        policy,
         running=controller.running,
-        usages=logs,
-        reader=bootstrap.store.reader,
-        intake=bootstrap.store.intake,
+        usages=shared.logs,
+        reader=shared.store.reader,
+        intake=shared.store.intake,
         wake=controller.wake,
-        publish=notices.publish,
+        publish=shared.notices.publish,
         now=clock.now,
     )
-    viewers = _viewers(bootstrap, engine, runtimes, BucketDirectories(buckets), stopping)
-    services = Services(
-        intake=bootstrap.store.intake,
-        reader=bootstrap.store.reader,
-        studies=bootstrap.store.studies,
-        models=bootstrap.store.models,
-        evaluations=bootstrap.store.evaluations,
-        metadata=bootstrap.store.metadata,
-        tensorboards=bootstrap.store.tensorboards,
-        datasets=bootstrap.store.datasets,
-        points=points,
-        curves=bootstrap.store.curves,
-        secrets=bootstrap.store.secrets,
+
+
+def _services(
+    shared: _Shared,
+    *,
+    runtimes: LocalRuntimes,
+    controller: Controller,
+    suggesting: StudyOperations,
+    exports: OperationWorker,
+    viewers: LocalViewers | None,
+    lag: LagMeter,
+    retention: Callable[[], RetentionTimer],
+    stopping: asyncio.Event,
+) -> Services:
+    """What the API's methods work with. `retention`: called when it is asked of, not before."""
+    bootstrap, store, engine = shared.bootstrap, shared.store, shared.engine
+
+    def retention_report() -> RetentionReport | None:
+        timer = retention()
+        return timer.report if timer.retention.is_set else None
+
+    return Services(
+        intake=store.intake,
+        reader=store.reader,
+        studies=store.studies,
+        models=store.models,
+        evaluations=store.evaluations,
+        metadata=store.metadata,
+        tensorboards=store.tensorboards,
+        datasets=store.datasets,
+        points=shared.points,
+        curves=store.curves,
+        secrets=store.secrets,
         sealer=bootstrap.sealer,
-        logs=logs,
-        notices=notices,
+        logs=shared.logs,
+        notices=shared.notices,
         runtimes=runtimes.catalog,
-        buckets=adapter,
-        history=BucketHistory(data / "buckets", adapter),
+        buckets=shared.adapter,
+        history=BucketHistory(shared.settings.data / "buckets", shared.adapter),
         shells=_shells(bootstrap, engine),
         views=_views(bootstrap, viewers) if viewers is not None else None,
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
         started=clock.now(),
-        meters=meters,
+        meters=shared.meters,
         now=clock.now,
-        new_uid=new_uid,
+        new_uid=shared.new_uid,
         wake=controller.wake,
         create=controller.create,
         suggest=suggesting.wake,
-        operations=bootstrap.store.operations,
+        operations=store.operations,
         exports=exports,
         capacity=controller,
         settings=_api_settings(bootstrap),
-        outbox=bootstrap.store.notifications if settings.notify else None,
+        outbox=store.notifications if shared.settings.notify else None,
         closing=stopping,
-        retention=lambda: retention.report if retention.retention.is_set else None,
-        collector=lambda: retention,
+        retention=retention_report,
+        collector=retention,
     )
-    retention = RetentionTimer(
+
+
+def _retention(shared: _Shared, services: Services) -> RetentionTimer:
+    settings = shared.settings
+    return RetentionTimer(
         Retention(settings.retention_jobs, settings.retention_logs, settings.retention_size),
-        reader=bootstrap.store.reader,
-        intake=bootstrap.store.intake,
-        inventory=LogInventory(data / "logs"),
-        removals=Removals(job=partial(delete_for_user, services), log=logs.remove),
+        reader=shared.store.reader,
+        intake=shared.store.intake,
+        inventory=LogInventory(settings.data / "logs"),
+        removals=Removals(job=partial(delete_for_user, services), log=shared.logs.remove),
         now=clock.now,
-        meters=meters,
-    )
-    return App(
-        controller,
-        suggesting,
-        exports,
-        advisor,
-        runtimes,
-        services,
-        lag,
-        viewers,
-        retention,
-        outbox,
-        idling,
-        meters,
+        meters=shared.meters,
     )
 
 
@@ -321,20 +424,16 @@ def _address(bootstrap: Bootstrap) -> str:
 
 
 def _viewers(
-    bootstrap: Bootstrap,
-    engine: Engine,
-    runtimes: LocalRuntimes,
-    directories: BucketDirectories,
-    stopping: asyncio.Event,
+    shared: _Shared, runtimes: LocalRuntimes, stopping: asyncio.Event
 ) -> LocalViewers | None:
-    settings = bootstrap.settings
+    settings = shared.settings
     if not settings.tensorboards:
         return None
     return LocalViewers(
         settings.data / "viewers",
         runtimes,
-        directories.find,
-        viewer_terms(settings, engine),
+        BucketDirectories(shared.buckets).find,
+        viewer_terms(settings, shared.engine),
         pool=ViewerPool(settings.tensorboards, settings.tensorboard_idle),
         closing=stopping,
     )
@@ -380,43 +479,34 @@ def _images(settings: Settings, engine: Engine) -> ContainerImages:
     )
 
 
-def _parent_stores(
-    bootstrap: Bootstrap,
-    engine: Engine,
-    advisor: Advisor,
-    buckets: LocalStore,
-    new_uid: Callable[[], JobUid],
-) -> ParentStores:
+def _parent_stores(shared: _Shared) -> ParentStores:
+    store = shared.store
     return ParentStores(
-        intake=bootstrap.store.intake,
-        reader=bootstrap.store.reader,
-        studies=bootstrap.store.studies,
-        models=bootstrap.store.models,
-        advisor=advisor,
-        metrics=MetricsReader(engine.streams),
-        summaries=BucketSummaries(buckets),
-        buckets=BucketAdapter(buckets),
+        intake=store.intake,
+        reader=store.reader,
+        studies=store.studies,
+        models=store.models,
+        advisor=shared.advisor,
+        metrics=MetricsReader(shared.engine.streams),
+        summaries=BucketSummaries(shared.buckets),
+        buckets=BucketAdapter(shared.buckets),
         now=clock.now,
-        new_uid=new_uid,
+        new_uid=shared.new_uid,
     )
 
 
-def _curve_stores(
-    bootstrap: Bootstrap, buckets: LocalStore, points: PointFiles, new_uid: Callable[[], JobUid]
-) -> CurveStores:
-    store = bootstrap.store
+def _curve_stores(shared: _Shared) -> CurveStores:
+    store = shared.store
+    boards = BoardStores(
+        store.tensorboards, store.metadata, shared.points, shared.new_uid, clock.now
+    )
     return CurveStores(
         curves=store.curves,
-        boards=BoardStores(store.tensorboards, store.metadata, points, new_uid, clock.now),
+        boards=boards,
         reader=store.reader,
         intake=store.intake,
-        places=BucketSummaries(buckets),
+        places=BucketSummaries(shared.buckets),
     )
-
-
-def _idle_policy(settings: Settings) -> IdlePolicy:
-    gpus, jobs, stop = settings.idle_gpus, settings.idle_jobs, settings.idle_stop
-    return IdlePolicy(round(gpus * 1e9), round(jobs * 1e9), round(stop * 1e9))
 
 
 def _spans(settings: Settings) -> SpanSink | None:
