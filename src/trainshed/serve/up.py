@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import importlib
 import os
+import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +17,13 @@ import click
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.printable import plain
+from trainshed.core.units import Nanos
 from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
 from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
     from trainshed.serve.bootstrap import Bootstrap
-    from trainshed.serve.settings import Settings
-import errno
-import sqlite3
-
-from trainshed.core.units import Nanos
+    from trainshed.serve.settings import Origin, Settings
 
 _NAMED = 10
 """Jobs taken over that the person at the terminal is told by name."""
@@ -131,69 +130,111 @@ def command(
     # What a service keeps, jobs' variables and logs among it, is its owner's alone; programs get a mask of
     # their own.
     os.umask(0o077)
-    try:
-        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as failure:
-        raise click.ClickException(
-            f"The data directory {settings.data} cannot be made: {failure.strerror}. "
-            "Choose another one with --data or $TRAINSHED_DATA."
-        ) from None
+    _make_data_directory(settings.data)
     if detach:
-        from trainshed.cli.processes import started_by
-
-        started_by(_in_the_foreground(sys.argv[1:]), settings.data)
-        say_started(settings, actions)
+        _start_in_the_background(settings, actions)
         return
     configure(settings.log_format, settings.log_level, plain)
 
+    def announce(document: dict[str, Any]) -> None:
+        _say_addresses(settings, document)
+        _write_addresses(settings, document, ready_file, ready_fd)
+
+    try:
+        _serve(settings, origins, announce, stop_jobs=stop_jobs_on_exit)
+    except Exception as failure:
+        # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
+        if _is_disk_full(failure):
+            raise click.ClickException(_disk_full_advice(settings.data)) from None
+        if isinstance(failure, _refusals()):
+            raise click.ClickException(str(failure)) from None
+        raise
+
+
+def _make_data_directory(data: Path) -> None:
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failure:
+        raise click.ClickException(
+            f"The data directory {data} cannot be made: {failure.strerror}. "
+            "Choose another one with --data or $TRAINSHED_DATA."
+        ) from None
+
+
+def _start_in_the_background(settings: "Settings", actions: Actions) -> None:
+    from trainshed.cli.processes import started_by
+
+    started_by(_in_the_foreground(sys.argv[1:]), settings.data)
+    _say_started(settings, actions)
+
+
+def _serve(
+    settings: "Settings",
+    origins: "Mapping[str, Origin]",
+    announce: Callable[[dict[str, Any]], None],
+    *,
+    stop_jobs: bool,
+) -> None:
+    """Serve until a signal ends it."""
     # Nothing of what is loaded is garbage; to look through it again and again would take a part of the start.
     # `Service` looks for garbage again once it has begun its work.
     gc.disable()
-    last_sign = last_written(settings.data)
+    last_sign = _last_written(settings.data)
     # The zygote gets ready in its own process while this one loads everything else.
     from trainshed.engines.local import spawner
 
     handle = spawner.start()
-    from trainshed.cli.spelling import data_option, typed
+    from trainshed.serve.bootstrap import assembled
+
+    with assembled(settings, origins, handle, _load_the_rest) as bootstrap:
+        _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Errors whose message is all that whoever starts a service needs."""
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
+    from trainshed.serve.bootstrap import StartFailed
+
+    return StartFailed, LevelUnavailable, Unavailable, SettingsError
+
+
+def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
+    """Tell the person at the terminal where it serves."""
+    from trainshed.cli.spelling import data_option, typed
+    from trainshed.serve.service import say
+
+    option = data_option(settings.data)
+    say(
+        f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
+        f"Look at it in a browser: {document['console']}\n"
+        f'Point clients at it:    eval "$({typed()} env{option})"\n'
+        f"Stop it with its jobs:  {typed()} down{option}"
+    )
+    for fact in facts_of(settings, document["taken_over"]):
+        say(fact)
+
+
+def _write_addresses(
+    settings: "Settings",
+    document: dict[str, Any],
+    ready_file: Path | None,
+    ready_fd: int | None,
+) -> None:
+    """Tell programs where it serves: those that read the file, and the one that has started it."""
     from trainshed.serve.addresses import write_line, write_private
-    from trainshed.serve.bootstrap import StartFailed, assembled
 
-    def announce(document: dict[str, Any]) -> None:
-        from trainshed.serve.service import say
-
-        option = data_option(settings.data)
-        say(
-            f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
-            f"Look at it in a browser: {document['console']}\n"
-            f'Point clients at it:    eval "$({typed()} env{option})"\n'
-            f"Stop it with its jobs:  {typed()} down{option}"
-        )
-        for fact in facts_of(settings, document["taken_over"]):
-            say(fact)
-        if ready_file is not None:
-            # Without the token: at some levels programs are the same user, and see this file.
-            token_file = str(settings.data / "owner.token")
-            public = {
-                key: value
-                for key, value in document.items()
-                if key not in ("token", "console", "taken_over")
-            }
-            write_private(ready_file, {**public, "token_file": token_file})
-        if ready_fd is not None:
-            write_line(ready_fd, document)
-
-    try:
-        with assembled(settings, origins, handle, _load_the_rest) as bootstrap:
-            _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs_on_exit)
-    except Exception as failure:
-        # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
-        if is_disk_full(failure):
-            raise click.ClickException(disk_full_advice(settings.data)) from None
-        if isinstance(failure, StartFailed | LevelUnavailable | Unavailable | SettingsError):
-            raise click.ClickException(str(failure)) from None
-        raise
+    if ready_file is not None:
+        # Without the token: at some levels programs are the same user, and see this file.
+        token_file = str(settings.data / "owner.token")
+        public = {
+            key: value
+            for key, value in document.items()
+            if key not in ("token", "console", "taken_over")
+        }
+        write_private(ready_file, {**public, "token_file": token_file})
+    if ready_fd is not None:
+        write_line(ready_fd, document)
 
 
 def _load_the_rest() -> None:
@@ -255,7 +296,7 @@ def _in_the_foreground(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def last_written(data: Path) -> int:
+def _last_written(data: Path) -> Nanos:
     """When the last service of a data directory wrote to its database (ns since the epoch), 0 = there was
     none: it was there at that moment, and perhaps somewhat longer."""
     times: list[int] = []
@@ -265,7 +306,7 @@ def last_written(data: Path) -> int:
     return max(times, default=0)
 
 
-def say_started(settings: "Settings", actions: Actions) -> None:
+def _say_started(settings: "Settings", actions: Actions) -> None:
     """Tell what a service in the background has said, and where it says more."""
     from trainshed.cli.connection import local
 
@@ -283,7 +324,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-def is_disk_full(failure: BaseException) -> bool:
+def _is_disk_full(failure: BaseException) -> bool:
     """Whether a full disk is what the failure came from, however it was wrapped."""
     cause: BaseException | None = failure
     while cause is not None:
@@ -295,7 +336,7 @@ def is_disk_full(failure: BaseException) -> bool:
     return False
 
 
-def disk_full_advice(data: Path) -> str:
+def _disk_full_advice(data: Path) -> str:
     """One line that says what to do about a full disk."""
     return (
         f"The disk that holds the data directory {data} is full, so nothing can be stored there. "
