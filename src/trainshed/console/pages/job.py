@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from trainshed.console.pages.jobs import first_line, lasted, telling
-from trainshed.console.pages.requested import requested
-from trainshed.console.pages.timelines import Chart, chart
+from trainshed.console.pages.requested import Requested, requested
+from trainshed.console.pages.timelines import chart
 from trainshed.console.rendering import epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
@@ -24,7 +24,7 @@ from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
 from trainshed.wire.trainshed_v1.usage import Usage
 
 _ENTRIES: Final = 60
-"""Of the story, the newest ones; the page has a link to all."""
+"""Of the timeline, the newest ones; the page has a link to all."""
 _LAST_LINES: Final = 12
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
@@ -68,69 +68,27 @@ def _has_form(job: JobDescription) -> bool:
 async def overview(visit: Visit) -> View:
     """`/jobs/J`: why it failed or waits, its replicas, its attempts to scale, its last lines, its story."""
     job = await describe(visit)
-    story = lives = await visit.get(Timeline, of_job(job.uid, "/timeline"))
+    timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
     # Of a pipeline the job that does its work is shown, as far as there is one.
     runs: JobDescription = job.child or job
+    runs_timeline = timeline
     if runs is not job:
-        lives = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
-    has_replicas = runs.replicas is not UNSET
+        runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
     tail = LogPage()
-    if has_replicas:
+    if runs.replicas is not UNSET:
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
-    shape: Chart | None = chart(lives, runs, visit.now / 1e9) if lives.attempts else None
-    all_of_it = bool(visit.query("story"))
-    entries = story.entries if all_of_it else story.entries[-_ENTRIES:]
-    error = job.error if job.error else None
-    values = {"job": job, "uid": job.uid, "is_live": job.state not in FINAL}
-    of_runs = {**values, "job": runs, "uid": runs.uid}
-    failure = runs.failure or job.failure
     asked = requested(job.resource or {})
+    is_live = job.state not in FINAL
+    of_job_itself = {"job": job, "uid": job.uid, "is_live": is_live}
+    of_runs = {"job": runs, "uid": runs.uid, "is_live": is_live}
     parts = {
         "head": head(visit, job, "overview"),
-        "notice": Part(
-            "_job_notice.html",
-            {
-                **values,
-                "error": error,
-                "summary": first_line(error.message) if error else "",
-                "failure": failure,
-                "kept": runs.autopsies or (),
-                "runs": runs,
-                "tail": telling(failure.tail) if failure else "",
-                "asked": asked,
-                "lasted": lasted(job),
-                "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
-                "progress": runs.progress or job.progress or None,
-            },
-        ),
-        "facts": Part("_job_facts.html", {**values, "asked": asked}),
+        "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, asked)),
+        "facts": Part("_job_facts.html", {**of_job_itself, "asked": asked}),
         "replicas": Part("_job_replicas.html", of_runs),
-        "chart": Part(
-            "_job_chart.html",
-            {
-                **of_runs,
-                "chart": shape,
-                "tones": {bar.tone for row in shape.rows for bar in row.bars} if shape else (),
-            },
-        ),
-        "tail": Part(
-            "_job_tail.html",
-            {
-                **of_runs,
-                "lines": tail.lines,
-                "is_live": values["is_live"] and has_replicas,
-                "several": len(tail.tasks) > 1,
-            },
-        ),
-        "story": Part(
-            "_job_story.html",
-            {
-                **values,
-                "entries": entries,
-                "more": len(story.entries) - len(entries),
-                "is_whole": all_of_it,
-            },
-        ),
+        "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
+        "tail": Part("_job_tail.html", of_runs | _tail(runs, tail, is_live=is_live)),
+        "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
     return View(
         job.display_name or job.job_id,
@@ -138,9 +96,54 @@ async def overview(visit: Visit) -> View:
         {"job": job},
         parts=parts,
         subject=JobUid(int(job.uid)) if job.tuning is UNSET and job.pipeline is UNSET else None,
-        lives=job.state not in FINAL,
+        lives=is_live,
         place="jobs",
     )
+
+
+def _notice(job: JobDescription, runs: JobDescription, asked: Requested) -> dict[str, object]:
+    """What a reader is to know first: why it failed or waits, how far it is. `runs`: the job that does its
+    work."""
+    failure = runs.failure or job.failure
+    return {
+        "error": job.error or None,
+        "summary": first_line(job.error.message) if job.error else "",
+        "failure": failure,
+        "kept": runs.autopsies or (),
+        "runs": runs,
+        "tail": telling(failure.tail) if failure else "",
+        "asked": asked,
+        "lasted": lasted(job),
+        "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
+        "progress": runs.progress or job.progress or None,
+    }
+
+
+def _chart(runs: JobDescription, timeline: Timeline, visit: Visit) -> dict[str, object]:
+    """Its attempts to scale."""
+    drawn = chart(timeline, runs, visit.now / 1e9) if timeline.attempts else None
+    tones = {bar.tone for row in drawn.rows for bar in row.bars} if drawn else ()
+    return {"chart": drawn, "tones": tones}
+
+
+def _tail(runs: JobDescription, page: LogPage, *, is_live: bool) -> dict[str, object]:
+    """The last lines."""
+    return {
+        "lines": page.lines,
+        "is_live": is_live and runs.replicas is not UNSET,
+        "several": len(page.tasks) > 1,
+    }
+
+
+def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
+    """The entries of the timeline that are shown: the newest ones, or all that there are."""
+    is_whole = bool(visit.query("story"))
+    entries = timeline.entries if is_whole else timeline.entries[-_ENTRIES:]
+    return {
+        "entries": entries,
+        "more": len(timeline.entries) - len(entries),
+        "is_whole": is_whole,
+    }
 
 
 async def usage(visit: Visit) -> View:
