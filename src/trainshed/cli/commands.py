@@ -6,18 +6,17 @@ Owns the names and the one-line descriptions, so that `trainshed --help` loads n
 import importlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 
-@dataclass(frozen=True, slots=True)
 class Session:
     """What every command is handed as its context object."""
 
-    #: Nanoseconds since the epoch.
-    now: Callable[[], int]
+    def __init__(self, now: Callable[[], int]) -> None:
+        #: Nanoseconds since the epoch.
+        self.now = now
 
 
 _COMMANDS = (

@@ -1,7 +1,6 @@
 """The starts of jobs as traces: how long an attempt waited for capacity, prepared its environments, and
 started its replicas."""
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from trainshed.core.lifecycle.records import Job
@@ -17,15 +16,13 @@ _STAGES: Final = {
 }
 
 
-@dataclass(slots=True)
 class JobTraces:
     """Of the jobs of a service. A start that an earlier service began is not told of."""
 
-    sink: SpanSink
-    #: Of each job that starts, when its stages began.
-    _begun: dict[JobUid, list[tuple[AttemptState, int]]] = field(
-        init=False, default_factory=dict[JobUid, list[tuple[AttemptState, int]]]
-    )
+    def __init__(self, sink: SpanSink) -> None:
+        self._sink = sink
+        #: Of each job that starts, when its stages began.
+        self._begun: dict[JobUid, list[tuple[AttemptState, int]]] = {}
 
     def step(self, before: Job, after: Job, now: Nanos) -> None:
         """Take note of a step that was stored; `now` in ns since the epoch."""
@@ -41,7 +38,7 @@ class JobTraces:
             stages.append((after.phase, now))
             return
         del self._begun[after.uid]
-        self.sink.record(_span(after, stages, now))
+        self._sink.record(_span(after, stages, now))
 
 
 def _span(job: Job, stages: list[tuple[AttemptState, int]], now: Nanos) -> Span:

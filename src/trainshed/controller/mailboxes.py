@@ -6,8 +6,9 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event
@@ -36,15 +37,14 @@ _OF_A_GANG = (ReplicaStarted, ReplicaExited, ReplicaLost)
 """What comes from each of its replicas."""
 
 
-@dataclass(slots=True)
-class Mailbox:
+class Mailbox(Struct):
     """What came in for one job and is not applied yet."""
 
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[Event] = []
     #: The stored job may have changed: it is loaded again.
     reload: bool = False
     #: Replicas from which an event is waited for, of those kinds that come from all of a gang.
-    awaited: set[ReplicaId] = field(default_factory=set[ReplicaId])
+    awaited: set[ReplicaId] = set()
     #: Set when all of them have told theirs, or something else has come in.
     is_complete: asyncio.Event = field(default_factory=asyncio.Event)
 

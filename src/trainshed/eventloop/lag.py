@@ -11,8 +11,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,7 @@ _FRAMES: Final = 12
 """The innermost ones are shown: the outer ones are always the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(Struct, frozen=True):
     """How late an event loop was, in seconds."""
 
     #: The most of the last half a minute to a minute.

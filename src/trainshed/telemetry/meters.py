@@ -5,8 +5,9 @@ How they are told is `api.metrics`'s affair.
 
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from trainshed.telemetry.spans import SpanSink
 
@@ -18,8 +19,7 @@ SPANS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3
 """Seconds that a job may wait, or take to start."""
 
 
-@dataclass(slots=True)
-class Series:
+class Series(Struct):
     """One histogram of one set of labels."""
 
     #: Observations up to each bound, not added up; the last one is of those above all.
@@ -27,13 +27,12 @@ class Series:
     total: float = 0.0
 
 
-@dataclass(slots=True)
-class Histogram:
+class Histogram(Struct):
     """How long something took, in seconds."""
 
     #: Ascending.
     bounds: tuple[float, ...]
-    series: dict[Labels, Series] = field(default_factory=dict[Labels, Series])
+    series: dict[Labels, Series] = {}
 
     def observe(self, seconds: float, *labels: str) -> None:
         series = self.series.get(labels)
@@ -43,8 +42,7 @@ class Histogram:
         series.total += seconds
 
 
-@dataclass(slots=True)
-class Meters:
+class Meters(Struct):
     """All that is counted, since the service started. Used from its event loop."""
 
     #: By transport (`rest`, `grpc`), method and code: of answers that are not streams.

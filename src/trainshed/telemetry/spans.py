@@ -2,12 +2,12 @@
 setting names one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Span:
+
+class Span(Struct, frozen=True):
     """Something that is over. Moments are ns since the epoch."""
 
     name: str

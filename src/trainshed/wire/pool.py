@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from google.protobuf.message import Message
@@ -29,6 +30,8 @@ _PREFIXES: Final[Mapping[str, Api]] = {
     "google.cloud.resourcemanager.": "resourcemanager_v3",
 }
 _DOCUMENTS: Final[frozenset[str]] = frozenset({"ml_v1", "logging_v2"})
+
+_DATA: Final = Path(__file__).parent / "data"
 
 _lock = threading.RLock()
 _pools: "list[descriptor_pool.DescriptorPool]" = []
@@ -149,6 +152,5 @@ def _home(full_name: str) -> Api:
 
 def read_data(name: str) -> bytes:
     """The content of a data file, decompressed."""
-    from importlib import resources
-
-    return gzip.decompress((resources.files("trainshed.wire") / "data" / name).read_bytes())
+    # By its path: `importlib.resources` would bring the library of archives with it.
+    return gzip.decompress((_DATA / name).read_bytes())
