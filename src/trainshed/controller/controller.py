@@ -273,7 +273,25 @@ class Controller:
         if isinstance(event, StartDelayed):
             self._capacity.set_delay(uid, event.attempt, event.delay)
             self._notices.publish(uid)
-        self._mailboxes.add(uid, event)
+        if not self._is_known(uid, event):
+            self._mailboxes.add(uid, event)
+
+    def _is_known(self, uid: JobUid, event: Event) -> bool:
+        """Whether it is stored already: the shims of a service that was away all say that they are up, and to
+        take each of these in would change nothing."""
+        job = self._stored(uid)
+        return (
+            isinstance(event, ReplicaStarted)
+            and job is not None
+            and job.phase is AttemptState.RUNNING
+            and job.attempt == event.attempt
+            and any(
+                replica.id == event.replica
+                and replica.incarnation == event.incarnation
+                and replica.state is ReplicaState.RUNNING
+                for replica in job.replicas
+            )
+        )
 
     # --- what the API asks about capacity ---
 
