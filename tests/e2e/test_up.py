@@ -206,6 +206,7 @@ def test_all_wrong_settings_are_named_at_once_with_their_source(data: Path, tmp_
     expect_error(up(data, "--config", str(tmp_path / "absent.toml")), "absent.toml")
     expect_error(up(data, "--port", "70000"), "--port")
     expect_error(up(Path("/proc/nowhere")), "/proc/nowhere", "--data")
+    expect_error(up(Path("/proc/self/task")), "/proc/self/task cannot be used", "--data")
     expect_error(up(data, "--colour", "red"), "No such option")
 
 

@@ -83,6 +83,8 @@ def test_traces_without_their_library_are_refused_with_what_to_install(
         "stall_after = -1",
         "failure_rules = 1",
         "images = 1",
+        'data = ""',
+        'cache = ""',
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str) -> None:
@@ -92,6 +94,23 @@ def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str)
         load(config, {})
     assert str(config) in str(refused.value)
     assert line.split(" ", maxsplit=1)[0] in str(refused.value)
+
+
+def test_an_option_that_a_variable_left_empty_names_no_directory() -> None:
+    """`--data "$DATA"` would fill the working directory."""
+    with pytest.raises(SettingsError, match="--data: '' is no directory"):
+        load(None, {"data": ""})
+
+
+def test_a_variable_that_no_shell_has_read_means_home_by_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a unit of systemd, or in a file of variables of a container."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TRAINSHED_DATA", "~/here")
+    monkeypatch.setenv("TRAINSHED_CACHE", "~/there")
+    settings = load(None, {})
+    assert (settings.data, settings.cache) == (tmp_path / "here", tmp_path / "there")
 
 
 def test_all_wrong_settings_are_named_at_once(

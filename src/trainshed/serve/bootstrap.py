@@ -135,9 +135,14 @@ def _open_in_order(
         TokenFileUnreadable,
         JobKeyUnreadable,
         sealing.KeyUnusable,
-        OSError,
     ) as failure:
         raise StartFailed(str(failure)) from failure
+    except OSError as failure:
+        where = f"{failure.filename}: " if failure.filename else ""
+        raise StartFailed(
+            f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
+            "Mend that, or choose another one with --data or $TRAINSHED_DATA."
+        ) from failure
     # As early as can be: programs' shims take as long to answer as the rest of the start.
     survey = _survey(settings, zygote)
     listener = _listen(settings.host, settings.port, "--port")

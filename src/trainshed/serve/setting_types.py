@@ -47,7 +47,10 @@ def convert(name: str, kind: Any, value: Any) -> Any:
         if isinstance(extra, Tables):
             return extra.read(_tables(name, value))
     if base is Path:
-        return Path(_converted(str, str(value) if isinstance(value, Path) else value)).expanduser()
+        text = _converted(str, str(value) if isinstance(value, Path) else value)
+        if not text:
+            raise ValueError("'' is no directory; leave it out for the default")
+        return Path(text).expanduser()
     converted = _converted(kind, value)
     for extra in extras:
         if isinstance(extra, Checked):

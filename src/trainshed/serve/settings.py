@@ -53,13 +53,13 @@ class SettingsError(Exception):
 
 def default_data() -> Path:
     """Where a service keeps everything it must not lose: $TRAINSHED_DATA or ~/.trainshed."""
-    return Path(os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed")
+    return Path(os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed").expanduser()
 
 
 def default_cache() -> Path:
     """Where runtimes are built, shared by all services of a user: $TRAINSHED_CACHE or ~/.cache/trainshed."""
     fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainshed"
-    return Path(os.environ.get("TRAINSHED_CACHE") or fallback)
+    return Path(os.environ.get("TRAINSHED_CACHE") or fallback).expanduser()
 
 
 class Settings(Struct, frozen=True):

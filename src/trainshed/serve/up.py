@@ -54,9 +54,7 @@ _NAMED = 10
     type=click.Path(path_type=Path, dir_okay=False),
     help="Key of the certificate (PEM).",
 )
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
-)
+@click.option("--data", metavar="PATH", help="Data directory. Default: ~/.trainshed.")
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
