@@ -124,7 +124,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slow-trials", type=int, default=30, help="of each of its runs")
     parser.add_argument("--first-seed", type=int, default=0, help="to choose constants: 1000")
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--note", default=commit(), help="what stands below the tables")
+    parser.add_argument(
+        "--note",
+        default=f"commit {report.commit() or 'unknown'}",
+        help="what stands below the tables",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument(
         "--report", action="store_true", help="run nothing, report what is there already"
@@ -156,13 +160,6 @@ def slow_tasks(options: argparse.Namespace) -> Iterator[Task]:
             for problem, pending in SLOW_CASES:
                 if problem in (options.problems or (problem,)):
                     yield Task(problem, pending, name, seed, options.slow_trials)
-
-
-def commit() -> str:
-    """The commit of the working tree, and whether something was changed in it."""
-    words = ("git", "describe", "--always", "--dirty", "--exclude=*")
-    found = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
-    return f"commit {found.stdout.strip()}" if found.returncode == 0 else "commit unknown"
 
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:

@@ -19,6 +19,7 @@ from bench.tuning.coco import bbob
 from bench.tuning.learning import BEST_KNOWN, learned
 from bench.tuning.pitfalls import pitfalls
 from bench.tuning.problems import METRIC, made
+from trainshed import studies
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.studies.port import Algorithm, EngineName, Seen
@@ -91,24 +92,27 @@ def candidate(name: str) -> Algorithm:
 def version(task: Task) -> str:
     """Of what decides a candidate's results: this service's own code, and the problems. A library's is that
     of the adapter; who changes the library deletes the stored results."""
-    import bench.tuning
-    import trainshed.studies
-
-    studies = Path(next(iter(trainshed.studies.__path__)))
-    own = {RANDOM: "*.py", EngineName.GP_BANDIT.value: "**/*.py"}.get(
-        task.candidate, "engines/*.py"
-    )
-    files = [*sorted(studies.glob(own)), *sorted(Path(bench.tuning.__path__[0]).glob("p*s.py"))]
+    problems = ["pitfalls.py", "problems.py"]
     if task.problem in BEST_KNOWN:
-        files.append(Path(bench.tuning.__path__[0]) / "learning.py")
+        problems.append("learning.py")
     if task.problem.startswith(BBOB):
-        files.append(Path(bench.tuning.__path__[0]) / "coco.py")
+        problems.append("coco.py")
     digest = hashlib.sha256()
-    elsewhere = {"advisor", "stopping", "engines"} - {"engines"} & set(Path(own).parts)
-    for file in files:
-        if file.name != "port.py" and not elsewhere & set(file.parts):
-            digest.update(file.read_bytes())
+    for file in (*own_code(task.candidate), *(Path(__file__).parent / name for name in problems)):
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def own_code(candidate: str) -> list[Path]:
+    """The files of this service that decide what a candidate proposes."""
+    root = Path(next(iter(studies.__path__)))
+    if candidate == RANDOM:
+        files = list(root.glob("*.py"))
+    elif candidate == EngineName.GP_BANDIT:
+        files = [*root.glob("*.py"), *root.glob("gp/**/*.py")]
+    else:
+        files = list(root.glob("engines/*.py"))
+    return sorted(file for file in files if file.name != "port.py")
 
 
 def to_json(result: Result) -> str:

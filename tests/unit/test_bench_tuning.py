@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from bench.tuning import __main__ as command
-from bench.tuning import figures, tables
+from bench.tuning import figures, runs, tables
 from bench.tuning.pitfalls import FAILING, pitfalls, rotation
 from bench.tuning.problems import Problem, made
 from bench.tuning.runs import Result, Task, run, to_json
 
+from trainshed import studies
 from trainshed.core.study.spec import ParameterType, Value
 from trainshed.studies.random_search import RandomSearch
 
@@ -221,3 +222,21 @@ def test_quick_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [one.task for one in results] == wanted
     assert command.work(wanted, command.arguments(["--report"])) == results
     assert "| random | 1 | 1.0000" in tables.text(results, [4])
+
+
+@pytest.mark.parametrize(
+    ("candidate", "counted", "passed_over"),
+    [
+        ("gp-bandit", {"gp/bandit.py", "routines.py"}, {"stopping/convex.py", "advisor/client.py"}),
+        ("optuna-tpe", {"engines/optuna.py"}, {"routines.py", "stopping/convex.py"}),
+        ("random", {"random_search.py"}, {"gp/bandit.py", "engines/optuna.py"}),
+    ],
+)
+def test_results_are_kept_until_code_changes_that_decides_them(
+    candidate: str, counted: set[str], passed_over: set[str]
+) -> None:
+    root = Path(studies.__path__[0])
+    assert all((root / name).exists() for name in counted | passed_over)
+    deciding = {str(path.relative_to(root)) for path in runs.own_code(candidate)}
+    assert counted <= deciding
+    assert not passed_over & deciding
