@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import Service, environment, running
 
-from bench import measures
+from bench import measures, report
 from bench.measures import STAMP, Connection, Row, median
 from trainshed.runtimes.trees import remove_tree
 
@@ -38,7 +38,7 @@ _RUNS = f"{STAMP}\nimport os, sys; print('runs', sys.executable, flush=True)"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`cache`: of the runtimes of this round; `downloads`: uv's, shared by all; `package`: the job's own."""
+    """`directory`: of this run; `downloads`: uv's, shared by all; `package`: the job's own."""
 
     directory: Path
     downloads: Path
@@ -271,12 +271,7 @@ def contained_first_line(podman: Podman) -> float:
 
 
 def main() -> int:
-    found = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
-    for one in found:
-        ratio = "" if one.ratio is None else f" {one.ratio:.2f}×"
-        held = "" if one.held is None else ("held" if one.held else "MISSED")
-        print(f"{one.name}: {one.value}, floor {one.floor}{ratio} {one.target} {held}")
-    return 1 if any(one.held is False for one in found) else 0
+    return report.tell(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """From engine.launch() to the program's first readable line, against a bare interpreter in the same run.
 
-Prints medians in milliseconds over interleaved rounds: one replica, eight at once, and the processor time
-that the engine, its zygote and its shims take per replica.
+`python -m bench.engine_start` prints medians in milliseconds over interleaved rounds, of one replica and of
+eight at once; at the end the processor time of this process, in which the engine runs.
 """
 
 import argparse
@@ -100,4 +100,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
         asyncio.run(main(arguments.rounds, Path(directory), zygote))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(f"engine's own processor time {usage.ru_utime + usage.ru_stime:.2f} s")
+    print(
+        f"the engine's process has taken {usage.ru_utime + usage.ru_stime:.2f} s of processor time"
+    )

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tests.e2e.running import PROJECT, REGION, Service, given_by_env, running
 
+from bench import report
 from bench.measures import Connection, Row
 
 POINTS: Final = 1_000_000
@@ -258,10 +259,7 @@ def _experiment(connection: Connection, board: str) -> None:
 
 
 def main() -> int:
-    rows = measure()
-    for row in rows:
-        print(f"{row.name:80} {row.value:>14} {row.floor:>14} {'' if row.held else 'MISSED'}")
-    return 0 if all(row.held for row in rows) else 1
+    return report.tell(measure())
 
 
 if __name__ == "__main__":

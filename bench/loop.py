@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.e2e import loop_load
 from tests.e2e.running import Service, running
 
+from bench import report
 from bench.measures import Row, percentile
 
 LIMIT = 100.0
@@ -61,10 +62,7 @@ def _figures(spans: list[float]) -> str:
 
 
 def main() -> int:
-    rows = measure()
-    for row in rows:
-        print(f"{row.name:80} {row.value:>26} {row.floor:>26} {'' if row.held else 'MISSED'}")
-    return 0 if all(row.held for row in rows) else 1
+    return report.tell(measure())
 
 
 if __name__ == "__main__":

@@ -27,15 +27,18 @@ class Spoilt(Exception):
 
 @dataclass(slots=True)
 class Patient:
-    """A service that is killed again and again. `mark`: what its programs carry in their environment."""
+    """A service that is killed again and again."""
 
     service: Service
+    #: It is started with.
     args: tuple[str, ...]
+    #: How many it has that are not over.
     jobs: int = 0
-    told: dict[str, Path] = field(default_factory=dict[str, Path])
-    """Jobs that end when their pipe is opened, oldest first."""
+    #: The pipe of each job that ends when that is opened, oldest first.
+    readers: dict[str, Path] = field(default_factory=dict[str, Path])
+    #: Jobs that may be cancelled.
     victims: list[str] = field(default_factory=list[str])
-    """Jobs that may be cancelled."""
+    #: What its programs carry in their environment.
     mark: str = field(default_factory=lambda: f"mark-{uuid.uuid4().hex}")
 
     def kill(self) -> None:
@@ -60,10 +63,10 @@ class Patient:
         connection.call("GET", "/trainshed/v1/status")
         return begun, since(begun), connection
 
-    def tell(self) -> str:
-        """Have the oldest job that ends when told end; returns it."""
-        job = next(iter(self.told))
-        with self.told.pop(job).open("wb"):
+    def end_oldest_reader(self) -> str:
+        """Open the pipe of the oldest job that reads one; returns the job, which ends of that."""
+        job = next(iter(self.readers))
+        with self.readers.pop(job).open("wb"):
             return job
 
     def add(self, connection: Connection, command: list[str]) -> str:
@@ -80,11 +83,11 @@ class Patient:
         self.jobs += 1
         return connection.submit({"displayName": "job", "jobSpec": {"workerPoolSpecs": [pool]}})
 
-    def add_told(self, connection: Connection) -> None:
-        """A job that ends when told."""
+    def add_reader(self, connection: Connection) -> None:
+        """A job that ends when its pipe is opened."""
         pipe = common_place() / f"pipe-{uuid.uuid4().hex}"
         os.mkfifo(pipe)
-        self.told[self.add(connection, ["cat", str(pipe)])] = pipe
+        self.readers[self.add(connection, ["cat", str(pipe)])] = pipe
 
     def add_sleepers(self, count: int) -> None:
         """Jobs that run until they are ended."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.e2e.processes import marked
 from tests.e2e.running import running
 
+from bench import report
 from bench.measures import Connection, Row, cpu_seconds, median
 from bench.patient import PATIENCE, Patient, Spoilt, end, in_state, since, state_at_end
 
@@ -31,15 +32,17 @@ MEGABYTES_PER_JOB = 6
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Milliseconds since the new process was executed. `served`: a request was answered. `adopted`: every job
-    was seen in its state and a cancel of one was carried out. `missed`: an end that came while no service was
-    there was seen. `next`: an end that came after it was seen, or the job that it made room for. `cpu`:
-    processor time of the service until `adopted`, which does not depend on what else the machine does."""
+    """Milliseconds from when the new process was executed to what is told here."""
 
+    #: A request was answered.
     served: float
+    #: Processor time of the service until `adopted`, which does not depend on what else the machine does.
     cpu: float
+    #: Every job was seen in its state, and a cancel of one was carried out.
     adopted: float = 0.0
+    #: The end of a program was seen that came while there was no service.
     missed: float = 0.0
+    #: The end of one was seen that came afterwards, or the start of the job that had waited for it.
     next: float = 0.0
 
 
@@ -49,10 +52,10 @@ def measure(rounds: int, jobs: int = JOBS) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
         with idle(directory / "idle") as empty:
-            if (room := available_megabytes()) < jobs * MEGABYTES_PER_JOB:
+            if (free := available_megabytes()) < jobs * MEGABYTES_PER_JOB:
                 say(
                     f"the rows of {jobs:,} running jobs are SKIPPED: they take about "
-                    f"{jobs * MEGABYTES_PER_JOB:,} MB of memory, and {room:,} MB are free."
+                    f"{jobs * MEGABYTES_PER_JOB:,} MB of memory, and {free:,} MB are free."
                 )
             else:
                 found += running_rows(directory, empty, rounds, jobs)
@@ -77,7 +80,7 @@ def running_rows(directory: Path, empty: Patient, rounds: int, jobs: int) -> lis
     with idle(directory / "running", "--max-replicas", limit) as patient:
         connection = Connection(patient.service)
         for _ in range(2 * rounds):
-            patient.add_told(connection)
+            patient.add_reader(connection)
         patient.add_sleepers(jobs - 2 * rounds)
         begun = time.perf_counter_ns()
         patient.until(connection, "RUNNING", jobs)
@@ -91,7 +94,7 @@ def recover_running(patient: Patient) -> Recovered:
     expected = patient.jobs
     before = set(marked(patient.mark))
     patient.kill()
-    missed = patient.tell()
+    missed = patient.end_oldest_reader()
     left = wait_for_one_less(patient.mark, before)
     begun, served, connection = patient.start()
     if (now := in_state(connection, "RUNNING")) not in (expected - 1, expected):
@@ -100,7 +103,7 @@ def recover_running(patient: Patient) -> Recovered:
     adopted, cpu = since(begun), cpu_seconds(patient.service.pid) * 1e3
     end(connection, missed, "SUCCEEDED")
     missed_at = since(begun)
-    end(connection, patient.tell(), "SUCCEEDED")
+    end(connection, patient.end_oldest_reader(), "SUCCEEDED")
     next_at = since(begun)
     patient.jobs -= 3
     patient.until(connection, "RUNNING", patient.jobs)
@@ -113,7 +116,7 @@ def queued_rows(directory: Path, empty: Patient, rounds: int, jobs: int) -> list
     with idle(directory / "queued", "--max-replicas", "1") as patient:
         connection = Connection(patient.service)
         for _ in range(rounds + 1):
-            patient.add_told(connection)
+            patient.add_reader(connection)
         patient.until(connection, "RUNNING", 1)
         patient.add_sleepers(jobs - rounds)
         patient.until(connection, "QUEUED", jobs)
@@ -129,8 +132,8 @@ def recover_queued(patient: Patient) -> Recovered:
         raise Spoilt(f"{now} of {patient.jobs - 1} jobs are QUEUED after the restart")
     end(connection, patient.victims.pop(), "CANCELLED", cancel=True)
     adopted, cpu = since(begun), cpu_seconds(patient.service.pid) * 1e3
-    patient.tell()
-    wait_for(connection, next(iter(patient.told)), "RUNNING")
+    patient.end_oldest_reader()
+    wait_for(connection, next(iter(patient.readers)), "RUNNING")
     next_at = since(begun)
     patient.jobs -= 2
     return Recovered(served, cpu, adopted, 0.0, next_at)
@@ -154,7 +157,7 @@ def cancel_all(patient: Patient) -> None:
     """Cancel every job that is left: what was not adopted would not end."""
     connection = Connection(patient.service)
     begun = time.perf_counter_ns()
-    left = (*reversed(patient.victims), *reversed(patient.told))  # the newest first: none starts
+    left = (*reversed(patient.victims), *reversed(patient.readers))  # the newest first: none starts
     for job in left:
         connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
     for job in left:
@@ -227,10 +230,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     found = measure(options.rounds, options.jobs)
     print(f"load {load:.1f} before the run")
-    for one in found:
-        held = {True: "held", False: "MISSED", None: ""}[one.held]
-        print(f"{one.name}: {one.value}, empty {one.floor}: {one.ratio:.2f}× {one.target} {held}")
-    return 1 if any(one.held is False for one in found) else 0
+    return report.tell(found)
 
 
 if __name__ == "__main__":

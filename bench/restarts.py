@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.e2e.running import Service, container_job, running
 
-from bench import measures
+from bench import measures, report
 from bench.measures import Connection, Row, median
 
 REPLICAS = 3
@@ -180,10 +180,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     found = measure(parser.parse_args().rounds)
     print(f"load {load:.1f} before the run")
-    for one in found:
-        held = "" if one.held is None else ("held" if one.held else "MISSED")
-        print(f"{one.name}: {one.value}, bare {one.floor}: {one.ratio:.2f}× {one.target} {held}")
-    return 1 if any(one.held is False for one in found) else 0
+    return report.tell(found)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.e2e.running import CACHE, Service, running
 from tests.e2e.tuning_programs import TUNING_JOBS, study_spec
 from tests.torch_runtime import IMAGE
 
+from bench import report
 from bench.measures import Connection, Row, interleaved, median
 from trainshed.core.launch import WARM_LABEL
 
@@ -177,12 +178,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--no-trials", action="store_true", help="single programs alone")
     options = parser.parse_args()
-    found = measure(options.rounds, options.cache, trials=not options.no_trials)
-    for one in found:
-        ratio = "" if one.ratio is None else f" {one.ratio:.2f}×"
-        held = "" if one.held is None else ("held" if one.held else "MISSED")
-        print(f"{one.name}: {one.value}, floor {one.floor}{ratio} {one.target} {held}")
-    return 1 if any(one.held is False for one in found) else 0
+    return report.tell(measure(options.rounds, options.cache, trials=not options.no_trials))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Host:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The command line that runs `words` on this host; it becomes that program, in the same process."""
-        return ["ip", "netns", "exec", self.namespace, *words]
+        return _inside(self.namespace, words)
 
     def traffic(self) -> Traffic:
         (link,) = _told("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
@@ -146,17 +146,9 @@ class Network:
     def _relay(self, names: Sequence[str]) -> None:
         """Cables that take their time, in the place of those that take none (`_host`)."""
         cables = [f"to-{name}:{self._name}-{name}" for name in names]
-        command = [
-            "ip",
-            "netns",
-            "exec",
-            self._switch,
-            sys.executable,
-            "-m",
-            "bench.reduction.relay",
-        ]
+        program = [sys.executable, "-m", "bench.reduction.relay"]
         relay = subprocess.Popen(
-            [*command, f"{self._delay / 1000:g}", *cables],
+            _inside(self._switch, [*program, f"{self._delay / 1000:g}", *cables]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -207,22 +199,10 @@ class Network:
             _run("ip", "-n", self._switch, "link", "set", outside, "gso_max_segs", "1")
             # Both ways of the link at once: it is the host's own, and what comes has gone over the sender's.
             share = 1 - (1 - self._loss) ** 2
-            _run(
-                *(
-                    "ip",
-                    "netns",
-                    "exec",
-                    inside,
-                    "iptables",
-                    "-A",
-                    "INPUT",
-                    "-i",
-                    device,
-                    "-m",
-                    "statistic",
-                ),
-                *("--mode", "random", "--probability", f"{share:.6f}", "-j", "DROP"),
+            rule = (
+                f"-A INPUT -i {device} -m statistic --mode random --probability {share:.6f} -j DROP"
             )
+            _run(*host.command(["iptables", *rule.split()]))
         return host
 
 
@@ -243,6 +223,10 @@ def clear_leftovers() -> None:
         owner = _OWN.fullmatch(name)
         if owner and not _alive(int(owner[1])):
             _remove(name)
+
+
+def _inside(namespace: str, words: Sequence[str]) -> list[str]:
+    return ["ip", "netns", "exec", namespace, *words]
 
 
 def _remove(namespace: str) -> None:
