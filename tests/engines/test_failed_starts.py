@@ -103,7 +103,7 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
 
 @needs_root
 @pytest.mark.anyio
-async def test_a_node_on_which_what_stays_elsewhere_does_not_is_left_alone(site: Site) -> None:
+async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(site: Site) -> None:
     site.cluster.end_agents_of(HERE, "stillborn", ended=True)
     async with asyncio.timeout(30):
         await site.allocate(THERE, JobUid(2))

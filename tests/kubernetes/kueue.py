@@ -32,10 +32,10 @@ SCHEDULER = "kueue-admits"
 class Kueue:
     """Of one LocalQueue in the namespace `default`. Use as a context manager."""
 
-    def __init__(self, lab: KubernetesLab, *, room: int) -> None:
-        """`room`: quota, in Pods."""
+    def __init__(self, lab: KubernetesLab, *, quota: int) -> None:
+        """`quota`: in Pods."""
         self._lab = lab
-        self._room = room
+        self._quota = quota
         self._over = threading.Event()
         self._nodes = itertools.cycle(lab.nodes)
         #: Groups that a workload was made for.
@@ -70,10 +70,10 @@ class Kueue:
         found = self._ask("GET", f"{_PODS}?labelSelector={MANAGED}%3Dtrue").get("items", [])
         return [one for one in found if group in ("", one["metadata"]["labels"][GROUP])]
 
-    def give(self, room: int) -> None:
-        """Quota for that many Pods."""
+    def give(self, quota: int) -> None:
+        """Have quota for that many Pods from now on."""
         with self._lock:
-            self._room = room
+            self._quota = quota
 
     def preempt(self, group: str) -> None:
         """Another one goes before it: its quota is taken away, and its Pods end."""
@@ -167,7 +167,7 @@ class Kueue:
         name = workload["metadata"]["name"]
         if not _is_admitted(workload):
             used = sum(_size(one) for one in self.workloads() if _is_admitted(one))
-            if used + total > self._room or len(active) < total:
+            if used + total > self._quota or len(active) < total:
                 said = "couldn't assign flavors: insufficient unused quota for pods"
                 self._say(name, "QuotaReserved", "False", "Pending", said)
                 return

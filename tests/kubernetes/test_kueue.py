@@ -93,7 +93,7 @@ def site(
         kubeconfig=str(kubernetes_lab.service_kubeconfig),
     )
     with (
-        Kueue(kubernetes_lab, room=2).running() as kueue,
+        Kueue(kubernetes_lab, quota=2).running() as kueue,
         service_on(kubernetes_lab, config) as service,
     ):
         site = Site(kueue, service, config)

@@ -31,7 +31,8 @@ from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
 
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
-"""What it says. That directory is there for every program, and its own to write to, whoever it runs as."""
+"""Where programs report of a reduction, by `REDUCTION_REPORT_FILE`. Its directory is there for every program,
+and the program's own to write to, whoever it runs as."""
 
 _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")

@@ -22,8 +22,9 @@ from trainshed.runtimes.keeper import main
 main()
 """
 _SECRETS = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "NETRC")
+"""How variables begin that may hold, or lead to, a password of a package index."""
 _HOMES = "XDG_"
-
+"""How those begin that name directories of the operator's."""
 
 MOST_MEMBERS = 100_000
 """Files, directories and links in one archive."""
@@ -35,9 +36,9 @@ MOST_METADATA = 4 << 20
 """Bytes of one of the files that say what a package is: pyproject.toml, PKG-INFO, METADATA, setup.py,
 setup.cfg."""
 MOST_SECONDS = 60.0
-"""For looking at one archive."""
+"""Seconds for looking at one archive."""
 MOST_MEMORY = 512 << 20
-"""Bytes, for the same."""
+"""Bytes of memory for looking at one archive."""
 
 
 class LimitSettings(Struct, frozen=True):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 SMALL = 1 << 20
 """Bytes of files that are read whole."""
+_BLOCK = 512
+"""Bytes of what `st_blocks` counts, whatever the file system's own blocks have."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -68,16 +70,13 @@ def let_read(root: Path) -> None:
 def _readable(mode: int) -> int:
     """What the owner may read or enter, everybody may; and nobody becomes the owner by running it, who may be
     root while a setup script of a user chose the bits."""
-    theirs = mode & (stat.S_IRUSR | stat.S_IXUSR)
-    return (mode | theirs >> 3 | theirs >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
+    owners = mode & (stat.S_IRUSR | stat.S_IXUSR)
+    return (mode | owners >> 3 | owners >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
 
 def freeze(directory: Path) -> None:
-    """The same for one directory, without what is in it."""
+    """As `protect`, for one directory without what is in it."""
     directory.chmod(stat.S_IMODE(_readable(directory.stat().st_mode & ~_WRITE)))
-
-
-_BLOCK = 512
 
 
 def size_of(*roots: Path, alone: bool = False) -> int:
@@ -96,15 +95,15 @@ def size_of(*roots: Path, alone: bool = False) -> int:
             continue
         for entry in entries:
             try:
-                stat = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            size = stat.st_blocks * _BLOCK
+            size = status.st_blocks * _BLOCK
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
-            elif stat.st_nlink > 1:
-                place = (stat.st_dev, stat.st_ino)
-                names, _ = elsewhere.get(place, (stat.st_nlink, 0))
+            elif status.st_nlink > 1:
+                place = (status.st_dev, status.st_ino)
+                names, _ = elsewhere.get(place, (status.st_nlink, 0))
                 elsewhere[place] = (names - 1, size)
                 continue
             total += size

@@ -179,7 +179,7 @@ class JoinedClusters:
         return None
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
-        for one in self._maybe(name):
+        for one in self._candidates(name):
             member = self._members[one]
             inner = replace(name, service=member.service)
             if one not in self._unreached and (end := await member.cluster.ending(inner)):
@@ -193,14 +193,15 @@ class JoinedClusters:
             member.cluster.adopted(replace(name, service=member.service), inner)
 
     async def give_back(self, name: HoldName) -> None:
-        for one in self._maybe(name):
+        for one in self._candidates(name):
             self._require(one)
             member = self._members[one]
             await member.cluster.give_back(replace(name, service=member.service))
         self._asked.pop(name, None)
 
-    def _maybe(self, name: HoldName) -> list[str]:
-        """The cluster where it is. After a restart only looks tell which; where none does it may be any."""
+    def _candidates(self, name: HoldName) -> list[str]:
+        """The clusters that the hold may be on: the one where it was asked for, after a restart the one that
+        reports it, and else all."""
         where = self._asked.get(name) or next(
             (
                 one

@@ -22,7 +22,7 @@ class Unit:
     digest: str
     #: Of its files.
     bytes: Bytes
-    #: All of its bytecode is there; another time there may be more.
+    #: All of its bytecode is there; of a directory that is not, there may be more another time.
     is_compiled: bool
     #: (directory, permission bits) of those that it lies in, from the outermost that belongs to the service.
     parents: tuple[tuple[str, int], ...]
