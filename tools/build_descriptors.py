@@ -6,6 +6,7 @@ Run from anywhere: `python tools/build_descriptors.py`. It writes `src/trainshed
   .proto files of the npm packages named below;
 * `ml_v1.binpb.gz`: made from the discovery document that google-api-python-client ships
   (`discovery_protos.py`), for want of .proto files: nobody speaks gRPC there;
+* `calls.json.gz`: the calls of each set, and where REST has them (`http_rules.py`);
 * `known_methods.json.gz`: the methods that the public APIs have, served or not (`known_methods.py`);
 * `ml_v1.discovery.json.gz`, `logging_v2.discovery.json.gz`: such documents without prose
   (`discovery_documents.py`).
@@ -28,6 +29,7 @@ from typing import Any
 from discovery_documents import without_prose
 from discovery_protos import FIELD_BEHAVIOR, HTTP, LOGGING, ML, OUTPUT_ONLY, file_descriptor
 from google.protobuf import descriptor_pb2
+from http_rules import calls_of
 from known_methods import DOCUMENTS, known_methods
 
 PACKAGES = ("@google-cloud/aiplatform@6.11.0", "google-proto-files@5.0.3")
@@ -132,12 +134,15 @@ def main() -> None:
     methods = known_methods(files, map(discovery_document, DOCUMENTS))
     write("known_methods.json.gz", json.dumps(methods, separators=(",", ":")).encode())
     served = [reduced(file) for file in files if file.name not in OPTION_FILES]
-    write("aiplatform_v1.binpb.gz", serialised(closure(served, (*SERVICES, *SHARED))))
-    for api, source in SETS.items():
-        write(f"{api}.binpb.gz", serialised(closure(served, (source,))))
-
     ml = file_descriptor(discovery_document("ml.v1.json"), ML)
-    write("ml_v1.binpb.gz", serialised([*closure(served, ml.dependency), ml]))
+    sets = {
+        "aiplatform_v1": closure(served, (*SERVICES, *SHARED)),
+        **{api: closure(served, (source,)) for api, source in SETS.items()},
+        "ml_v1": [*closure(served, ml.dependency), ml],
+    }
+    for api, members in sets.items():
+        write(f"{api}.binpb.gz", serialised(members))
+    write("calls.json.gz", as_json({api: calls_of(members) for api, members in sets.items()}))
 
     for api, source, selection in (
         ("ml_v1", "ml.v1.json", ML),
@@ -145,10 +150,7 @@ def main() -> None:
     ):
         document = discovery_document(source)
         plain = without_prose(document, selection)
-        write(
-            f"{api}.discovery.json.gz",
-            json.dumps(plain, sort_keys=True, separators=(",", ":")).encode(),
-        )
+        write(f"{api}.discovery.json.gz", as_json(plain))
 
 
 def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
@@ -300,6 +302,11 @@ def closure(
 def serialised(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> bytes:
     """One FileDescriptorSet, the same bytes for the same input."""
     return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString(deterministic=True)
+
+
+def as_json(content: object) -> bytes:
+    """The same bytes for the same input."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def discovery_document(name: str) -> dict[str, Any]:

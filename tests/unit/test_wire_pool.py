@@ -96,6 +96,7 @@ def test_importing_the_room_does_not_import_protobuf_descriptors() -> None:
     script = (
         "import sys\n"
         "import trainshed.wire.binding, trainshed.wire.json, trainshed.wire.routes\n"
+        "trainshed.wire.routes.route_table()\n"
         "print('google.protobuf.descriptor_pb2' in sys.modules)\n"
     )
     done = subprocess.run(

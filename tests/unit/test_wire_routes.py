@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from google.protobuf import descriptor_pb2
+from tools import http_rules
 
 from trainshed.httpd.routing import Template
 from trainshed.wire import pool, routes
@@ -179,9 +182,15 @@ def test_every_route_is_found_by_its_own_template() -> None:
         assert pool.message_class(route.rpc.response)
 
 
-def test_no_rpc_streams() -> None:
-    every = [rpc for api in pool.APIS for rpc in routes.rpcs(api).values()]
-    assert not [rpc.path for rpc in every if rpc.client_streaming or rpc.server_streaming]
+@pytest.mark.parametrize("api", pool.APIS)
+def test_the_calls_are_those_of_the_descriptors(api: pool.Api) -> None:
+    files = descriptor_pb2.FileDescriptorSet.FromString(pool.read_data(f"{api}.binpb.gz")).file
+    assert msgspec.json.encode(http_rules.calls_of(files)) == msgspec.json.encode(
+        msgspec.json.decode(pool.read_data("calls.json.gz"))[api]
+    )
+    methods = [method for file in files for service in file.service for method in service.method]
+    assert methods
+    assert not [one.name for one in methods if one.client_streaming or one.server_streaming]
 
 
 def bound(verb: str, path: str, query: list[tuple[str, str]], body: bytes = b"") -> Any:

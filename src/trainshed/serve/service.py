@@ -53,6 +53,7 @@ from trainshed.serve.lazy_console import LazyConsole
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
+from trainshed.wire import pool
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ _SHOWN = 10
 _COLLECTED = (20_000, 10, 10)
 """Thresholds of the cycle collector. With its own, 700, it looks through the young objects twice for each
 submit, whose objects nearly all go without it."""
+_AFTER_READY = 1.0
+"""Seconds until what no start waits for is loaded: jobs that ran on are taken over by then, which is waited
+for."""
 STOP_JOBS = 60
 """Seconds that jobs get to end, beyond their grace, when they are to be stopped with the service."""
 
@@ -233,11 +237,7 @@ class Service:
         self._announce({**document, "console": link, "taken_over": taken})
         settle()
         self._app.lag.start()
-        if (modules := compiled.release()) is not None:
-            # The end of a service does not wait for it; the process that writes goes on by itself.
-            threading.Thread(
-                target=_save, args=(modules,), name="keeping-modules", daemon=True
-            ).start()
+        asyncio.get_running_loop().call_later(_AFTER_READY, _load_late)
 
     def _is_over(self, claims: JobClaims) -> bool:
         """Whether the program that a token was given to cannot be there any more."""
@@ -309,6 +309,15 @@ class _Server(SecureServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def _load_late() -> None:
+    """Load what the first request to a public API would have to wait for: some 20 ms. That is all which is
+    kept compiled."""
+    pool.load_all()
+    if (modules := compiled.release()) is not None:
+        # The end of a service does not wait for it; the process that writes goes on by itself.
+        threading.Thread(target=_save, args=(modules,), name="keeping-modules", daemon=True).start()
 
 
 def _save(modules: compiled.CompiledModules) -> None:

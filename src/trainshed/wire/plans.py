@@ -199,7 +199,7 @@ def special_of(message: "Descriptor") -> Special | None:
 def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
     """The google.api.field_behavior numbers of a field."""
     options = field.GetOptions()
-    return frozenset(options.Extensions[pool.annotations().field_behavior])
+    return frozenset(options.Extensions[pool.field_behavior()])
 
 
 def children(shape: Shape, content: Any) -> tuple[Any, ...]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from google.protobuf.message import Message
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from google.protobuf import descriptor, descriptor_pool
@@ -70,15 +69,6 @@ def message_descriptor(full_name: str) -> "descriptor.Descriptor":
         ) from None
 
 
-def service_descriptors(api: Api) -> "tuple[descriptor.ServiceDescriptor, ...]":
-    """The services that the API's own files define, shared ones included, in file order."""
-    return tuple(
-        service
-        for name in load(api)
-        for service in pool().FindFileByName(name).services_by_name.values()
-    )
-
-
 def load(api: Api) -> tuple[str, ...]:
     """Add an API's files to the pool once; returns their names. Blocks while another thread does."""
     names = _loaded.get(api)
@@ -86,8 +76,8 @@ def load(api: Api) -> tuple[str, ...]:
         return names
     with _lock:
         if api not in _loaded:
-            # Options are parsed once, with the extensions known by then: these have to be.
-            annotations()
+            # Options are parsed once, with the extensions known by then: this has to be.
+            field_behavior()
             from google.protobuf import descriptor_pb2
 
             files = descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file
@@ -96,6 +86,12 @@ def load(api: Api) -> tuple[str, ...]:
                 pool().AddSerializedFile(file.SerializeToString(deterministic=True))
             _loaded[api] = tuple(file.name for file in files)
         return _loaded[api]
+
+
+def load_all() -> None:
+    """Add every API's files, before anybody has to wait for them."""
+    for api in APIS:
+        load(api)
 
 
 def pool() -> "descriptor_pool.DescriptorPool":
@@ -108,22 +104,15 @@ def pool() -> "descriptor_pool.DescriptorPool":
         return _pools[0]
 
 
-class Annotations(Struct, frozen=True):
-    """The extensions of google.api that the sets carry, for `options.Extensions[...]`."""
-
-    http: Any
-    field_behavior: Any
-
-
 @cache
-def annotations() -> Annotations:
-    """The two extensions; protobuf and their modules are imported with the first call."""
+def field_behavior() -> Any:
+    """The extension of google.api that the sets' fields carry, for `options.Extensions[...]`; protobuf and
+    its module are imported with the first call."""
     from google.api import (  # pyright: ignore[reportMissingTypeStubs]  the distribution ships none
-        annotations_pb2,
         field_behavior_pb2,
     )
 
-    return Annotations(annotations_pb2.http, field_behavior_pb2.field_behavior)
+    return field_behavior_pb2.field_behavior
 
 
 def discovery_document(api: str, root_url: str) -> bytes:

@@ -1,19 +1,18 @@
-"""RPCs and REST routes, read from the http annotations of the descriptor sets.
+"""RPCs and REST routes, as the descriptor sets have them (a list made by `tools/http_rules.py`).
 
 Owns which RPC a request line means; how one is found is `httpd.routing`'s. Knows no handler and no server.
+The sets themselves are not read for it: they take much longer, and a start does not wait for them.
 """
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire import pool
-
-if TYPE_CHECKING:
-    from google.protobuf import descriptor
 
 # The operations, locations and policy mixins have no rules of their own for these paths: the
 # public services add them by configuration. (RPC, verb, template, body); spec/clients#surface.
@@ -74,8 +73,6 @@ class Rpc(Struct, frozen=True):
     method: str
     request: str
     response: str
-    client_streaming: bool
-    server_streaming: bool
 
     @property
     def path(self) -> str:
@@ -120,32 +117,43 @@ class RouteTable:
         return self._router.match(verb, path)
 
 
+class _Call(Struct, frozen=True, array_like=True):
+    """As it stands in the list."""
+
+    service: str
+    method: str
+    request: str
+    response: str
+    #: HTTP methods, templates, and which fields the bodies are.
+    bindings: tuple[tuple[str, str, str], ...]
+
+    @property
+    def rpc(self) -> Rpc:
+        return Rpc(self.service, self.method, self.request, self.response)
+
+
+@cache
+def _calls() -> Mapping[pool.Api, tuple[_Call, ...]]:
+    return msgspec.json.decode(
+        pool.read_data("calls.json.gz"), type=dict[pool.Api, tuple[_Call, ...]]
+    )
+
+
 @cache
 def rpcs(api: pool.Api) -> Mapping[str, Rpc]:
     """Every RPC of an API by its gRPC path."""
-    return {
-        rpc.path: rpc
-        for service in pool.service_descriptors(api)
-        for rpc in (_rpc(service, method) for method in service.methods)
-    }
+    return {rpc.path: rpc for rpc in (call.rpc for call in _calls()[api])}
 
 
 @cache
 def routes(api: pool.Api) -> tuple[Route, ...]:
     """Every REST route of an API, in the order of its services and annotations."""
-    found: list[Route] = []
-    for service in pool.service_descriptors(api):
-        if service.full_name in _REPLACED:
-            continue
-        for method in service.methods:
-            rule: Any = method.GetOptions().Extensions[pool.annotations().http]
-            for binding in (rule, *rule.additional_bindings):
-                verb = binding.WhichOneof("pattern")
-                if verb is not None:
-                    template = Template.parse(getattr(binding, verb))
-                    found.append(
-                        Route(api, _rpc(service, method), verb.upper(), template, binding.body)
-                    )
+    found = [
+        Route(api, rpcs(api)[call.rpc.path], verb, Template.parse(path), body)
+        for call in _calls()[api]
+        if call.service not in _REPLACED
+        for verb, path, body in call.bindings
+    ]
     if api == "aiplatform_v1":
         by_name = {f"{rpc.service}.{rpc.method}": rpc for rpc in rpcs(api).values()}
         found += [
@@ -164,14 +172,3 @@ def route_table(*apis: pool.Api) -> RouteTable:
 def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
     """`RouteTable.match` over all APIs in the order of `pool.APIS`."""
     return route_table().match(verb, path)
-
-
-def _rpc(service: "descriptor.ServiceDescriptor", method: "descriptor.MethodDescriptor") -> Rpc:
-    return Rpc(
-        service.full_name,
-        method.name,
-        method.input_type.full_name,
-        method.output_type.full_name,
-        method.client_streaming,
-        method.server_streaming,
-    )

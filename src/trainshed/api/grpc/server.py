@@ -58,6 +58,7 @@ class GrpcServer:
         self._health: Any = health.aio.HealthServicer()
         self._names = ("", *served)
         health_service.add_HealthServicer_to_server(self._health, self._server)
+        pool.load_all()  # Who asks what there is has not asked for anything of it yet.
         reflection.enable_server_reflection(
             (*served, health.SERVICE_NAME, reflection.SERVICE_NAME),
             self._server,
