@@ -132,7 +132,7 @@ class ViewerPool:
     async def _started(self, name: str, start: Start) -> Viewer:
         viewer = await start()
         log.info("viewer %s: started", name)
-        begin(self._heard(name, viewer), f"viewer {name}: waiting for its end")
+        begin(self._log_end(name, viewer), f"viewer {name}: waiting for its end")
         try:
             await viewer.ready()
         except BaseException:
@@ -140,7 +140,7 @@ class ViewerPool:
             raise
         return viewer
 
-    async def _heard(self, name: str, viewer: Viewer) -> None:
+    async def _log_end(self, name: str, viewer: Viewer) -> None:
         if why := await viewer.ended():
             log.warning("viewer %s: ended: %s", name, why)
         else:

@@ -81,7 +81,7 @@ async def test_a_crash_after_a_commit_keeps_what_nobody_was_told() -> None:
 
 
 @pytest.mark.anyio
-async def test_every_write_passes_both_hooks_with_its_name() -> None:
+async def test_writes_about_jobs_nodes_and_quotas_pass_both_hooks_with_their_names() -> None:
     before: list[str] = []
     after: list[str] = []
     store = open_inline(before.append, after.append)

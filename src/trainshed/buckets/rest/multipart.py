@@ -18,7 +18,9 @@ from trainshed.httpd.messages import Response
 
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MAX_HEAD = 1 << 20
+"""Bytes of the part with the metadata."""
 _EPILOGUE = 256
+"""Bytes that may follow the last delimiter: so many are held back, since that may be among them."""
 
 
 class Head(Struct, frozen=True):
@@ -128,7 +130,9 @@ def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int]
 
 
 _MAX_CALLS = 1000
+"""Requests of a batch."""
 _MAX_BYTES = 10 << 20
+"""Bytes of its body."""
 
 
 class InnerRequest(Struct, frozen=True):

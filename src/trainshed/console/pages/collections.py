@@ -18,7 +18,9 @@ from trainshed.wire.trainshed_v1.jobs import Trial
 from trainshed.wire.trainshed_v1.models import ModelDescription, ModelList
 
 _PAGE: Final = 100
+"""Runs on a page of an experiment."""
 _CURVES: Final = 12
+"""Charts there."""
 
 
 async def models(visit: Visit) -> View:

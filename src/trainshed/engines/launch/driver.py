@@ -29,6 +29,7 @@ _OWN_PLACE = "/usr/local/nvidia"
 _PLACES = (f"{_OWN_PLACE}/lib64", f"{_OWN_PLACE}/lib")
 _PROGRAM_PLACES = ("/usr/bin", "/bin", f"{_OWN_PLACE}/bin")
 _SECONDS = 10
+"""Until a program of the machine is given up."""
 
 
 class DeviceEdits(Struct, frozen=True):
@@ -112,7 +113,8 @@ def device_edits(
         return DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
     gpus = tuple(device.uuid for device in own)
     if not private:
-        return DeviceEdits((), (), _environ(words or "", gpus), driver.apart, (), gpus)
+        environ = _environ(words or "", gpus)
+        return DeviceEdits(environ=environ, library_path=driver.apart, gpus=gpus)
     if all(device.minor is not None for device in own):
         files, numbers = tuple(_files(own, driver)), _numbered(own)
     else:
@@ -124,18 +126,29 @@ def device_edits(
         files = tuple(dict.fromkeys((*files, *described.devices)))
         environ = dict(described.environ) | environ if image else environ
     if not image:
-        moved = described.mounts if described else ()
-        files_elsewhere = tuple(mount for mount in moved if mount[1].startswith("/dev/"))
-        return DeviceEdits(files, files_elsewhere, environ, driver.apart, (), gpus)
+        mounts = described.mounts if described else ()
+        return DeviceEdits(
+            devices=files,
+            mounts=tuple(mount for mount in mounts if mount[1].startswith("/dev/")),
+            environ=environ,
+            library_path=driver.apart,
+            gpus=gpus,
+        )
     if described is not None:
-        return DeviceEdits(files, described.mounts, environ, described.library_path, (), gpus)
+        return DeviceEdits(
+            devices=files,
+            mounts=described.mounts,
+            environ=environ,
+            library_path=described.library_path,
+            gpus=gpus,
+        )
     return DeviceEdits(
-        files,
-        tuple(_mounts(driver)),
-        environ,
-        (_PLACES[0],) if driver.libraries else (),
-        (f"{_OWN_PLACE}/bin",) if driver.programs else (),
-        gpus,
+        devices=files,
+        mounts=tuple(_mounts(driver)),
+        environ=environ,
+        library_path=(_PLACES[0],) if driver.libraries else (),
+        path=(f"{_OWN_PLACE}/bin",) if driver.programs else (),
+        gpus=gpus,
     )
 
 

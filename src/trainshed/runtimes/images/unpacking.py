@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-_ROOM = 64 << 20
+_RESERVE = 64 << 20
 """Bytes that stay free on the disk."""
 _LAST_LINES = 20
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
@@ -30,7 +30,7 @@ class DiskFull(UnpackingFailed):
 def check_room(place: Path, needed: int) -> None:
     """Raises DiskFull if an image of so many bytes does not fit on the disk of `place`."""
     free = shutil.disk_usage(place).free
-    if needed + _ROOM > free:
+    if needed + _RESERVE > free:
         raise DiskFull(
             f"it takes {megabytes(needed)} unpacked, and {megabytes(free)} are free on the disk of {place}"
         )

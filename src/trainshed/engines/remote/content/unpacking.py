@@ -19,7 +19,7 @@ from trainshed.engines.remote.content.frames import PIECE, FrameReader, Torn
 from trainshed.engines.remote.content.manifest import Unit
 from trainshed.engines.remote.content.shelf import NodeShelf
 
-_ROOM = 64 << 20
+_RESERVE = 64 << 20
 """Bytes that stay free on the disk."""
 _BLOCK = 1 << 20
 _LONGEST_HEADER = 1 << 16
@@ -160,12 +160,13 @@ def _exactly(stream: ByteSource, size: int) -> bytes:
 
 
 def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
-    """With the unit's lock held. Raises Torn, OSError."""
+    """Ask for the unit, unpack it beside its place, move it there. With the unit's lock held. Raises Torn,
+    OSError."""
     shelf.make_parents(unit)
     place = Path(unit.path).parent
-    shelf.make_room(unit.bytes, limit, max(0, shutil.disk_usage(place).free - _ROOM))
+    shelf.make_room(unit.bytes, limit, max(0, shutil.disk_usage(place).free - _RESERVE))
     free = shutil.disk_usage(place).free
-    if free < unit.bytes + _ROOM:
+    if free < unit.bytes + _RESERVE:
         raise OSError(
             errno.ENOSPC,
             f"it takes {unit.bytes >> 20} MiB, and {free >> 20} MiB are free on the disk of {place}",
