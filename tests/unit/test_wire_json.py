@@ -349,3 +349,33 @@ def test_timestamps_round_trip(seconds: int, nanos: int) -> None:
 def test_durations_round_trip(seconds: int, nanos: int, sign: int) -> None:
     text = scalars.duration_text(sign * seconds, sign * nanos)
     assert scalars.read_duration(text) == (sign * seconds, sign * nanos)
+
+
+def test_a_resource_in_json_is_the_json_of_its_message() -> None:
+    """ADR 137: in the same order, too."""
+    kind = AI + "CustomJob"
+    kept = public(
+        kind,
+        {
+            "jobSpec": {
+                "workerPoolSpecs": [{"replicaCount": 2, "diskSpec": {"bootDiskSizeGb": 100}}],
+                "scheduling": {"timeout": "3.5s"},
+            },
+            "displayName": "a",
+            "encryptionSpec": {"kmsKeyName": "k"},
+        },
+    )
+    said = {
+        "labels": {"b": "2", "a": "1"},
+        "name": "projects/p/locations/l/customJobs/1",
+        "state": "JOB_STATE_FAILED",
+        "createTime": "2026-01-01T00:00:00Z",
+        "error": {"code": 3, "message": "no"},
+        "webAccessUris": {"workerpool0-0": "https://x"},
+    }
+    outputs = wire.from_public(kind, said)
+    shown = wire.Resource(kept, outputs).public()
+    assert json.dumps(shown) == json.dumps(wire.to_public(wire.from_public(kind, {**kept, **said})))
+    given = wire.from_public(kind, kept)
+    for resource in (wire.Resource(kept, outputs), wire.Resource(kept, outputs, given)):
+        assert json.dumps(wire.to_public(resource.message())) == json.dumps(shown)

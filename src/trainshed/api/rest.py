@@ -327,6 +327,10 @@ class RestSurface:
         if bound.value_texts:
             call = replace(call, value_texts=bound.value_texts)
         response = await handler(call, bound.message)
+        if isinstance(response, wire_json.Resource):
+            if not bound.enums_as_ints:
+                return wire_json.encode_text(response.public(), pretty=bound.pretty)
+            response = response.message()
         beta = self._services.beta
         if version is Version.V1BETA1 and route.service not in _BELOW_UI:
             beta.remember(response)

@@ -92,7 +92,7 @@ async def not_there(
     )
 
 
-async def create(call: Call, request: Any) -> Message:
+async def create(call: Call, request: Any) -> wire_json.Resource:
     services, spec = call.services, request.custom_job.job_spec
     public = wire_json.to_public(request.custom_job)
     further = await not_there(services, request, public.get("jobSpec", {}))
@@ -104,11 +104,11 @@ async def create(call: Call, request: Any) -> Message:
     await store_works(services, call.principal.email, job)
     if spec.experiment_run:
         await add_job(services, spec.experiment_run, job.name)
-    views.set_outputs(request.custom_job, job)
-    return request.custom_job
+    outputs = views.custom_job_outputs(job)
+    return wire_json.Resource(public, outputs, request.custom_job)
 
 
-async def get(call: Call, request: Any) -> Message:
+async def get(call: Call, request: Any) -> wire_json.Resource:
     name = read_vertex_name(request.name, _COLLECTION)
     job, _ = await read_work(call.services.reader, name, Job)
     return _shown(call, job)
@@ -119,16 +119,17 @@ async def list_(call: Call, request: Any) -> Message:
     mask = Mask(request.read_mask, views.CUSTOM_JOB)
     page = await page_of(call, request, _COLLECTION, wanted)
     return pool.message_class("google.cloud.aiplatform.v1.ListCustomJobsResponse")(
-        custom_jobs=[mask.apply(_shown(call, of_kind(job, Job))) for job, _ in page.jobs],
+        custom_jobs=[mask.apply(_shown(call, of_kind(job, Job)).message()) for job, _ in page.jobs],
         next_page_token=page.next_token,
     )
 
 
-def _shown(call: Call, job: Job) -> Message:
-    view: Any = views.custom_job(with_error_due(call.services, job))
-    if view.job_spec.enable_web_access:
-        add_to_job(call, job, view.web_access_uris)
-    return view
+def _shown(call: Call, job: Job) -> wire_json.Resource:
+    shown = views.custom_job(with_error_due(call.services, job))
+    if shown.kept.get("jobSpec", {}).get("enableWebAccess"):
+        outputs: Any = shown.outputs
+        add_to_job(call, job, outputs.web_access_uris)
+    return shown
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:

@@ -53,17 +53,17 @@ TUNING_JOB: Final = "google.cloud.aiplatform.v1.HyperparameterTuningJob"
 PIPELINE: Final = "google.cloud.aiplatform.v1.TrainingPipeline"
 
 
-def custom_job(job: Job) -> Message:
-    """The CustomJob message of a stored job."""
-    view = wire_json.from_public(CUSTOM_JOB, json.loads(job.public_json))
-    set_outputs(view, job)
-    return view
+def custom_job(job: Job) -> wire_json.Resource:
+    """The CustomJob of a stored job."""
+    return wire_json.Resource(json.loads(job.public_json), custom_job_outputs(job))
 
 
-def set_outputs(view: Any, job: Job) -> None:
-    """Put the output fields, and the labels as they are now, into a CustomJob with its input fields set."""
-    view.state = job_state_numbers()[job.state]
-    set_common_outputs(view, job)
+def custom_job_outputs(job: Job) -> Any:
+    """A CustomJob of which only the output fields are set, and the labels as they are now."""
+    outputs: Any = pool.message_class(CUSTOM_JOB)()
+    outputs.state = job_state_numbers()[job.state]
+    set_common_outputs(outputs, job)
+    return outputs
 
 
 def set_common_outputs(view: Any, work: Work) -> None:

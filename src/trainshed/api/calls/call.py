@@ -80,7 +80,7 @@ class Call(Struct, frozen=True):
 
 
 # The request's fields are those of the method's request message, which only the descriptors know.
-Handler = Callable[[Call, Any], Awaitable[Message]]
+Handler = Callable[[Call, Any], Awaitable[Message | wire_json.Resource]]
 """Takes the request message, answers the response message, raises the errors of `api.errors`."""
 
 Handlers = Mapping[str, Handler]
@@ -97,7 +97,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
         raise not_served(known_methods.by_name(method) or KnownMethod(method, ""), handlers)
     authorize(principal, method)
 
-    async def within(call: Call, request: Any) -> Message:
+    async def within(call: Call, request: Any) -> Message | wire_json.Resource:
         name_by_id(request, (principal.project, call.services.settings.project))
         if principal.project:
             authorize(principal, method, projects_of(request))

@@ -193,6 +193,8 @@ class GrpcTransport:
             call = Call(principal, self._services, method)
             message = await read_aside(len(request), lambda: self._read(call, rpc, request))
             answer = await handler(call, message)
+            if isinstance(answer, wire_json.Resource):
+                answer = answer.message()
             version = version_of(path)
             if version is Version.V1BETA1:
                 self._services.beta.remember(answer)

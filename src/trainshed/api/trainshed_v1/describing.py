@@ -169,7 +169,7 @@ async def waits_of(services: Services, found: Seen) -> list[str]:
     work = found.work
     match work:
         case Job():
-            if work.state.is_final or found.waiting is not None:
+            if work.state not in _STARTING or found.waiting is not None:
                 return views.job_waits(work, (), found.waiting)
             timeline = await services.reader.timeline(work.uid)
             return views.job_waits(work, timeline, None)
@@ -254,7 +254,7 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
         return wire_json.to_public(ml.job(work, found.etag, position, evidence))
     match work:
         case Job():
-            message = vertex.custom_job(work)
+            return vertex.custom_job(work).public()
         case TuningJob():
             shown = vertex.NOTHING_TRIED
             if whole:
@@ -267,43 +267,48 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
                 lambda: wire_json.to_public(vertex.tuning_job(work, shown))
             )
         case Pipeline():
-            message = vertex.training_pipeline(work)
+            return wire_json.to_public(vertex.training_pipeline(work))
         case _:
             assert_never(work)
-    return wire_json.to_public(message)
 
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET /trainshed/v1/jobs/{job}/watch`: a `JobDescription` now and after each change, until the job is
     over. That of a tuning job has its trials beside the public resource, not in it as well."""
-    work, _ = await find_work(call.services.reader, call.target)
-    return _descriptions(call, work.uid)
+    before = call.services.notices.latest
+    work, etag = await find_work(call.services.reader, call.target)
+    return _descriptions(call, work, etag, before)
 
 
-async def _descriptions(call: JsonCall, uid: JobUid) -> AsyncGenerator[bytes]:
-    services, notices = call.services, call.services.notices
+async def _descriptions(
+    call: JsonCall, work: Work, etag: str, before: int
+) -> AsyncGenerator[bytes]:
+    """`work`: as it was read when `before` was the last news of any job."""
+    services, notices, uid = call.services, call.services.notices, work.uid
     pace, memory = Pace(notices), Memory()
     sent: object = None
-    listened = frozenset({uid})
+    await pace.begin()
+    counts = {uid: before}
+    found = await seen(services, work, etag)
     while True:
-        await pace.begin()
-        counts = {each: notices.count(each) for each in listened}
-        try:
-            seen = await look(services, uid)
-        except NotFound:
-            return
         # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
-        if seen.mark != sent:
-            sent = seen.mark
-            told = line(await described(services, call.principal, seen, memory, whole=False))
+        if found.mark != sent:
+            sent = found.mark
+            told = line(await described(services, call.principal, found, memory, whole=False))
             pace.looked()
             pace.spoke()
             yield told
-        if seen.work.state.is_final:
+        if found.work.state.is_final:
             return
         if pace.is_silent():
             yield SIGN_OF_LIFE
-        listened = seen.news
+        listened = found.news
         # Of one that was not listened for there may have been news already: look again.
         if listened <= counts.keys():
             await pace.news({each: counts[each] for each in listened})
+        await pace.begin()
+        counts = {each: notices.count(each) for each in listened}
+        try:
+            found = await look(services, uid)
+        except NotFound:
+            return

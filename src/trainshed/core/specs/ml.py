@@ -5,11 +5,11 @@ facts/limits, facts/tuning#ml. Field paths are those the public service was seen
 `trainingInput` down (`runtime_version`), the job's own fields likewise.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -90,7 +90,7 @@ def parse_job(
     programs = read_programs(training, [hw.role for hw in hardware], runtimes)
     scheduling = _read_scheduling(training.section("scheduling"))
     _check_rest(training)
-    job_json = json.dumps(training.values, ensure_ascii=False, separators=(",", ":"))
+    job_json = msgspec.json.encode(training.values).decode()
     if fault := syntax.cluster_size_fault(job_json, sum(hw.count for hw in hardware)):
         training.fault("scaleTier", fault)
     tunes = training.has("hyperparameters")

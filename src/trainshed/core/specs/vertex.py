@@ -5,11 +5,11 @@ that are read but not served are either refused, where the program could not run
 warning, where it runs all the same.
 """
 
-import json
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -92,7 +92,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         spec.fault("serviceAccount", fault)
     _check_names(spec)
     output = _read_output_directory(spec)
-    job_json = json.dumps(spec.values, ensure_ascii=False, separators=(",", ":"))
+    job_json = msgspec.json.encode(spec.values).decode()
     if fault := syntax.cluster_size_fault(job_json, sum(pool.replica_count for pool in pools)):
         spec.fault("workerPoolSpecs", fault)
     read = JobSpec(
