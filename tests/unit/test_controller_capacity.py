@@ -3,6 +3,7 @@
 
 import asyncio
 import itertools
+import random
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
 from trainshed.core.capacity import NodeCondition, OthersUse, Preflight, WaitReason
 from trainshed.core.errors import Unavailable
-from trainshed.core.job.spec import Scheduling, Strategy
+from trainshed.core.job.spec import Choice, Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -227,3 +228,61 @@ def test_a_preflight_that_is_not_answered_any_more_leaves_nothing() -> None:
     assert scene.turn() == []
     scene.room.put(job(1))
     assert [decision.uid for decision in scene.room.decide(NOW) or scene.turn()] == [job(1).uid]
+
+
+def drawn(draw: random.Random, uid: int) -> Job:
+    """A job of any of some shapes, projects and priorities, of which some are spot work and some have other
+    choices."""
+    scheduling = Scheduling(
+        strategy=draw.choice((Strategy.STANDARD, Strategy.STANDARD, Strategy.SPOT)),
+        timeout=draw.choice((600, 3600)) * SECOND,
+    )
+    made = job(draw.choice((1, 1, 2)), scheduling=scheduling)
+    project = draw.choice(("demo", "other"))
+    name = replace(made.name, project_id=project, job_id=str(uid))
+    # Clocks are set back now and then.
+    created = CREATED + (uid - draw.choice((0, 0, 0, 5))) * SECOND
+    made = replace(made, uid=JobUid(uid), name=name, created=created, updated=created)
+    return with_a_smaller_choice(made) if draw.random() < 0.3 else made
+
+
+def with_a_smaller_choice(subject: Job) -> Job:
+    spec, machines = subject.spec, tuple(pool.machine for pool in subject.spec.pools)
+    smaller = tuple(replace(each, type="n1-standard-1", vcpus=1) for each in machines)
+    choices = (Choice(spec.region, machines), Choice(spec.region, smaller))
+    return replace(subject, spec=replace(spec, choices=choices, patience=7 * SECOND))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_at(
+    seed: int,
+) -> None:
+    """ADR 137: who comes behind one of the same shape for whom there is no room is not looked at."""
+    draw, now = random.Random(seed), NOW
+    policy = Policy(
+        strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND
+    )
+    alarms: list[int] = []
+    ours = CapacityTracker(policy, alarms.append, lambda: None)
+    theirs = CapacityTracker(policy, lambda _: None, lambda: None)
+    for one in (ours, theirs):
+        one.set_nodes([Node("a", 8, 2**40), Node("b", 6, 2**40)])
+    live: list[JobUid] = []
+    for uid in range(1, 60):
+        now += draw.choice((0, 1, 30)) * SECOND
+        if live and draw.random() < 0.25:
+            gone = live.pop(draw.randrange(len(live)))
+            for one in (ours, theirs):
+                one.forget(gone)
+        else:
+            live.append(JobUid(uid))
+            came = drawn(draw, uid)
+            for one in (ours, theirs):
+                one.put(came)
+        if any(at <= now for at in alarms):
+            alarms.clear()
+            ours.time_passed()
+        theirs.time_passed()  # As if something had changed each time: all are looked at.
+        assert ours.decide(now) == theirs.decide(now)
+        for waiting in live:
+            assert ours.position(waiting) == theirs.position(waiting)

@@ -130,6 +130,8 @@ class CapacityTracker:
         #: are.
         self._told: dict[JobUid, Job] = {}
         self._changed = True
+        #: Whether the last plan decided and reserved nothing: nobody who waits was provided for.
+        self._was_in_vain = False
 
     # --- what is told ---
 
@@ -163,7 +165,9 @@ class CapacityTracker:
         state = gang_state(job, before, self._policy)
         if state != before:
             self._snapshot.put(state)
-            self._changed = True
+            # Nothing can come of one more behind those for whom there was no room a moment ago.
+            is_in_vain = before is None and self._was_in_vain and self._snapshot.is_behind(job.uid)
+            self._changed = self._changed or not is_in_vain
         self._told[job.uid] = job
 
     def gives_back(self, job: Job) -> bool:
@@ -264,6 +268,7 @@ class CapacityTracker:
 
     def _decisions(self, now: Nanos) -> Iterator[Decision | None]:
         """The decisions, and None after each step that leads to some."""
+        self._was_in_vain = False
         fallen, soonest = fall_backs(self._snapshot, now)
         for decision in fallen:
             self._count(decision)
@@ -273,6 +278,7 @@ class CapacityTracker:
             yield None
         self._planning = None
         self._snapshot.set_reservations(made.reservations)
+        self._was_in_vain = not (fallen or made.decisions or made.reservations)
         for decision in made.decisions:
             self._count(decision)
             yield decision

@@ -342,6 +342,14 @@ class Snapshot:
         self.entries[entry.gang.uid] = entry
         self._attach(entry)
 
+    def is_behind(self, uid: JobUid) -> bool:
+        """Whether a gang waits behind one of its project, level and shape, so that a plan in which that one
+        is not provided for does not look at it."""
+        entry = self.entries[uid]
+        if not entry.waits or entry.state.not_before or entry.gang.alternatives:
+            return False
+        return self.queue.group(entry).buckets[entry.shape][0] is not entry
+
     def limit(self, key: QuotaKey) -> tuple[float, str]:
         """A quota's limit, `capacity.UNLIMITED` for none, and who set it: "set", "public" or "none"."""
         if key in self._quotas:
