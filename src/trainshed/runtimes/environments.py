@@ -41,9 +41,17 @@ class Environments:
         self._now = now
         self._processes = processes
         self._looked_at: set[str] = set()
+        #: Keys by family, release and interpreter: each start asks for its own.
+        self._keys: dict[tuple[str, str, Interpreter], str] = {}
 
     def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         """The name that says what is in it: interpreter, lock, uv, platform, layout."""
+        asked = sheet.family, release.version, interpreter
+        if asked not in self._keys:
+            self._keys[asked] = self._made_key(sheet, release, interpreter)
+        return self._keys[asked]
+
+    def _made_key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, interpreter.full_version],

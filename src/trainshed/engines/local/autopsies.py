@@ -14,6 +14,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ REPORT = "autopsy.json"
 journal says then. Made anew if it is not there."""
 _IN_A_TURN = 8
 """Slots that are looked into before others have their turn on the loop."""
-_NOTED_AFTER = 0.1
-"""Seconds after a launch."""
+_NOTED_AFTER = 0.5
+"""Seconds after a launch: of programs that are over by then nothing need be written, unless they failed."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket"),
@@ -97,8 +98,9 @@ class Autopsies:
         self._kept: dict[Key, Autopsy] = {}
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        #: By slot, the launch documents that are not noted yet, and when they will be.
-        self._captured: dict[Path, protocol.Message] = {}
+        #: By slot, the launch documents that are not noted yet, and when on the loop's clock they are; the
+        #: next one first.
+        self._captured: dict[Path, tuple[float, protocol.Message]] = {}
         self._noting: asyncio.TimerHandle | None = None
         self._tasks = Crew()
 
@@ -122,19 +124,25 @@ class Autopsies:
         that would be time lost. A service that is killed before has no autopsy of it. Secrets are not noted:
         the service has them in mind only now."""
         if self._keeping.ttl:
-            self._captured[slot] = document
+            loop = asyncio.get_running_loop()
+            due = loop.time() + _NOTED_AFTER
+            self._captured.pop(slot, None)  # Of an earlier incarnation; this one goes to the end.
+            self._captured[slot] = due, document
             if self._noting is None:
-                loop = asyncio.get_running_loop()
-                self._noting = loop.call_later(_NOTED_AFTER, self._note_some)
+                self._noting = loop.call_at(due, self._note_some)
 
     def _note_some(self) -> None:
-        for slot in tuple(self._captured)[:_IN_A_TURN]:
-            self._note(slot)
         loop = asyncio.get_running_loop()
-        self._noting = loop.call_later(0, self._note_some) if self._captured else None
+        now = loop.time()
+        for slot, (due, _) in tuple(islice(self._captured.items(), _IN_A_TURN)):
+            if due <= now:
+                self._note(slot)
+        due, _ = next(iter(self._captured.values()), (0.0, None))
+        self._noting = loop.call_at(due, self._note_some) if due else None
 
     def _note(self, slot: Path) -> None:
-        plan = _without_secrets(self._captured.pop(slot))
+        _, document = self._captured.pop(slot)
+        plan = _without_secrets(document)
         # A full disk, say: it costs the autopsy, not the program.
         with contextlib.suppress(OSError):
             text = json.dumps({"files": str(slot / protocol.FILES), "plan": plan})
