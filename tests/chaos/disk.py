@@ -17,7 +17,7 @@ _NEW_NAMESPACE: Final = 0x00020000
 """CLONE_NEWNS"""
 _GIB: Final = 1 << 30
 _SIZE: Final = 6 * _GIB
-"""Enough not to count as nearly full all the time (`replica.disk`); its image is a sparse file."""
+"""Enough not to count as nearly full all the time (`replica.observe.disk`); its image is a sparse file."""
 _BLOCK: Final = 1 << 20
 
 

@@ -250,7 +250,7 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
     Role.OWNER: frozenset(PERMISSIONS.values()),
     # What a program does on the hosted services with the default account of its job, but for what would
     # remove jobs and their logs: what people look at afterwards stays. That a job of its own has no more than
-    # it has, `api.delegation` sees to.
+    # it has, `api.calls.call` sees to.
     Role.JOB: _READ_BY_JOBS
     | {
         *(

@@ -114,7 +114,7 @@ class BucketAdapter:
 
 
 class BucketHistory:
-    """The bucket process's access log as `api.services.AccessHistory`."""
+    """The bucket process's access log as `api.calls.services.AccessHistory`."""
 
     def __init__(self, root: Path, adapter: BucketAdapter) -> None:
         """`root`: the buckets' directory, as the bucket process was given it."""

@@ -22,7 +22,7 @@ from trainshed.serve.settings import Settings
 
 
 class EngineShells:
-    """The engine's terminals and autopsies as `api.services.Shells`.
+    """The engine's terminals and autopsies as `api.calls.services.Shells`.
 
     `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which one is hung up, 0
     = never."""
@@ -87,7 +87,7 @@ def _told(what: str) -> Generator[None]:
 
 
 class EngineLogs:
-    """The engine's way into the logs of programs as `api.services.ProgramLogs`."""
+    """The engine's way into the logs of programs as `api.calls.services.ProgramLogs`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

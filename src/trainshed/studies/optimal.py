@@ -13,7 +13,7 @@ from trainshed.core.study.spec import Goal, Metric, StudySpec
 
 
 class Tried(Protocol):
-    """What is asked of a trial here; `core.study.trials.Trial` and `studies.port.Seen` both have it."""
+    """What is asked of a trial here; `core.study.records.Trial` and `studies.port.Seen` both have it."""
 
     @property
     def number(self) -> int: ...

@@ -20,7 +20,7 @@ METHOD: Final = "trainshed.method"
 _HEADER: Final = HEADER.encode()
 _WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _KEY: Final = re.compile(r"/with/[^/]+")
-"""An address of buckets with a key in it (`buckets.keys`): whoever reads the key has the buckets."""
+"""An address of buckets with a key in it (`buckets.callers`): whoever reads the key has the buckets."""
 _numbers: Final = random.Random()
 """An id is no secret: it only tells one request from others, without a call of the system each."""
 _log = logging.getLogger("trainshed.requests")

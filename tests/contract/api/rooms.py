@@ -37,7 +37,7 @@ def node(name: str, *replicas: str) -> NodeStatus:
 
 
 class ValueRoom:
-    """Implements `api.services.CapacityView`. `asked`: the jobs that pre-flights were about."""
+    """Implements `api.calls.services.CapacityView`. `asked`: the jobs that pre-flights were about."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

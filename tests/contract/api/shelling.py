@@ -26,7 +26,7 @@ PROGRAM = Principal("job@p1.example", Role.JOB, "p1")
 
 
 class PlayedTerminal:
-    """Implements `api.services.Terminal`."""
+    """Implements `api.calls.services.Terminal`."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -63,7 +63,7 @@ class PlayedTerminal:
 
 
 class PlayedShells:
-    """Implements `api.services.Shells`."""
+    """Implements `api.calls.services.Shells`."""
 
     def __init__(self, tickets: Tickets) -> None:
         self.tickets = tickets

@@ -28,7 +28,7 @@ OUTPUT = "gs://bucket/run"
 
 @dataclass
 class History:
-    """Implements `api.services.AccessHistory`: says what the test laid down."""
+    """Implements `api.calls.services.AccessHistory`: says what the test laid down."""
 
     kept: tuple[Access, ...] = ()
     written: int = 0

@@ -1,5 +1,5 @@
-"""Ways round the question that a shim is asked about each bind (`replica.socket_calls`), tried by real
-programs."""
+"""Ways round the question that a shim is asked about each bind (`replica.sandbox.socket_calls`), tried by
+real programs."""
 
 import errno
 import json

@@ -52,7 +52,7 @@ def given_parameters(trial: Any, path: str) -> Iterator[GivenParameter]:
 given_measurement = partial(
     studies.given_measurement, elapsed="elapsed_duration", metric="metric_id"
 )
-"""`studies.given_measurement` of this API's messages."""
+"""`api.resources.studies.given_measurement` of this API's messages."""
 
 
 @cache

@@ -81,7 +81,7 @@ class Call(Struct, frozen=True):
 
 # The request's fields are those of the method's request message, which only the descriptors know.
 Handler = Callable[[Call, Any], Awaitable[Message | wire_json.Resource]]
-"""Takes the request message, answers the response message, raises the errors of `api.errors`."""
+"""Takes the request message, answers the response message, raises the errors of `api.calls.errors`."""
 
 Handlers = Mapping[str, Handler]
 """Handlers by full method name."""

@@ -90,7 +90,7 @@ def given_parameters(message: Any, path: str) -> Iterator[GivenParameter]:
 
 
 given_measurement = partial(studies.given_measurement, elapsed="elapsed_time", metric="metric")
-"""`studies.given_measurement` of this API's messages."""
+"""`api.resources.studies.given_measurement` of this API's messages."""
 
 
 def _set_trial(

@@ -2,7 +2,7 @@
 next state.
 
 The shell looks at the trials that run (`observe`), asks an algorithm for as many further ones as are
-`wanted`, stores them with the job (`core.tuning.beginning`), and cancels the jobs of `to_cancel`. Everything
+`wanted`, stores them with the job (`core.tuning.trial_jobs`), and cancels the jobs of `to_cancel`. Everything
 follows from the stored job and the stored trials, so that looking again after a crash goes on where it ended;
 a trial, its job and the tuning job's own record are one commit (docs/adr/0017).
 """
@@ -117,8 +117,8 @@ def fail(transition: Transition, message: str, reason: str) -> None:
 
 
 def reach_limit(transition: Transition, why: str, running: Sequence[Trial]) -> None:
-    """A limit of the study itself was reached (`core.study.limits`): no trial begins any more, and those that
-    run are stopped early if the study says so."""
+    """A limit of the study itself was reached (`core.study.progress`): no trial begins any more, and those
+    that run are stopped early if the study says so."""
     if transition.job.exhausted or transition.job.outcome is not None:
         return
     if transition.job.spec.study.limits.stop_asap:

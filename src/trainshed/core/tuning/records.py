@@ -1,4 +1,4 @@
-"""The durable record of a hyperparameter tuning job. Its trials are rows of their own (`core.study.trials`).
+"""The durable record of a hyperparameter tuning job. Its trials are rows of their own (`core.study.records`).
 
 Times are nanoseconds since the epoch, 0 where the moment has not come.
 """

@@ -11,7 +11,7 @@ from trainshed.engines.registry import EngineContext
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
-    """The service has checked the settings (`serve.setting_rules`): they are all there, by their names in
+    """The service has checked the settings (`serve.settings`): they are all there, by their names in
     docs/settings.md."""
     table, zygote = context.settings, context.zygote
     options = Options(

@@ -131,6 +131,6 @@ def open_inline(before_commit: Hook | None = None, after_commit: Hook | None = N
 
 
 def open_database(directory: Path) -> InlineStore:
-    """For `store.registry`: `directory` is not touched."""
+    """As `store.port.open_store` calls it: `directory` is not touched."""
     del directory
     return open_inline()

@@ -1,0 +1,42 @@
+"""Modules that comments, docstrings and pages name are there, with what is named of them."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "trainshed"
+TREES = ("docs", "src", "tests", "tools", "bench")
+PACKAGES = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+
+#: `core.study.records.Trial`, in backticks, with `trainshed.` before it or without.
+NAMED = re.compile(r"`(?:trainshed\.)?([a-z]\w*(?:\.\w+)+)(?:\(\))?`")
+#: What ends so is a file, such as `buckets.sock`.
+FILES = {"sock", "toml", "md", "py", "json", "jsonl", "log", "db"}
+#: Decision records tell of the code as it was; distributions of their own name modules of their own.
+PASSED_OVER = {"adr", "trainshed_gsutil", "trainshed_reduction"}
+
+
+def is_there(name: str) -> bool:
+    place, parts = SOURCE, name.split(".")
+    while parts and (place / parts[0] / "__init__.py").is_file():
+        place /= parts.pop(0)
+    if parts and (module := place / f"{parts[0]}.py").is_file():
+        parts.pop(0)
+    else:
+        module = place / "__init__.py"
+    text = module.read_text()
+    return all(re.search(rf"\b{part}\b", text) for part in parts)
+
+
+def test_modules_that_texts_name_are_there() -> None:
+    wrong: list[str] = []
+    for tree in TREES:
+        for path in sorted((ROOT / tree).rglob("*")):
+            if path.suffix not in (".py", ".md") or PASSED_OVER & {*path.parts}:
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                for name in NAMED.findall(line):
+                    package, last = name.split(".")[0], name.split(".")[-1]
+                    if package in PACKAGES and last not in FILES and not is_there(name):
+                        wrong.append(f"{path.relative_to(ROOT)}:{number}: {name}")
+    assert not wrong, "\n".join(wrong)
