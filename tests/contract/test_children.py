@@ -172,10 +172,34 @@ def test_the_advisor_is_gone_a_second_after_a_service_that_was_killed() -> None:
     assert ends_within(child, 1)
 
 
+def test_a_bucket_process_that_is_stopped_goes_on_by_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Callers would wait for it as long as nobody thinks of it."""
+    setup = setup_in(tmp_path)
+    listeners = Listeners.opened(setup)
+
+    async def story() -> None:
+        keeper = BucketKeeper(setup, listeners)
+        keeper.start()
+        async with asyncio.timeout(30):
+            status, pid = await asyncio.to_thread(ask, setup, listeners)
+            for _ in range(2):
+                os.kill(pid, signal.SIGSTOP)
+                assert await asyncio.to_thread(ask, setup, listeners) == (status, pid)
+            await keeper.close()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    assert all("was stopped by SIGSTOP" in record.message for record in caplog.records)
+    assert caplog.records
+
+
 def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE", 0.3)
+    monkeypatch.setattr(children, "wake", lambda *_: None)
     setup = setup_in(tmp_path)
     listeners = Listeners.opened(setup)
 

@@ -85,6 +85,7 @@ def test_traces_without_their_library_are_refused_with_what_to_install(
         "images = 1",
         'data = ""',
         'cache = ""',
+        'data = "~nobody-of-that-name/data"',
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_source(tmp_path: Path, line: str) -> None:

@@ -154,11 +154,21 @@ def _turn_away(listener: socket.socket) -> None:
 
 
 def _wait(pid: int) -> int:
-    """The exit status of a child, negative for a signal; blocks."""
+    """The exit status of a child, negative for a signal; blocks. If somebody stops it, it is woken: callers
+    would wait for it without end."""
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED)[1]):
+            wake(pid, os.WSTOPSIG(status))
+        return os.waitstatus_to_exitcode(status)
     except ChildProcessError:
         return 0
+
+
+def wake(pid: int, stopped_by: int) -> None:
+    """Have a child go on that a signal has stopped."""
+    name = signal.Signals(stopped_by).name
+    log.warning("bucket process: it was stopped by %s; it is told to go on", name)
+    os.kill(pid, signal.SIGCONT)
 
 
 def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:

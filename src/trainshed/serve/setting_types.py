@@ -50,7 +50,10 @@ def convert(name: str, kind: Any, value: Any) -> Any:
         text = _converted(str, str(value) if isinstance(value, Path) else value)
         if not text:
             raise ValueError("'' is no directory; leave it out for the default")
-        return Path(text).expanduser()
+        try:
+            return Path(text).expanduser()
+        except RuntimeError:
+            raise ValueError(f"{text!r} begins with a user who has no home directory") from None
     converted = _converted(kind, value)
     for extra in extras:
         if isinstance(extra, Checked):
