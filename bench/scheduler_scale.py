@@ -39,12 +39,12 @@ DEVICES = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100")
 
 def nodes(count: int = NODES) -> list[NodeCapacity]:
     """One in four has devices; three sizes of the others."""
-    rooms: list[NodeCapacity] = []
+    capacities: list[NodeCapacity] = []
     for at in range(count):
         cpus = (16, 32, 64, 96)[at % 4]
         devices = ((DEVICES[at // 4 % 3], 8),) if at % 4 == 3 else ()
-        rooms.append(NodeCapacity(f"node-{at:05}", cpus, cpus * 4 * GIB, devices))
-    return rooms
+        capacities.append(NodeCapacity(f"node-{at:05}", cpus, cpus * 4 * GIB, devices))
+    return capacities
 
 
 def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[ReplicaId, Demand], ...]]:
@@ -105,7 +105,7 @@ def measure(
     forms = shapes(draw, shapes_count)
     snapshot = Snapshot()
     gangs = [gang(draw, uid, forms) for uid in range(1, jobs + 1)]
-    rooms = nodes(nodes_count)
+    capacities = nodes(nodes_count)
     found: dict[str, float] = {}
 
     begun = time.perf_counter()
@@ -115,7 +115,7 @@ def measure(
         if cpus_of_each:
             projects = {item.project_id for item in gangs}
             snapshot.set_quotas({QuotaKey(p, REGION, CPUS): cpus_of_each for p in projects})
-        snapshot.set_nodes(rooms)
+        snapshot.set_nodes(capacities)
         for item in gangs:
             snapshot.put(GangState(item, waiting_since=NOW))
     found["build"] = time.perf_counter() - begun

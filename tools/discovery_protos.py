@@ -31,21 +31,21 @@ class Selection:
     """What of one document is served, and how it is called there."""
 
     package: str
+    #: Schema names start with it; the rest is the message's name.
     prefix: str
-    """Schema names start with it; the rest is the message's name."""
+    #: Discovery id without the API's name -> (service, RPC).
     methods: Mapping[str, tuple[str, str]]
-    """Discovery id without the API's name -> (service, RPC)."""
     structs: frozenset[tuple[str, str]] = frozenset()
+    #: Schema -> fields that only the service writes though the document does not say so.
     output_only: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """Schema -> fields that only the service writes though the document does not say so."""
+    #: (schema, field) that the document calls an output, and that clients send all the same.
     taken_as_input: frozenset[tuple[str, str]] = frozenset()
-    """(schema, field) that the document calls an output, and that clients send all the same."""
+    #: Schema -> name -> fields of which one is set: so that a zero among them is told from nothing.
     oneofs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(
         default_factory=dict[str, Mapping[str, tuple[str, ...]]]
     )
-    """Schema -> name -> fields of which one is set: so that a zero among them is told from nothing."""
+    #: Schemas that only an Any carries: what operations answer, and their metadata.
     details: tuple[str, ...] = ()
-    """Schemas that only an Any carries: what operations answer, and their metadata."""
 
 
 VIZIER = {

@@ -55,8 +55,8 @@ class _Worker:
 @dataclass(slots=True)
 class _Reducer:
     process: "subprocess.Popen[bytes]"
+    #: Processor seconds of those before.
     used: float = 0.0
-    """Processor seconds of those before."""
     logs: list[Path] = field(default_factory=list[Path])
 
 

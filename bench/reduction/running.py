@@ -68,8 +68,8 @@ class Bench:
         self._python = python
         self._package = package
         self.facts: dict[str, Any] = {}
+        #: Lines that the distribution has written in the latest run, by side.
         self.said: dict[str, list[str]] = {}
-        """Lines that the distribution has written in the latest run, by side."""
 
     def network(self, case: Case) -> Network:
         return Network(

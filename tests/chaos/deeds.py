@@ -42,11 +42,11 @@ class Story:
     plan: JobPlan
     public: str = ""
     submits: int = 0
+    #: Its primary has written all lines of one of its lives.
     is_reached: bool = False
-    """Its primary has written all lines of one of its lives."""
     cancel: Cancel | None = None
+    #: Replica and number of the life.
     killed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Replica and number of the life."""
     trouble: list[str] = field(default_factory=list[str])
 
     @property
@@ -62,15 +62,16 @@ def diary_of(directory: Path) -> Path:
 
 
 class Deeds:
-    """Acts on jobs, each deed in a thread of its own. `told`: called with each thing done, for the record."""
+    """Acts on jobs, each deed in a thread of its own. All that is done is recorded in the run's
+    events.jsonl."""
 
     def __init__(self, victim: Victim, directory: Path, plans: list[JobPlan]) -> None:
         self.stories = {plan.name: Story(plan) for plan in plans}
+        #: Set whenever a request is about to be sent, or something was killed from outside: a good moment for
+        #: more.
         self.stirred = threading.Event()
-        """Set whenever a request is about to be sent, or something was killed from outside: a good moment for
-        more."""
+        #: Set whenever a program is about to end by itself.
         self.ending = threading.Event()
-        """Set whenever a program is about to end by itself."""
         self._victim = victim
         self._diary = diary_of(directory)
         self._record = (directory / "events.jsonl").open("a", encoding="utf-8")

@@ -64,8 +64,8 @@ class Victim:
         self.data = data
         self.faults: list[str] = []
         self.starts = 0
+        #: Seconds from a start, by its number, to the first request that could be served.
         self.recoveries: dict[int, float] = {}
-        """Seconds from a start, by its number, to the first request that could be served."""
         self._args = args
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = -1

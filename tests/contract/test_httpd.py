@@ -22,8 +22,8 @@ POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\
 class Application:
     """Reads the body of a POST, and answers everything."""
 
+    #: The last message of each body.
     ended: list[str] = field(default_factory=list[str])
-    """The last message of each body."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "POST":

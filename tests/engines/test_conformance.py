@@ -58,6 +58,7 @@ class TestLocal(Conformance):
 
 
 class TestLocalWithoutNamespaces(Conformance):
+    #: How programs are started, told apart and ended is other there. All else is above; here it is a soak.
     in_short = (
         *(
             "gang_starts",
@@ -73,7 +74,6 @@ class TestLocalWithoutNamespaces(Conformance):
             "process_killed_at_any_step_of_a_stop",
         ),
     )
-    """How programs are started, told apart and ended is other there. All else is above; here it is a soak."""
 
     @pytest.fixture
     def lab(self, tmp_path: Path) -> Lab:

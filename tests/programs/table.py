@@ -7,31 +7,31 @@ from dataclasses import dataclass
 class Program:
     """One program, submitted in one way."""
 
+    #: Of the folder below `samples/`; with a suffix where one is submitted in several ways.
     name: str
-    """Of the folder below `samples/`; with a suffix where one is submitted in several ways."""
+    #: Who submits it.
     client: str
-    """Who submits it."""
+    #: The image (its name before the tag) or runtime version that it asks for.
     runtime: str
-    """The image (its name before the tag) or runtime version that it asks for."""
+    #: Objects of the bucket that are its models: a pattern. At least one must be there; of a tuning job one a
+    #: trial.
     model: str
-    """Objects of the bucket that are its models: a pattern. At least one must be there; of a tuning job one a
-    trial."""
+    #: The program of `loaders/` that loads them, in the same runtime.
     loader: str
-    """The program of `loaders/` that loads them, in the same runtime."""
+    #: What its reader starts, in its folder: a shell script, a notebook's cells or a program.
     script: str = "submit.sh"
-    """What its reader starts, in its folder: a shell script, a notebook's cells or a program."""
+    #: Data sets that lie beside it, below `data/`.
     data: tuple[str, ...] = ()
-    """Data sets that lie beside it, below `data/`."""
+    #: Patterns of what else it leaves in the bucket.
     also: tuple[str, ...] = ()
-    """Patterns of what else it leaves in the bucket."""
+    #: It is a tuning job: each of its trials must have a final measurement.
     metric: bool = False
-    """It is a tuning job: each of its trials must have a final measurement."""
+    #: Part of `./dev test-all`: needs only the small runtimes.
     small: bool = False
-    """Part of `./dev test-all`: needs only the small runtimes."""
+    #: Runs in an image of its own, which the runner makes of its Dockerfile's files.
     own_image: bool = False
-    """Runs in an image of its own, which the runner makes of its Dockerfile's files."""
+    #: Why it does not pass, where it does not.
     fails: str = ""
-    """Why it does not pass, where it does not."""
 
     @property
     def folder(self) -> str:

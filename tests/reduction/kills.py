@@ -27,8 +27,8 @@ class Plan(NamedTuple):
     operations: int = 1000
     kills: int = 100
     elements: int = 200_000
+    #: Operations under way at a time.
     together: int = 3
-    """Operations under way at a time."""
     seed: int = 0
 
 

@@ -175,8 +175,8 @@ class GroupCommits:
         self._queue = _Queue(self._baton, self._put)
         self._is_due = False
         self._store: Store | None = None
+        #: COMMITs, and how many of them were of several writes.
         self.batches = self.company = 0
-        """COMMITs, and how many of them were of several writes."""
 
     def open(self) -> Store:
         baton = self._baton = _Baton()

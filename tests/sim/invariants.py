@@ -52,14 +52,14 @@ class Books:
     rules: Counter[str] = field(default_factory=Counter[str])
     steps: int = 0
     quotas_since: int = 0
+    #: Nodes under maintenance, and since when (ns of true time).
     drained: dict[str, int] = field(default_factory=dict[str, int])
-    """Nodes under maintenance, and since when (ns of true time)."""
+    #: Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead
+    #: service.
     blocked_until: int = 0
-    """Until when something else than jobs may keep room from those who wait: quotas, bad nodes, a dead
-    service."""
     families: Families = field(default_factory=Families)
+    #: The wall clock was never set.
     clock_is_true: bool = True
-    """The wall clock was never set."""
     _idle_since: int | None = None
 
     def created(self, job: Job) -> None:

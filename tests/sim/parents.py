@@ -20,8 +20,8 @@ class CountingAdvisor:
     is shown."""
 
     def __init__(self, most: int = 0) -> None:
+        #: Points that there are in all, 0 = any number.
         self.most = most
-        """Points that there are in all, 0 = any number."""
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int

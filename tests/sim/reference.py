@@ -153,8 +153,8 @@ class Reference:
     _primary_ended: int | None = None
     _cancel: int | None = None
     _given_up_at: int = 0
+    #: ns before which no other attempt may begin.
     not_before: int = 0
-    """ns before which no other attempt may begin."""
 
     def begins(self) -> None:
         """Another attempt has room."""

@@ -51,10 +51,10 @@ class ScriptedEngine:
         self.dropped: list[tuple[JobUid, int, tuple[ReplicaId, ...]]] = []
         self.unavailable = 0
         self.ignore_stop = False
+        #: By method: what its next call raises.
         self.faults: dict[str, Exception] = {}
-        """By method: what its next call raises."""
+        #: By method: what each call raises.
         self.always: dict[str, Exception] = {}
-        """By method: what each call raises."""
 
     def capabilities(self) -> Capabilities:
         return Capabilities(False, False, False, True, "loopback", True)

@@ -54,8 +54,8 @@ class Advisor(LearningAdvisor):
         super().__init__(most, bar)
         self.faults: list[Exception] = []
         self.meanwhile: Happening | None = None
+        #: The trials of each question whether to stop.
         self.asked: list[tuple[int, ...]] = []
-        """The trials of each question whether to stop."""
 
     async def should_stop(
         self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]

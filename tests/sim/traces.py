@@ -64,10 +64,10 @@ class Leanings:
     leave: float
     preempt: float
     drill: float
+    #: The pool in which most of it happens; -1: none.
     favour: int
-    """The pool in which most of it happens; -1: none."""
+    #: ns between two events.
     steps: tuple[int, ...]
-    """ns between two events."""
 
 
 def leanings(dice: random.Random) -> Leanings:

@@ -100,14 +100,14 @@ class Universe:
         self._dice = random.Random(f"ambushes {scenario.seed}")
         self._ambushes: set[asyncio.Task[None]] = set()
         self.tally = Tally(worlds=1)
+        #: What each commit was of, by the stores' methods.
         self.written: list[str] = []
-        """What each commit was of, by the stores' methods."""
         self._learned, self._uids = self._advisor(), fresh_uids()
         self._clients = Clients(self.books, scenario.requests)
         self._steps: defaultdict[JobUid, list[Taken]] = defaultdict(list)
         self._commit: Commit | None = None
+        #: By a command of the writer: what it stores, or makes.
         self._under_way: dict[int, tuple[Commit | None, tuple[Work, ...]]] = {}
-        """By a command of the writer: what it stores, or makes."""
         self._finished: asyncio.Event | None = None
         self._left_over = False
 

@@ -70,8 +70,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock = clock
         self._selector = _Selector(clock)
         self._clock_resolution = 1e-6
+        #: A thread works in place of the loop, which stands still meanwhile (`group_commit`).
         self.waits_for_thread = False
-        """A thread works in place of the loop, which stands still meanwhile (`group_commit`)."""
         self.set_exception_handler(self._failed)
 
     def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

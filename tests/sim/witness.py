@@ -37,8 +37,8 @@ class Demands:
     past: dict[JobUid, int] = field(default_factory=dict[JobUid, int])
     faults: set[Key] = field(default_factory=set[Key])
     commits: int = 0
+    #: Starts that are wanted and have not been made, and since when (ns of true time).
     open: dict[Key, int] = field(default_factory=dict[Key, int])
-    """Starts that are wanted and have not been made, and since when (ns of true time)."""
 
     def stored(self, job: Job, now: int) -> None:
         """This is committed at `now`, ns of true time."""

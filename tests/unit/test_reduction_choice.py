@@ -32,8 +32,8 @@ class Ranks:
         self.now = 0.0
         self.outcomes: list[Outcome] = []
         self.went: list[Way] = []
+        #: Seconds for which the others wait for each in every operation.
         self.late = [0.0] * world
-        """Seconds for which the others wait for each in every operation."""
 
     def operations(self, count: int, *sizes: int) -> None:
         for number in range(count):

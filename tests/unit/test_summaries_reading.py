@@ -27,8 +27,8 @@ class Reader:
     def __init__(self, place: Path) -> None:
         self.directory = Counted(place, ())
         self.known: dict[str, FileProgress] = {}
+        #: Run, tag, step and value, in the order in which they were read.
         self.points: list[tuple[str, str, int, float]] = []
-        """Run, tag, step and value, in the order in which they were read."""
 
     def read(self, pieces: int = 2**30, since: float = BEGUN) -> list[tuple[str, int, float]]:
         """Of the new points tag, step and value. `pieces`: it is killed after so many."""

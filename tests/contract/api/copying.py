@@ -18,13 +18,13 @@ class Copies:
         self.content: dict[str, bytes] = {}
         self.gate = asyncio.Event()
         self.gate.set()
+        #: Set when a copy waits for the gate.
         self.waits = asyncio.Event()
-        """Set when a copy waits for the gate."""
         self.made_one = asyncio.Event()
         self.faults: dict[str, list[RequestError]] = {}
         self.opened: list[ModelExport] = []
+        #: Where each object was copied to.
         self.copied: list[str] = []
-        """Where each object was copied to."""
 
     @asynccontextmanager
     async def __call__(self, export: ModelExport) -> AsyncGenerator["Copies"]:

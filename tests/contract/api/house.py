@@ -86,8 +86,8 @@ class House:
         self.clock = START
         self.woken: list[JobUid] = []
         self.asked: list[StudyUid] = []
+        #: What programs had written into their logs.
         self.written: list[tuple[JobUid, int, ReplicaId, list[str]]] = []
-        """What programs had written into their logs."""
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_store("sqlite", directory / "data")

@@ -117,8 +117,8 @@ class Steps:
     """Counts steps from a request on, and dies before one of them."""
 
     def __init__(self) -> None:
+        #: -1: no request was told to count.
         self.count = -1
-        """-1: no request was told to count."""
         self._last = 0
 
     def begin(self, last: int) -> None:

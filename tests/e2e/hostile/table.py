@@ -12,8 +12,8 @@ END = "<!-- end of what is made -->"
 class Says(StrEnum):
     HELD = "held"
     OPEN = "open"
+    #: On the machine; nothing is promised.
     VARIES = "depends"
-    """On the machine; nothing is promised."""
 
 
 HELD, OPEN, VARIES = Says.HELD, Says.OPEN, Says.VARIES
