@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import Any
-
-import uvicorn
+from typing import TYPE_CHECKING, Any
 
 from trainshed.access.job_tokens import KEY_FILE, JobTokens
 from trainshed.buckets.authentication import Authenticator, Listener, Liveness, TokenFile, protocol
@@ -36,6 +34,9 @@ from trainshed.httpd.accepting import Acceptor
 from trainshed.httpd.protocol import ConnectionGroups
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
 
 _GRACE_S = 5
 _TAKE_OVER_S = 20
@@ -114,7 +115,7 @@ class LingeringServer(SecureServer):
     comes from that moment on waits for its successor."""
 
     def __init__(
-        self, config: uvicorn.Config, tls: Sequence[TlsListener], groups: ConnectionGroups
+        self, config: Config, tls: Sequence[TlsListener], groups: ConnectionGroups
     ) -> None:
         super().__init__(config, tls, groups)
         self._acceptors: list[Acceptor] = []
@@ -171,7 +172,7 @@ async def _leave_when_idle(server: LingeringServer, linger: float, records: Thre
         await asyncio.sleep(linger / _LOOKS)
 
 
-async def _watch_parent(server: uvicorn.Server, parent: int) -> None:
+async def _watch_parent(server: LingeringServer, parent: int) -> None:
     """Stop when the parent is gone, where the kernel does not see to that (macOS, a parent that was not
     named)."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it

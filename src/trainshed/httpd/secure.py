@@ -17,8 +17,9 @@ from pathlib import Path
 from socket import socket as Socket  # noqa: N812 beside a field of that name
 from typing import Any
 
-import uvicorn
 from msgspec import Struct
+from uvicorn.config import Config
+from uvicorn.server import Server
 
 from trainshed.httpd.accepting import Acceptor
 from trainshed.httpd.connections import Connections, Reason
@@ -43,11 +44,11 @@ class TlsListener(Struct, frozen=True):
     plain: bool = False
 
 
-class SecureServer(uvicorn.Server):
+class SecureServer(Server):
     """The server, with listeners more that speak TLS."""
 
     def __init__(
-        self, config: uvicorn.Config, tls: Sequence[TlsListener], groups: ConnectionGroups
+        self, config: Config, tls: Sequence[TlsListener], groups: ConnectionGroups
     ) -> None:
         super().__init__(config)
         self._tls = tls

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-import uvicorn
+from uvicorn.config import Config
 
 from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol
@@ -23,10 +23,10 @@ def server_config(
     *,
     grace: int,
     websockets: ConnectionGroups | None = None,
-) -> uvicorn.Config:
+) -> Config:
     """`grace`: seconds that requests have left when it stops.
     `websockets`: who counts WebSockets; without it there are none."""
-    return uvicorn.Config(
+    return Config(
         cast("Any", application),
         http=protocol,
         ws=cast("Any", _counted(websockets)) if websockets is not None else "none",

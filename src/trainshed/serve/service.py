@@ -10,10 +10,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import uvicorn
 
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.rest import ApiApplication
@@ -54,6 +52,9 @@ from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
 from trainshed.wire import pool
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +294,7 @@ class _Server(SecureServer):
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: "Config",
         tls: list[TlsListener],
         groups: ConnectionGroups,
         *,

@@ -1,0 +1,33 @@
+"""Packages of which only some modules are wanted, without what the package itself would load."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+
+def sparsely(name: str, known: Mapping[str, str]) -> None:
+    """Have a package's modules imported without its `__init__`, which is run when somebody first asks for
+    what it defines. `known`: what may be asked for without that, and the modules that define it. Nothing if
+    the package was imported before. Raises ModuleNotFoundError."""
+    if name in sys.modules:
+        return
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    class Sparse(ModuleType):
+        def __getattr__(self, asked: str) -> Any:
+            if asked in known:
+                return getattr(importlib.import_module(known[asked]), asked)
+            if asked.startswith("__") or spec.loader is None:
+                raise AttributeError(asked)
+            package.__class__ = ModuleType
+            spec.loader.exec_module(package)
+            return getattr(package, asked)
+
+    package = importlib.util.module_from_spec(spec)
+    package.__class__ = Sparse
+    sys.modules[name] = package
