@@ -67,7 +67,8 @@ class Traffic:
         self._sent = self._received = 0
         #: What was counted of each open connection when it was last looked at.
         self._known: "dict[bytes, tuple[int, int]]" = {}
-        #: The same of those that had ended at the last look: their notices are on the way.
+        #: The same of those that have ended since: their notices are on the way, for which a busy machine may
+        #: take several looks. A connection that is forgotten before would count twice.
         self._gone: "dict[bytes, tuple[int, int]]" = {}
         self._notices = sock_diag.listen(_DESTROYED)
         self._notices.setblocking(False)
@@ -85,9 +86,10 @@ class Traffic:
                 elif each.cookie in before:
                     # No process has it open any more: the kernel will send its notice.
                     self._known[each.cookie] = before[each.cookie]
-            self._gone = {
-                cookie: counts for cookie, counts in before.items() if cookie not in self._known
-            }
+            ended = (each for each in before.items() if each[0] not in self._known)
+            self._gone.update(ended)
+            while len(self._gone) > _MOST_NOTICES:
+                del self._gone[next(iter(self._gone))]  # The oldest: its notice found no room.
         return self._sent, self._received
 
     def fileno(self) -> int:
