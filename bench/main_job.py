@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.e2e.running import Service, container_job, running
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running
 
 from bench import measures
 from bench.measures import Connection, Row, median, percentile
@@ -23,7 +23,7 @@ def measure(rounds: int, jobs: int, seconds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         with running(Path(directory, "main"), forked=False) as service:
             warm(service)
-            rows.append(idle_memory(service))
+            rows += [idle_memory(service), replica_memory(service)]
             rows += start_up(service, rounds)
             rows.append(throughput(service, jobs))
         with running(Path(directory, "queued"), "--max-replicas", "1", forked=False) as service:
@@ -163,3 +163,41 @@ def idle_memory(service: Service) -> Row:
         "≤ 60 MB",
         megabytes <= 60,
     )
+
+
+REPLICAS = 10
+"""That `replica_memory` starts."""
+
+
+def replica_memory(service: Service) -> Row:
+    """Of an idle service, which has been measured just before."""
+    before = _memory_beside_programs(service)
+    connection = Connection(service)
+    body = container_job("import time; print('up', flush=True); time.sleep(600)")
+    jobs = [connection.submit(body) for _ in range(REPLICAS)]
+    for job in jobs:
+        next(Connection(service).messages(job))
+    time.sleep(BUSY_SECONDS + 3)
+    megabytes = (_memory_beside_programs(service) - before) / REPLICAS
+    for job in jobs:
+        service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
+    for job in jobs:
+        service.finish(job)
+    return Row(
+        "a running replica beside its program, shim and guardian (PSS)",
+        f"{megabytes:.1f} MB",
+        "–",
+        None,
+        "≤ 2.5 MB",
+        megabytes <= 2.5,
+    )
+
+
+def _memory_beside_programs(service: Service) -> float:
+    """Megabytes of the service and of all that it runs but programs."""
+    ours = [
+        pid
+        for pid in measures.family(service.pid)
+        if pid == service.pid or Path(f"/proc/{pid}/comm").read_text().startswith("ts-")
+    ]
+    return measures.pss_megabytes(ours)

@@ -26,7 +26,7 @@ import time
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import autopsy, guardian, shim, survey
-from trainshed.replica.system import kernel, touched_pages, trees, unix_sockets
+from trainshed.replica.system import kernel, reaper, touched_pages, trees, unix_sockets
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import lean_socket as socket
@@ -73,6 +73,7 @@ def run(handle: int) -> "NoReturn":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
     call_filter.prepare()
+    reaper.prepare()
     if gc.isenabled():
         # Else whoever forked this process has looked for none while it loaded: there is nothing to speak of.
         gc.disable()

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
-ENVIRONMENT = ("PYTHONFAULTHANDLER", "1")
+_ENVIRONMENT = ("PYTHONFAULTHANDLER", "1")
 """What makes a Python print its stacks when it gets SIGABRT."""
 
 _BUSY = 0.005
@@ -35,6 +35,12 @@ _LEAST_PAUSE = 0.2
 _DUMP_SECONDS = 2.0
 _ONE_DUMP_SECONDS = 0.5
 _DUMP_PAUSE = 0.01
+
+
+def arrange(plan: protocol.LaunchDocument) -> None:
+    """Have what a program that is watched will run able to print its stacks."""
+    if plan.limits.stall_after > 0:
+        plan.program.environ.setdefault(*_ENVIRONMENT)
 
 
 class Sample:

@@ -41,7 +41,7 @@ _IO_URING = (425, 426, 427)
 _MPTCP, _SMC = 262, 43
 _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 444, 446
 _LANDLOCK_OF_NETWORK, _LANDLOCK_BIND = 4, 1
-_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
+_PIDFD_GETFD = 438
 
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 8, 32
 _ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000
@@ -107,7 +107,7 @@ def can_take_part() -> bool:
         return False
     read, write = os.pipe()
     try:
-        own = kernel.syscall(_PIDFD_OPEN, "pidfd_open", os.getpid(), 0)
+        own = kernel.process_handle(os.getpid())
         try:
             kernel.close_all([kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", own, read, 0)])
         finally:

@@ -5,7 +5,8 @@ Four levels, the strongest first: `own-user` (the service is root, each replica 
 session of its own: macOS, hosts that forbid user namespaces). Runs on Python 3.6.
 
 Order: `detach` in the shim, then a fork, whose child is the first process of the namespace; there
-`View.enter` (`view` module), then `drop`.
+`View.enter` (`view` module), then `drop`. Who comes later, in another fork of the shim: `join`, then
+`drop_as`.
 """
 
 import errno
@@ -60,6 +61,43 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
             # Its programs, too, are root of the namespace that the mounts belong to, and could undo them.
             users.drop_capabilities()
     if level != protocol.LEVEL_ROOT:
+        kernel.forbid_inspection()
+
+
+_SHARED = (
+    ("mnt", kernel.CLONE_NEWNS),
+    ("uts", kernel.CLONE_NEWUTS),
+    ("ipc", kernel.CLONE_NEWIPC),
+)
+
+
+def join(process: int) -> int:
+    """Have the view that `process` has, in a fork of the shim whose `detach` made its process namespace.
+    Returns a handle of the user namespace that its programs are in, -1 = the one that we are in. Raises
+    OSError."""
+    places = "/proc/%d/ns/" % process
+    opened = [(os.open(places + name, os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in _SHARED]
+    owners = os.open(places + "user", os.O_RDONLY | os.O_CLOEXEC)
+    if os.path.samestat(os.fstat(owners), os.stat("/proc/self/ns/user")):
+        os.close(owners)
+        owners = -1
+    for handle, kind in opened:
+        kernel.enter_namespace(handle, kind)
+        os.close(handle)
+    return owners
+
+
+def drop_as(level: str, owners: int) -> None:
+    """Give up the same rights as `drop` did in the process that was joined, into whose user namespace
+    `owners` leads, if it is another. Raises OSError."""
+    if owners >= 0 and level == protocol.LEVEL_OWN:
+        users.enter(owners)
+    elif owners >= 0:
+        kernel.enter_namespace(owners, kernel.CLONE_NEWUSER)
+        os.close(owners)
+    if level != protocol.LEVEL_ROOT:
+        if os.geteuid() == 0:
+            users.drop_capabilities()
         kernel.forbid_inspection()
 
 

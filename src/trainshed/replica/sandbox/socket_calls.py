@@ -18,6 +18,7 @@ import os
 import select
 import struct
 
+from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.system import kernel, processes
 from trainshed.replica.system import lean_socket as socket
@@ -39,7 +40,7 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"
 PORTS = 3
 """The cluster port and those of the endpoint behind it: each replica has them on its own address."""
 
-_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
+_PIDFD_GETFD = 438
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _CONTINUE = 1
 _REQUEST = struct.Struct("QIIiIQQQQQQQ")
@@ -51,6 +52,12 @@ _LONGEST_ADDRESS = 128
 _CAN_BIND_SERVICE = 1 << 10
 """The capability, as /proc tells them."""
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+
+
+def are_wanted(network: protocol.Network) -> "bool | None":
+    """Whether calls of connect are to be asked about besides those of bind; None = no call is."""
+    connects = bool(network.certificate)
+    return connects if network.cluster_port or connects else None
 
 
 def listen(*, connect: bool) -> int:
@@ -201,10 +208,10 @@ class _Call:
 
 def _pidfd(process: int) -> int:
     try:
-        return kernel.syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
+        return kernel.process_handle(process)
     except OSError:
         # Only of processes, and this may be one of its threads.
-        return kernel.syscall(_PIDFD_OPEN, "pidfd_open", _leader(process), 0)
+        return kernel.process_handle(_leader(process))
 
 
 def _first_free_port() -> int:

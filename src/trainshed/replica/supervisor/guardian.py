@@ -3,7 +3,8 @@
 The program is never process 1 itself, because the kernel keeps process 1 from dying of its own signals and
 the way it dies decides what happens to the job. The guardian starts the main process when told to, passes on
 the request to stop, notes how the main process ended, leaves no other process of the replica behind, reports
-and ends. If the shim dies, it dies with all that is below it. Runs on Python 3.6.
+and ends. If the shim dies, it dies with all that is below it. Where it can, it comes to rest when its program
+has run for a second: it becomes a `reaper`, and the shim does the rest (`resting`). Runs on Python 3.6.
 
 `GuardianHandle` is the shim's side. It can be forked before anybody knows for what, so that a start need not
 wait for that.
@@ -15,22 +16,32 @@ Spoken over a socket pair, one line each. Shim to guardian, in this order:
 - `go`: run the program
 - at any time `stop` (SIGTERM to the main process's group), `kill` (SIGKILL to everything), `segv`
   (SIGSEGV to the main process), and `shell ORDER` with a file handle beside it (`shells`)
+- `rest`, its last word: come to rest
 Guardian to shim:
 - `asked`, with a file handle beside it: the program's socket calls are asked about there (`socket_calls`)
 - `started NS`, and of a program that was to begin in a fork `warm WHAT` or `cold WHY`; then `ended STATUS NS`
   (STATUS as of wait)
+- `resting OFFER` with two handles beside it (`resting`): it can come to rest
 - in place of all that `failed TEXT` if the sandbox could not be made, or `full TEXT` if the disk has no space
 """
 
 import os
 import select
+import time
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files, stall
 from trainshed.replica.observe.segments import now
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
-from trainshed.replica.supervisor import program, shells, warm_start
-from trainshed.replica.system import cgroups, kernel, processes, touched_pages, unix_sockets
+from trainshed.replica.supervisor import program, resting, shells, warm_start
+from trainshed.replica.system import (
+    cgroups,
+    kernel,
+    processes,
+    reaper,
+    touched_pages,
+    unix_sockets,
+)
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import lean_socket as socket
@@ -38,6 +49,11 @@ from trainshed.replica.system import lean_socket as socket
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
+
+
+_REST_SECONDS = 1.0
+"""A program that runs for so long may run for hours; most that are over sooner would pay for the change with
+processor time while others start."""
 
 
 class Guardian:
@@ -50,7 +66,7 @@ class Guardian:
         outputs: "list[int]",
         *,
         namespaced: bool,
-        prepare: "Callable[[], bytes]",
+        prepare: "Callable[[], tuple[bytes, int]]",
         settle: "Callable[[], list[int]]",
         warm: "warm_start.WarmStart | None" = None,
         note_pages: "Callable[[], None] | None" = None,
@@ -60,7 +76,8 @@ class Guardian:
         self._control = control
         #: This process is process 1 of a process namespace.
         self._namespaced = namespaced
-        #: Makes the sandbox, once the slot is ours; what was read from the control socket beyond that.
+        #: Makes the sandbox, once the slot is ours. Returns what was read from the control socket beyond
+        #: that, and the slot's lock.
         self._prepare = prepare
         #: Gives up what the program may not have, in whichever process becomes or starts it. Returns handles
         #: by which a process joins the program's control groups.
@@ -77,6 +94,13 @@ class Guardian:
         self._handed: "list[int]" = []
         self._settled = False
         self._may_go = False
+        #: Of the slot; held as long as anything of the replica lives.
+        self._lock = -1
+        #: When to offer to come to rest; 0 = not, or not again.
+        self._rest_at = 0.0
+        #: Where a `reaper` is to tell who has died; -1 = not offered.
+        self._reports = -1
+        self._may_rest = False
 
     def run(self) -> None:
         """Do all of it; returns when nothing of the replica lives any more."""
@@ -87,9 +111,9 @@ class Guardian:
             kernel.die_with_parent(signal.SIGKILL)
         else:
             kernel.adopt_orphans()
-        wake, children = _child_signals()
+        wake, children = kernel.child_signals()
         try:
-            self._inbox = self._prepare()
+            self._inbox, self._lock = self._prepare()
         except OSError as error:
             self._say("%s %s" % ("full" if growing_files.is_full(error) else "failed", error))
             return
@@ -223,6 +247,8 @@ class Guardian:
         poll.register(children, select.POLLIN)
         poll.register(self._control, select.POLLIN)
         running = shells.Shells(self._program, poll, self._leave_guardian)
+        if self._namespaced and self._main and reaper.file():
+            self._rest_at = time.monotonic() + _REST_SECONDS
         self._obey(running)
         while True:
             status = self._reap(running)
@@ -230,13 +256,44 @@ class Guardian:
                 return status
             if not self._program.argv and running.are_over:
                 return 0
-            for handle, _ in poll.poll(running.pause()):
+            for handle, _ in poll.poll(_sooner(running.pause(), self._rest_at)):
                 if handle == children:
                     os.read(children, 512)
                 elif not running.closed(handle):
                     self._hear()
                     self._obey(running)
             running.tick()
+            if self._rest_at and time.monotonic() >= self._rest_at:
+                self._offer_rest()
+            if self._may_rest and not running.are_open:
+                self._come_to_rest()
+
+    def _offer_rest(self) -> None:
+        self._rest_at = 0.0
+        try:
+            main = kernel.process_handle(self._main)
+        except OSError:
+            return  # It cannot be signalled from outside without another's dying for it.
+        reports, self._reports = os.pipe()
+        offer = resting.offer(self._main, self._program)
+        try:
+            unix_sockets.send_with(self._control, b"resting " + offer + b"\n", [reports, main])
+        except OSError:
+            return  # The shim is gone, which is found next.
+        finally:
+            kernel.close_all([reports, main])
+
+    def _come_to_rest(self) -> None:
+        """Become a `reaper`. Returns only if that cannot be."""
+        self._may_rest = False
+        try:
+            if not self._settled:
+                self._settle()  # The main process has done so for itself.
+                self._settled = True
+            os.set_inheritable(self._lock, True)
+            reaper.become(self._reports)
+        except OSError:
+            os.set_inheritable(self._lock, False)
 
     def _hear(self) -> None:
         try:
@@ -271,6 +328,8 @@ class Guardian:
                 processes.send(self._main, signal.SIGKILL)
             elif word == b"segv":
                 processes.send(self._main, signal.SIGSEGV)
+            elif word == b"rest":
+                self._may_rest = True
 
     def _signal_group(self, number: int) -> None:
         if not self._main:
@@ -317,18 +376,12 @@ class Guardian:
             return
 
 
-def _child_signals() -> "tuple[int, int]":
-    """A pipe (write end, read end) that a byte comes out of whenever a child ends."""
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    signal.signal(signal.SIGCHLD, _noted)
-    signal.set_wakeup_fd(write)
-    return write, read
-
-
-def _noted(number: int, frame: object) -> None:
-    """A handler must exist for the wake-up byte to be written; the loop does the work."""
+def _sooner(pause: "int | None", at: float) -> "int | None":
+    """Milliseconds until the earlier of the two; `at`: a moment, 0 = never."""
+    if not at:
+        return pause
+    left = max(0, int((at - time.monotonic()) * 1000) + 1)
+    return left if pause is None else min(left, pause)
 
 
 PRELOADER = b"preloader "
@@ -359,7 +412,7 @@ class GuardianHandle:
         self.process = os.fork()
         if self.process == 0:
             try:
-                kept = {0, 1, 2, control.fileno(), output, errors}
+                kept = {0, 1, 2, control.fileno(), output, errors, *reaper.file()}
                 if namespace is not None:
                     kept.update(namespace.handles)
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
@@ -433,7 +486,7 @@ def _guard(
     fork = warm_start.fork_for(plan, waiting)
     warm = warm_start.WarmStart(plan.warm, fork) if fork is not None else None
 
-    def prepare() -> bytes:
+    def prepare() -> "tuple[bytes, int]":
         # The service keeps what it makes to itself; directories on the way to what is shown are for
         # everybody.
         os.umask(0o022)
@@ -445,7 +498,7 @@ def _guard(
                 seen.detach()
             except OSError as error:
                 refused = error  # Told when there is an incarnation that it ends.
-        _next(receiver)  # The handle is the lock, held until this process ends.
+        _, lock = _next(receiver)
         if refused is not None:
             raise refused
         program.make_directories(files)
@@ -462,7 +515,7 @@ def _guard(
         connects = _be_asked(control, plan.network)
         if warm is not None:
             _hand_over(control, warm.prepare(main, isolation.level, seen.owners, connects))
-        return receiver.rest
+        return receiver.rest, lock
 
     def settle() -> "list[int]":
         groups.hold()
@@ -472,8 +525,7 @@ def _guard(
                 program.limit_processes(plan.limits.pids_limit)
         return groups.ways_in
 
-    if plan.limits.stall_after > 0:
-        plan.program.environ.setdefault(*stall.ENVIRONMENT)
+    stall.arrange(plan)
     Guardian(
         control,
         main,
@@ -488,19 +540,19 @@ def _guard(
 
 def _order(receiver: unix_sockets.Receiver, level: str) -> "tuple[bytes, warm_start.Fork | None]":
     """The line with the plan, and the fork that has waited for it, if one was to."""
-    line, waiting = _next(receiver), None
+    (line, _), waiting = _next(receiver), None
     if line.startswith(PRELOADER):
         waiting = warm_start.waiting_fork(os.fsdecode(line[len(PRELOADER) :]), level)
-        line = _next(receiver)
+        line, _ = _next(receiver)
     return line, waiting
 
 
-def _next(receiver: unix_sockets.Receiver) -> bytes:
-    """The next line of the shim's, whose handle stays open; ends this process if the shim is gone."""
+def _next(receiver: unix_sockets.Receiver) -> "tuple[bytes, int]":
+    """The next line of the shim's and its handle, which stays open; ends this process if the shim is gone."""
     received = receiver.receive_one()
     if received is None:
         os._exit(1)
-    return received[0]
+    return received
 
 
 def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:
@@ -518,13 +570,12 @@ def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.
 def _be_asked(control: socket.socket, network: protocol.Network) -> "bool | None":
     """Let the shim make some calls in the program's place, if any are to be; without it, where the kernel
     cannot do that. Returns whether calls of connect are among them, None = no call is made in its place."""
-    connects = bool(network.certificate)
-    if not (network.cluster_port or connects):
-        return None
-    try:
-        _hand_over(control, socket_calls.listen(connect=connects))
-    except OSError:
-        return None
+    connects = socket_calls.are_wanted(network)
+    if connects is not None:
+        try:
+            _hand_over(control, socket_calls.listen(connect=connects))
+        except OSError:
+            return None
     return connects
 
 

@@ -2,7 +2,8 @@
 for it.
 
 Lives in the guardian, so that a shell has the view, the users and the control groups of the program, and ends
-with it. A shell never keeps a replica alive, and how it ends is not the program's end. Runs on Python 3.6.
+with it; of a guardian at rest, in a process of its own that has joined them (`resting`). A shell never keeps
+a replica alive, and how it ends is not the program's end. Runs on Python 3.6.
 
 An order (`protocol`) comes with the connection of who gave it, which is answered by one line: `shell`, beside
 which travels the handle of the terminal's other side (or of a stream, where no terminal is wanted), or
@@ -12,6 +13,7 @@ is closed takes its shell with it.
 
 import fcntl
 import os
+import select
 import struct
 import termios
 import time
@@ -25,11 +27,11 @@ from trainshed.replica.system import processes, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import select
     from typing import Callable
 
 MOST = 8
 """Shells of one replica at a time."""
+TOO_MANY = "%d shells are open in it already; close one" % MOST
 _GRACE = 2.0
 """Seconds for a shell that was hung up to end by itself."""
 
@@ -58,6 +60,11 @@ class Shells:
         self._begun = False
 
     @property
+    def are_open(self) -> bool:
+        """Whether there is one now."""
+        return bool(self._connections)
+
+    @property
     def are_over(self) -> bool:
         """Somebody asked for one, and there is none any more."""
         return self._begun and not self._connections
@@ -68,13 +75,13 @@ class Shells:
         connection.setblocking(True)
         self._begun = True
         if len(self._connections) >= MOST:
-            _refuse(connection, "%d shells are open in it already; close one" % MOST)
+            refuse(connection, TOO_MANY)
             connection.close()
             return
         try:
             child = os.fork()
         except OSError as error:
-            _refuse(connection, "no more process can be made in it: %s" % error)
+            refuse(connection, "no more process can be made in it: %s" % error)
             connection.close()
             return
         if child == 0:
@@ -119,6 +126,29 @@ class Shells:
                 del self._doomed[child]
                 processes.send(child, signal.SIGKILL)
 
+    def attend(self, children: int) -> None:
+        """All that they need, until they are over, in a process that has no other task. `children`: readable
+        whenever one of its children has ended."""
+        self._poll.register(children, select.POLLIN)
+        while not self.are_over:
+            for handle, _ in self._poll.poll(self.pause()):
+                if handle == children:
+                    os.read(children, 512)
+                    self._reap()
+                else:
+                    self.closed(handle)
+            self.tick()
+
+    def _reap(self) -> None:
+        try:
+            while True:
+                child, status = os.waitpid(-1, os.WNOHANG)
+                if child == 0:
+                    return
+                self.reaped(child, status)
+        except ChildProcessError:
+            return
+
     def _let_go(self, connection: socket.socket) -> None:
         try:
             self._poll.unregister(connection)
@@ -141,7 +171,7 @@ def _be_shell(
         try:
             handle = _streams(order, connection, main.user)
         except OSError as error:
-            _refuse(connection, "no terminal can be made in it: %s" % error)
+            refuse(connection, "no terminal can be made in it: %s" % error)
             os._exit(code)
         main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
     except program.NotRun as refusal:
@@ -193,7 +223,8 @@ def _environ(order: "protocol.Message", environ: "dict[str, str]") -> "dict[str,
     )
 
 
-def _refuse(connection: socket.socket, cause: str) -> None:
+def refuse(connection: socket.socket, cause: str) -> None:
+    """Say on it why there is no shell."""
     _say(connection, {"e": "refused", "cause": cause})
 
 

@@ -25,10 +25,11 @@ from trainshed.replica.supervisor import (
     guardian,
     journal,
     program,
+    resting,
     sidecars,
     warm_start,
 )
-from trainshed.replica.system import cgroups, durable, loop, processes, unix_sockets
+from trainshed.replica.system import cgroups, durable, kernel, loop, processes, unix_sockets
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import lean_socket as socket
@@ -62,6 +63,7 @@ class Shim:
         self._claim = claim
         self._child = child.process
         self._control = child.control
+        self._resting: "resting.RestingGuardian | None" = None
         self._outputs = ((child.output, "o"), (child.errors, "e"))
         self._groups = cgroups.ControlGroups(plan.limits)
         self._sidecars: "sidecars.Sidecars | None" = None
@@ -72,6 +74,7 @@ class Shim:
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
         self._reception = clients.ServiceListener(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
+        self._handed: "list[int]" = []
         self._failure = ""
         self._sandbox_failed = False
         self._may_run = False
@@ -129,7 +132,7 @@ class Shim:
         self._reception.open()
         self._claim.sync()
         self._may_run = True
-        self._tell_guardian(b"go\n")
+        self._tell_guardian(b"go")
         # From here on beside the program: nobody waits for it.
         for handle, stream in self._outputs:
             script.open(handle, stream)
@@ -169,16 +172,19 @@ class Shim:
         self._transcript.tick(now)
         if self._kill_at and now >= self._kill_at:
             self._kill_at, self._force_at = 0.0, now + _KILL_SECONDS
-            self._tell_guardian(b"kill\n")
+            self._tell_guardian(b"kill")
         if self._force_at and now >= self._force_at:
             self._force_at = 0.0
             if self._status < 0:
                 # It does not listen; its program dies with it.
                 os.kill(self._child, signal.SIGKILL)
 
-    def _tell_guardian(self, text: bytes) -> None:
+    def _tell_guardian(self, order: bytes) -> None:
+        if self._resting is not None:
+            self._resting.obey(order)
+            return
         try:
-            self._control.sendall(text)
+            self._control.sendall(order + b"\n")
         except OSError:
             return  # It has ended; what it said last is still to be read.
 
@@ -189,30 +195,70 @@ class Shim:
             return
         except ConnectionResetError:
             data, handles = b"", []  # It was killed before it had read what we said.
-        assert self._sidecars is not None
-        for handle in handles:
-            self._sidecars.take_calls(handle)
+        self._handed += handles
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
-            word, _, rest = line.decode("utf-8", "replace").partition(" ")
-            if word == "started":
-                self._note_start(int(rest))
-            elif word == "ended":
-                status, at = rest.split()
-                self._status, self._ended = int(status), int(at)
-            elif word in (warm_start.WARM, warm_start.COLD):
-                self._note_beginning(word, rest)
-            elif word in ("failed", "full"):
-                self._failure, self._sandbox_failed = rest, True
-                self.found_disk_full = word == "full"
+            self._take(*line.decode("utf-8", "replace").partition(" ")[::2])
         if not data:
             self._loop.drop(self._control.fileno())
+            if self._resting is not None:
+                return  # At rest it is heard from in another way.
             if self._status < 0 and self._started:
                 # The guardian was killed, and the kernel killed the program with it.
                 self._status, self._ended = signal.SIGKILL, log.now()
             elif self._status < 0 and not self._failure:
                 self._failure = "the replica's guardian was killed before its program ran"
+
+    def _take(self, word: str, rest: str) -> None:
+        """Something that the guardian says."""
+        assert self._sidecars is not None
+        if word == "started":
+            self._note_start(int(rest))
+        elif word == "ended":
+            status, at = rest.split()
+            self._status, self._ended = int(status), int(at)
+        elif word in (warm_start.WARM, warm_start.COLD):
+            self._note_beginning(word, rest)
+        elif word == "asked" and self._handed:
+            self._sidecars.take_calls(self._handed.pop(0))
+        elif word == "resting":
+            self._let_rest(rest)
+        elif word in ("failed", "full"):
+            self._failure, self._sandbox_failed = rest, True
+            self.found_disk_full = word == "full"
+
+    def _let_rest(self, offer: str) -> None:
+        """The guardian has nothing more to do that we could not do."""
+        assert self._sidecars is not None
+        handles, self._handed = self._handed[:2], self._handed[2:]
+        if len(handles) < 2:
+            kernel.close_all(handles)
+            return  # We may not have as many open: it goes on as it is.
+        self._tell_guardian(b"rest")
+        self._resting = resting.RestingGuardian(
+            self._plan,
+            self._child,
+            offer,
+            handles,
+            events=self._loop,
+            take_calls=self._sidecars.take_calls,
+        )
+        self._loop.add(self._resting.reports, self._hear_reaper)
+
+    def _hear_reaper(self) -> None:
+        assert self._resting is not None
+        try:
+            status = self._resting.hear()
+        except EOFError:
+            self._loop.drop(self._resting.reports)
+            # It was killed, and the kernel killed the program with it; or it never came to rest, and told us
+            # the end before it ended itself.
+            self._hear_guardian()
+            status = signal.SIGKILL
+        if status is not None and self._status < 0:
+            self._status, self._ended = status, log.now()
+            os.kill(self._child, signal.SIGKILL)  # And with it whoever else is left of the replica.
 
     def _note_start(self, at: int) -> None:
         assert self._sidecars is not None and self._transcript is not None
@@ -264,13 +310,13 @@ class Shim:
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
             "replica." % self._plan.limits.stall_after
         )
-        stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill\n"))
+        stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill"))
 
     def end_for_disk(self) -> None:
         """End the program, whose files take more than they may."""
         if not self._stopped:
             self._out_of_disk = True
-            self._tell_guardian(b"kill\n")
+            self._tell_guardian(b"kill")
 
     def _greet(self) -> None:
         """Somebody has connected, and does not know how many lines there are, nor whether there are
@@ -297,7 +343,7 @@ class Shim:
         if self._status < 0:
             self._hear_guardian()  # It may have ended just before.
         self._stopped = self._stopped or self._status < 0
-        self._tell_guardian(b"stop\n")
+        self._tell_guardian(b"stop")
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
 
     def _write(self, connection: socket.socket, lines: "list[str]") -> None:
@@ -310,14 +356,17 @@ class Shim:
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: "protocol.Message") -> None:
-        """The guardian does it, and answers on the connection, which is its own from here on."""
+        """Answered on the connection, which is the shell's from here on."""
         cause = "its program has not begun yet"
         if self._started and self._status < 0:
             try:
-                text = b"shell " + protocol.encode(order)
-                unix_sockets.send(self._control, text, connection.fileno())
-            except OSError:
-                cause = "its program has ended"
+                if self._resting is not None:
+                    self._resting.open_shell(order, connection)
+                else:
+                    text = b"shell " + protocol.encode(order)
+                    unix_sockets.send(self._control, text, connection.fileno())
+            except OSError as error:
+                cause = "its program has ended" if self._resting is None else str(error)
             else:
                 self._reception.hand_on(connection)
                 return
@@ -330,7 +379,7 @@ class Shim:
         if kind == protocol.FAULT_OOM and self._sidecars is not None:
             # A limit set below what is in use would kill whom the kernel likes: this kills the right one.
             self._sidecars.memory.drill()
-        self._tell_guardian(b"segv\n" if kind == protocol.FAULT_SEGV else b"kill\n")
+        self._tell_guardian(b"segv" if kind == protocol.FAULT_SEGV else b"kill")
 
     def _end_children(self) -> None:
         """Leave no process: the guardian has ended by itself unless something went wrong."""

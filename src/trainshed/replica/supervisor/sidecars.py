@@ -213,6 +213,8 @@ class Sidecars:
         def asked() -> None:
             if not calls.answer():
                 self._loop.drop(calls.fileno())
+                self._calls.remove(calls)
+                calls.close()
 
         self._calls.append(calls)
         self._loop.add(calls.fileno(), asked)

@@ -5,6 +5,7 @@ Importable everywhere; on systems other than Linux the calls raise OSError. Runs
 
 import ctypes
 import errno
+import fcntl
 import os
 import struct
 import sys
@@ -319,7 +320,7 @@ def populate_all(runs: bytes) -> bool:
     """The same of many runs of pages in one call for a thousand of them, each an address and a length as two
     64-bit words. False: the kernel cannot do that (before Linux 6.13)."""
     try:
-        own = syscall(_PIDFD_OPEN, "pidfd_open", os.getpid(), 0)
+        own = process_handle(os.getpid())
     except OSError:
         return False
     lengths = [length for _, length in _RUN.iter_unpack(runs)]
@@ -362,6 +363,36 @@ def event_handle() -> int:
         raise OSError(errno.ENOSYS, "eventfd: only Linux can do this")
     handle: int = _libc.eventfd(ctypes.c_uint(0), ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
     _check(min(handle, 0), "eventfd")
+    return handle
+
+
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_EXEC = 0x1, 0x2, 0x10
+_ADD_SEALS, _ALL_SEALS = 1033, 0xF
+
+
+def process_handle(process: int) -> int:
+    """A handle by which a process stays known when its number is another's. Raises OSError: it is gone, is a
+    thread, or the kernel has none of these (before Linux 5.3)."""
+    return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
+
+
+def executable_in_memory(name: str, content: bytes) -> int:
+    """A handle of a file that is in memory only, that nobody can change any more, and that may be executed
+    but not read. Raises OSError, AttributeError: the C library has none."""
+    if not LINUX:
+        raise OSError(errno.ENOSYS, "memfd_create: only Linux can do this")
+    flags = _MFD_CLOEXEC | _MFD_ALLOW_SEALING
+    handle: int = _libc.memfd_create(_bytes(name), ctypes.c_uint(flags | _MFD_EXEC))
+    if handle < 0:  # Kernels before 6.3 do not know that flag, and let all be executed.
+        handle = _libc.memfd_create(_bytes(name), ctypes.c_uint(flags))
+    _check(min(handle, 0), "memfd_create")
+    try:
+        os.write(handle, content)
+        os.fchmod(handle, 0o111)
+        fcntl.fcntl(handle, _ADD_SEALS, _ALL_SEALS)
+    except OSError:
+        os.close(handle)
+        raise
     return handle
 
 
@@ -435,3 +466,17 @@ def close_inherited(keep: int) -> None:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     close_all(handle for handle in open_handles() if handle > 2 and handle != keep)
+
+
+def child_signals() -> "tuple[int, int]":
+    """A pipe (write end, read end) that a byte comes out of whenever a child ends."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, _noted)
+    signal.set_wakeup_fd(write)
+    return write, read
+
+
+def _noted(number: int, frame: object) -> None:
+    """A handler must exist for the wake-up byte to be written; the loop does the work."""

@@ -326,12 +326,24 @@ def spy():
             return "traced"
         return ""
 
-    return in_child(lambda: first(pry, others()))
+    return in_child(lambda: first(pry, others()) or (at_rest() and first(pry, others())) or "")
+
+
+def at_rest():
+    """Whether the guardian has become something else, as it does after a while; waits for that."""
+    deadline = time.monotonic() + 5
+    while NAMESPACED and time.monotonic() < deadline:
+        size = int(read("/proc/1/statm").split()[1])
+        if size < 50:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def send_signals():
     if NAMESPACED:
         # The first process of the namespace: it would take all others with it.
+        at_rest()
         with contextlib.suppress(OSError):
             os.kill(1, signal.SIGKILL)
     known = set(pids()) if NAMESPACED else set()

@@ -1,0 +1,205 @@
+"""A guardian at rest, from its shim's side: what a guardian does for a running program, done from outside.
+
+At rest it is a `reaper`, which only tells who has died. Signals are the shim's to send then; a shell is begun
+in a fork of the shim that joins the replica's namespaces, as a child of the reaper, so that it is one of the
+replica's processes like any other. Runs on Python 3.6.
+"""
+
+import os
+import select
+
+from trainshed.replica import protocol
+from trainshed.replica.observe import stall
+from trainshed.replica.sandbox import levels, socket_calls
+from trainshed.replica.supervisor import program, shells
+from trainshed.replica.system import cgroups, kernel, loop, processes, reaper, unix_sockets
+from trainshed.replica.system import lean_json as json
+from trainshed.replica.system import lean_signal as signal
+from trainshed.replica.system import lean_socket as socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+
+def offer(number: int, main: program.Program) -> bytes:
+    """What a guardian tells that can come to rest: the number of its main process in its namespace, and what
+    is known of the program only there. Beside it travel the reading end of the reports and a handle of that
+    process."""
+    told = {
+        "main": number,
+        "user": main.user,
+        "home": main.environ.get("HOME"),
+        "directory": main.directory,
+    }
+    return json.dumps(told).encode("utf-8")
+
+
+class RestingGuardian:
+    """One that has offered to come to rest. Until it does so it may still speak over its own socket."""
+
+    def __init__(
+        self,
+        plan: protocol.LaunchDocument,
+        process: int,
+        told: str,
+        handles: "list[int]",
+        *,
+        events: loop.Loop,
+        take_calls: "Callable[[int], None]",
+    ) -> None:
+        """`process`: its process id; `told` and `handles`: as `offer` says, the handles ours from here on;
+        `take_calls`: called with a handle by which a shell's socket calls are asked about."""
+        self._plan = plan
+        self._process = process
+        self._told: "protocol.Message" = json.loads(told)
+        #: Where the reaper tells who has died. Readable when there is something to `hear`.
+        self.reports, self._main = handles
+        self._events = events
+        self._take_calls = take_calls
+        self._received = b""
+        #: Of each process that serves a shell, as long as that lives.
+        self._hosts: "list[socket.socket]" = []
+
+    def hear(self) -> "int | None":
+        """Read what there is; the wait status of the main process if it is over, None = not yet. Raises
+        EOFError: nobody is left who could tell."""
+        data = os.read(self.reports, 4096)
+        if not data:
+            raise EOFError
+        self._received += data
+        whole = len(self._received) - len(self._received) % reaper.REPORT.size
+        reports, self._received = self._received[:whole], self._received[whole:]
+        for process, status in reaper.REPORT.iter_unpack(reports):
+            if process == self._told["main"]:
+                return int(status)
+        return None
+
+    def obey(self, order: bytes) -> None:
+        """Do what the guardian would if it were told so: `stop`, `kill` or `segv`."""
+        main = self._number()
+        if not main:
+            return  # It is gone, which is about to be told.
+        if order == b"segv":
+            processes.send(main, signal.SIGSEGV)
+            return
+        try:
+            os.killpg(main, signal.SIGTERM if order == b"stop" else signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        if order == b"kill":
+            processes.send(main, signal.SIGKILL)
+
+    def _number(self) -> int:
+        """Of the main process in our namespace; 0 = it is gone, and its number may be another's."""
+        for line in processes.read("/proc/self/fdinfo/%d" % self._main).splitlines():
+            if line.startswith(b"Pid:"):
+                return max(0, int(line.split()[1]))
+        return 0
+
+    def open_shell(self, order: "protocol.Message", connection: socket.socket) -> None:
+        """Begin a shell; it is answered on the connection, of which the shell has a copy. Raises OSError:
+        none can be begun, and why."""
+        if len(self._hosts) >= shells.MOST:
+            raise OSError(shells.TOO_MANY)
+        ours, theirs = socket.socketpair()
+        try:
+            child = os.fork()
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            raise OSError("no more process can be made in it: %s" % error) from None
+        if child == 0:
+            try:
+                kernel.forbid_inspection()
+                kept = {0, 1, 2, connection.fileno(), theirs.fileno()}
+                kernel.close_all(each for each in kernel.open_handles() if each not in kept)
+                # Whoever has lost its parent is the reaper's.
+                if os.fork() == 0:
+                    _Host(self._plan, self._told, theirs).serve(order, connection, self._process)
+            finally:
+                os._exit(0)
+        theirs.close()
+        os.waitpid(child, 0)
+        self._hosts.append(ours)
+        self._events.add(ours.fileno(), lambda: self._hear_host(ours))
+
+    def _hear_host(self, host: socket.socket) -> None:
+        try:
+            data, handles = unix_sockets.receive_some(host)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, handles = b"", []
+        for handle in handles:
+            self._take_calls(handle)
+        if not data:
+            self._events.drop(host.fileno())
+            self._hosts.remove(host)
+            host.close()
+
+
+class _Host:
+    """In a process of its own among the replica's: serves one shell. Lives as long as that, and so does its
+    end of `shim`."""
+
+    def __init__(
+        self, plan: protocol.LaunchDocument, told: "protocol.Message", shim: socket.socket
+    ) -> None:
+        environ = plan.program.environ
+        if told["home"] is not None:
+            environ.setdefault("HOME", told["home"])
+        stall.arrange(plan)
+        self._plan = plan
+        self._shim = shim
+        self._groups = cgroups.ControlGroups(plan.limits)
+        self._main = program.Program(
+            argv=[],
+            environ=environ,
+            directory=told["directory"],
+            output=-1,
+            errors=-1,
+            groups=self._groups,
+        )
+        if told["user"] is not None:
+            self._main.run_as(*told["user"])
+
+    def serve(
+        self, order: "protocol.Message", connection: socket.socket, reaper_process: int
+    ) -> None:
+        kernel.name_process("ts-guardian")
+        try:
+            self._join(reaper_process)
+        except OSError as error:
+            shells.refuse(connection, "its view cannot be entered: %s" % error)
+            return
+        poll = select.poll()
+        wake, children = kernel.child_signals()
+        running = shells.Shells(self._main, poll, lambda: self._leave([wake, children]))
+        running.open(json.dumps(order).encode("utf-8"), connection.detach())
+        running.attend(children)
+
+    def _join(self, process: int) -> None:
+        """Be where the program is, with its rights. Raises OSError."""
+        limits, level = self._plan.limits, self._plan.isolation.level
+        self._groups.keep_bases()
+        kernel.leave_keyring()
+        owners = levels.join(process)
+        connects = socket_calls.are_wanted(self._plan.network)
+        if connects is not None:
+            handle = socket_calls.listen(connect=connects)
+            if handle >= 0:
+                unix_sockets.send(self._shim, b"asked\n", handle)
+                os.close(handle)
+        self._groups.hold()
+        levels.drop_as(level, owners)
+        if limits.pids_limit and not limits.pids_base:
+            program.limit_processes(limits.pids_limit)
+
+    def _leave(self, handles: "list[int]") -> None:
+        """In the child that is to be the shell."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._shim.close()
+        kernel.close_all(handles)
+        kernel.die_with_parent(signal.SIGKILL)
