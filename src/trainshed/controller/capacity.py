@@ -269,6 +269,9 @@ class CapacityTracker:
     def _decisions(self, now: Nanos) -> Iterator[Decision | None]:
         """The decisions, and None after each step that leads to some."""
         self._was_in_vain = False
+        if not (self._snapshot.queue or self._snapshot.unplaced):
+            self._snapshot.set_reservations(())
+            return
         fallen, soonest = fall_backs(self._snapshot, now)
         for decision in fallen:
             self._count(decision)

@@ -2,7 +2,7 @@
 what secrets are."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -247,7 +247,7 @@ def _isolation(
     mounts += edits.mounts
     template = (software.template,) if host.namespaced and software.template else ()
     commands = (shared.commands,) if shared.commands and image is None else ()
-    read_only = [*shared.read_only, *map(Path, (*software.read_only, *template, *commands))]
+    read_only = (*shared.read_only, *software.read_only, *template, *commands)
     return protocol.Isolation(
         level=host.level,
         hostname=slot.hostname if host.namespaced else "",
@@ -394,7 +394,7 @@ def hosts_text(
     return "\n".join(lines) + "\n"
 
 
-def outermost(directories: Sequence[Path]) -> tuple[str, ...]:
+def outermost(directories: Iterable[Path | str]) -> tuple[str, ...]:
     """Each directory that does not lie in another of them."""
     found: list[str] = []
     # Those that lie in another one stand right behind it.
