@@ -329,7 +329,8 @@ class RestSurface:
         response = await handler(call, bound.message)
         if isinstance(response, wire_json.Resource):
             if not bound.enums_as_ints:
-                return wire_json.encode_text(response.public(), pretty=bound.pretty)
+                selected = select(response.public(), bound.selection)
+                return wire_json.encode_text(selected, pretty=bound.pretty)
             response = response.message()
         beta = self._services.beta
         if version is Version.V1BETA1 and route.service not in _BELOW_UI:
