@@ -339,6 +339,16 @@ def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> Non
     assert "No Trainshed service is running" in again.stderr + again.stdout
 
 
+def test_a_service_whose_address_was_deleted_is_not_said_to_be_gone(data: Path) -> None:
+    with running(data) as service:
+        (data / "service.json").unlink()
+        for command in ("down", "status"):
+            done = services.trainshed(command, "--data", str(data), data=data, status=None)
+            expect_error(
+                done, f"(process {service.pid}) runs", "service.json", f"kill {service.pid}"
+            )
+
+
 AS_ORDINARY_USER = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
 WITHOUT_NAMESPACES = (
     *("unshare", "--user", "--map-root-user", "--", "sh", "-c"),

@@ -23,6 +23,10 @@ class Unreachable(click.ClickException):
     """No service answers. Exit status 1, as for every error that is not one of usage."""
 
 
+class Unaddressed(Unreachable):
+    """One runs, and has not said where."""
+
+
 class Refused(click.ClickException):
     """The service answered with an error.
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from trainshed.cli.client import PATIENCE, Client, Unreachable
+from trainshed.cli.client import PATIENCE, Client, Unaddressed, Unreachable
 from trainshed.cli.spelling import data_option
 from trainshed.replica import protocol
 from trainshed.wire.trainshed_v1.jobs import Status
@@ -119,6 +119,12 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             advice=f"The service of {data} does not answer (yet, or any more). {_start_at(data)}",
         )
     except FileNotFoundError:
+        if pid := holder(data):
+            raise Unaddressed(
+                f"A Trainshed service (process {pid}) runs with its data in {data}, and its file service.json"
+                " is not there: it is still starting, or somebody has deleted the file. If it stays away,"
+                f" kill {pid} (jobs run on), and start the service again, which writes the file anew."
+            ) from None
         raise Unreachable(
             f"No Trainshed service is running with its data in {data}. {_start_at(data)}"
         ) from None
@@ -133,6 +139,21 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             f" {endpoint.pid}, has ended). {_start_at(data)}"
         )
     return endpoint
+
+
+def holder(data: Path) -> int | None:
+    """The process whose service has the lock of a data directory, or is about to; None: nobody, 0: a process
+    that cannot be seen from here. Without touching the lock, which somebody may be about to take."""
+    try:
+        inode = (data / "trainshed.lock").stat().st_ino
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    for line in locks.splitlines():
+        words = line.split()
+        if "FLOCK" in words and f":{inode} " in line:
+            return max(0, int(words[words.index("FLOCK") + 3]))
+    return None
 
 
 def _start_at(data: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup
+from trainshed.cli.connection import holder
 from trainshed.eventloop.background import keep
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
@@ -19,7 +20,6 @@ from trainshed.serve.local_run.request import NotRun
 from trainshed.serve.settings import Settings
 
 _LOOK_EVERY = 0.5
-_SERVICE_LOCK = "trainshed.lock"
 
 
 def socket_of(data: Path) -> Path:
@@ -61,7 +61,7 @@ class Storage:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            if _service_is_there(self._data):
+            if holder(self._data) is not None:
                 await self._stop()
             elif self._keeper is None and not is_served(self._data):
                 self._serve()
@@ -84,17 +84,6 @@ def is_served(data: Path) -> bool:
         except OSError:
             return False
         return True
-
-
-def _service_is_there(data: Path) -> bool:
-    """Whether a service runs on the data directory, or is about to. Without touching its lock, which it may
-    be about to take."""
-    try:
-        inode = (data / _SERVICE_LOCK).stat().st_ino
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return False
-    return any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines())
 
 
 def _setup(settings: Settings) -> BucketSetup:
