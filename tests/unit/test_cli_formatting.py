@@ -119,7 +119,8 @@ def test_every_state_has_a_colour() -> None:
         assert state_colour(state)
     first = ["workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0"]
     assert len({replica_colour(replica) for replica in first}) == len(first)
-    assert replica_colour("anything else") == replica_colour("anything else")
+    # The same in every process, whatever the seed of its hashes.
+    assert replica_colour("anything else") == "yellow"
 
 
 def test_meant_takes_an_unambiguous_beginning() -> None:

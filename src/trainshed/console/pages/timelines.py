@@ -9,11 +9,16 @@ from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.timeline import Incarnation, Timeline, Verdict
 
 WIDTH: Final = 1000.0
+_LEAST_WIDTH: Final = 2.0
+"""Of a bar, so that it is seen."""
 _MOST_ROWS: Final = 64
 _MOST_MARKS: Final = 12
 _DRILL: Final = "drill_fired"
+"""Kind of the timeline's entries that say that a fault was injected."""
 _TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+"""Seconds between two labels of the scale, one of them."""
 _FEWEST: Final = 4
+"""Of such labels."""
 
 
 class Bar(Struct, frozen=True):
@@ -63,65 +68,87 @@ class Chart(Struct, frozen=True):
     marks: tuple[Mark, ...] = ()
 
 
+class _Scale(Struct, frozen=True):
+    """From moments to places on the chart."""
+
+    #: Seconds since 1970.
+    began: float
+    ended: float
+
+    @property
+    def span(self) -> float:
+        """Seconds; never so few that nothing could be drawn."""
+        return max(self.ended - self.began, 1.0)
+
+    def place(self, moment: float) -> float:
+        return round(min(max((moment - self.began) / self.span, 0.0), 1.0) * WIDTH, 1)
+
+    def mark(self, at: float, title: str, task: str, *, is_drill: bool) -> Mark:
+        whose = "" if task in title else task
+        return Mark(self.place(at), title, is_drill, seconds_text(at - self.began), whose, at)
+
+    def verdict(self, verdict: Verdict, task: str) -> Mark:
+        at = epoch(verdict.at)
+        return self.mark(at, verdict.message, task, is_drill=bool(verdict.drill))
+
+
 def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
     """`now`: seconds since 1970."""
-    began = epoch(job.create_time)
-    ended = epoch(job.end_time) or now
-    span = max(ended - began, 1.0)
-
-    def place(moment: float) -> float:
-        return round(min(max((moment - began) / span, 0.0), 1.0) * WIDTH, 1)
-
-    def mark(verdict: Verdict, task: str) -> Mark:
-        at = epoch(verdict.at)
-        return marked(at, verdict.message, task, is_drill=bool(verdict.drill))
-
-    def marked(at: float, title: str, task: str, *, is_drill: bool) -> Mark:
-        whose = "" if task in title else task
-        return Mark(place(at), title, is_drill, seconds_text(at - began), whose, at)
-
-    rows: dict[str, Row] = {}
-    whole = rows.setdefault("job", Row("job"))
-    started = epoch(job.start_time) or ended
-    if started > began:
-        text = f"waited and prepared for {seconds_text(started - began)}"
-        whole.bars.append(Bar(0, place(started), "wait", text))
-    if job.start_time:
-        tone = {"SUCCEEDED": "good", "FAILED": "bad", "CANCELLED": "off"}.get(job.state, "run")
-        text = f"ran for {seconds_text(ended - started)}"
-        whole.bars.append(Bar(place(started), max(WIDTH - place(started), 2), tone, text))
+    scale = _Scale(epoch(job.create_time), epoch(job.end_time) or now)
+    whole = Row("job", _job_bars(job, scale))
+    rows = {whole.name: whole}
     for attempt in story.attempts:
-        for verdict in attempt.verdicts:
-            whole.marks.append(mark(verdict, ""))
+        whole.marks += [scale.verdict(verdict, "") for verdict in attempt.verdicts]
         for replica in attempt.replicas:
             row = rows.setdefault(replica.task, Row(replica.task))
             for life in replica.incarnations:
-                if not life.start_time:
-                    continue
-                left = place(epoch(life.start_time))
-                right = place(epoch(life.end_time) or ended)
-                title = f"attempt {attempt.attempt}, start {life.incarnation}: {_ending(life)}"
-                row.bars.append(Bar(left, max(right - left, 2), _tone(life), title))
-                if life.verdict is not None:
-                    row.marks.append(mark(life.verdict, replica.task))
+                if life.start_time:
+                    row.bars.append(_life_bar(life, attempt.attempt, scale))
+                if life.start_time and life.verdict is not None:
+                    row.marks.append(scale.verdict(life.verdict, replica.task))
     tasks = {replica.id: replica.task for attempt in story.attempts for replica in attempt.replicas}
     for entry in story.entries:
         if entry.kind == _DRILL:
             task = tasks.get(str(entry.details.get("replica", "")), "")
-            fired = marked(epoch(entry.at), entry.message, task, is_drill=True)
+            fired = scale.mark(epoch(entry.at), entry.message, task, is_drill=True)
             rows.get(task, whole).marks.append(fired)
     shown = tuple(rows.values())
+    marks = sorted((mark for row in shown for mark in row.marks), key=lambda mark: mark.at)
     return Chart(
-        shown[:_MOST_ROWS],
-        tuple((place(began + second), _tick_text(second)) for second in _ticks(span)),
-        tuple(
-            (place(epoch(each.start_time)), each.attempt)
+        rows=shown[:_MOST_ROWS],
+        ticks=tuple(
+            (scale.place(scale.began + second), _tick_text(second)) for second in _ticks(scale.span)
+        ),
+        attempts=tuple(
+            (scale.place(epoch(each.start_time)), each.attempt)
             for each in story.attempts
             if each.start_time and each.attempt
         ),
-        max(0, len(shown) - _MOST_ROWS),
-        tuple(sorted((m for row in shown for m in row.marks), key=lambda m: m.at)[-_MOST_MARKS:]),
+        left_out=max(0, len(shown) - _MOST_ROWS),
+        marks=tuple(marks[-_MOST_MARKS:]),
     )
+
+
+def _job_bars(job: JobDescription, scale: _Scale) -> list[Bar]:
+    """For how long the job waited, and for how long it ran."""
+    bars: list[Bar] = []
+    started = epoch(job.start_time) or scale.ended
+    if started > scale.began:
+        text = f"waited and prepared for {seconds_text(started - scale.began)}"
+        bars.append(Bar(0, scale.place(started), "wait", text))
+    if job.start_time:
+        tone = {"SUCCEEDED": "good", "FAILED": "bad", "CANCELLED": "off"}.get(job.state, "run")
+        left = scale.place(started)
+        text = f"ran for {seconds_text(scale.ended - started)}"
+        bars.append(Bar(left, max(WIDTH - left, _LEAST_WIDTH), tone, text))
+    return bars
+
+
+def _life_bar(life: Incarnation, attempt: int, scale: _Scale) -> Bar:
+    left = scale.place(epoch(life.start_time))
+    right = scale.place(epoch(life.end_time) or scale.ended)
+    title = f"attempt {attempt}, start {life.incarnation}: {_ending(life)}"
+    return Bar(left, max(right - left, _LEAST_WIDTH), _tone(life), title)
 
 
 def _tone(life: Incarnation) -> str:
