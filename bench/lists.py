@@ -7,6 +7,7 @@ Both services are up at once and are asked in turn. Run it by itself: `python -m
 import argparse
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 from tests.e2e.running import Service, container_job, down, start
 
+from bench import report
 from bench.history import fill
 from bench.measures import Connection, Row
 from trainshed.core.lifecycle.records import Job
@@ -127,14 +129,13 @@ def _ends(services: list[Service]) -> Row:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.lists", description=__doc__)
     parser.add_argument("--finished", type=int, default=FINISHED[1])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
-        for row in measure(Path(directory), options.finished):
-            print(f"{row.name:45} {row.value:>12} {row.floor:>12} {row.ratio or 0:5.2f}")
+        return report.tell(measure(Path(directory), options.finished))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

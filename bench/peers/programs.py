@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -60,18 +59,6 @@ def install(packages: tuple[str, ...]) -> None:
         if last:
             tail = done[-1].stdout.decode(errors="replace").splitlines()[-3:]
             raise Unavailable("apt-get could not install it: " + " ".join(tail))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def until(what: str, ready: Callable[[], bool], pause: float = 0.05) -> None:

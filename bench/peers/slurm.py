@@ -17,6 +17,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_ports
+
 from bench import measures
 from bench.measures import Row, median
 from bench.peers import programs
@@ -148,7 +150,7 @@ def cluster() -> Generator[Cluster]:
         for part in ("state", "spool"):
             (directory / part).mkdir()
         configuration = directory / "slurm.conf"
-        configuration.write_text(settings(directory, *programs.free_ports(2)))
+        configuration.write_text(settings(directory, *free_ports(2)))
         slurm = Cluster(
             directory,
             {**os.environ, "SLURM_CONF": str(configuration)},
