@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 from collections.abc import Callable
@@ -177,6 +178,23 @@ def test_ranges(
     if content is not None:
         assert answer.body == content
         assert answer.headers["content-length"] == str(len(content))
+
+
+def test_a_full_disk_is_told_in_a_line(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no fault of ours, comes with each retry, and the log may be on the same disk."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("trainshed.buckets.content.os.write", full)
+    refused = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=a", b"x")
+    assert refused.status == 503
+    assert "out of room: No space left on device" in refused.body.decode()
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert "No space left on device" in record.getMessage()
 
 
 def test_conditional_reads(ask: Ask) -> None:

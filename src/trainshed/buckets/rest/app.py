@@ -176,10 +176,12 @@ class BucketsApp:
                 return error_answer(Forbidden(f"The bucket's files refuse this: {error.strerror}."))
             case OSError():
                 what = (call.request.method, call.path)
-                _log.error("file error: %s %s", *what, exc_info=error)
                 if error.errno in _FULL:
+                    # Once for each try of each caller, and the log may be on the same disk.
+                    _log.warning("out of room: %s %s: %s", *what, error.strerror)
                     text = f"The storage is out of room: {error.strerror}. Free some and try again."
                     return error_answer(Unavailable(text))
+                _log.error("file error: %s %s", *what, exc_info=error)
                 return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
             case _:
                 what = (call.request.method, call.path)
