@@ -1,6 +1,8 @@
 """A request and its answers, and the front that every surface stands behind (ADR 52)."""
 
 import asyncio
+import gzip
+import re
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from trainshed.httpd.front import Front
 from trainshed.httpd.messages import (
+    BodyNotRead,
     BodyTooLarge,
     Disconnected,
     Message,
@@ -134,6 +137,36 @@ async def test_a_body_over_its_limit_is_refused(length: str, bodies: list[bytes]
     headers = {"content_length": length} if length else dict[str, str]()
     with pytest.raises(BodyTooLarge, match="exceeds the limit: 5 bytes"):
         await Request(scope(**headers), pieces(*bodies)).body(5)
+
+
+async def test_a_body_that_was_packed_by_gzip_is_unpacked() -> None:
+    packed = gzip.compress(b"abcde")
+    asked = Request(scope(content_encoding="gzip"), pieces(packed[:9], packed[9:]))
+    assert await asked.decoded_body(100) == b"abcde"
+    assert (
+        await Request(scope(content_encoding="identity"), pieces(b"abc")).decoded_body(9) == b"abc"
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "text"),
+    [
+        ("br", b"abc", "'br'; send its body as it is, or as gzip"),
+        ("gzip", b"{}", "is not gzip, as it says"),
+        ("gzip", gzip.compress(b"abcde")[:-9], "ends before the end"),
+    ],
+)
+async def test_a_body_that_cannot_be_unpacked_is_refused(
+    encoding: str, body: bytes, text: str
+) -> None:
+    with pytest.raises(BodyNotRead, match=re.escape(text)):
+        await Request(scope(content_encoding=encoding), pieces(body)).decoded_body(99)
+
+
+async def test_a_body_that_grows_beyond_its_limit_is_refused() -> None:
+    packed = gzip.compress(bytes(1 << 24))
+    with pytest.raises(BodyTooLarge):
+        await Request(scope(content_encoding="gzip"), pieces(packed)).decoded_body(1 << 20)
 
 
 async def test_a_body_in_pieces_is_read_whole_and_a_cut_one_as_far_as_it_came() -> None:

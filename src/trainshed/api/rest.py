@@ -247,7 +247,7 @@ class RestSurface:
         request.api = route.api
         request.scope[METHOD] = f"{route.service}.{route.method}"
         principal = self._authenticate(request.headers.get("authorization"))
-        body = await request.body(most_of(route.method))
+        body = await request.decoded_body(most_of(route.method))
         query = request.parameters
         if is_form:
             query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import zlib
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -31,6 +32,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 JSON: Final = b"application/json; charset=UTF-8"
 CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
 """With a realm: httplib2, below Google's API client library, cannot read a challenge without parameters."""
+_GZIP: Final = 16
+"""Added to a window's bits: the data have the head and the checksum of gzip."""
 _DRAIN_SECONDS: Final = 2.0
 _DRAIN_BYTES: Final = 10 << 20
 
@@ -44,6 +47,10 @@ class BodyTooLarge(Exception):
 
     def __init__(self, most: int) -> None:
         super().__init__(f"Request payload size exceeds the limit: {most} bytes.")
+
+
+class BodyNotRead(Exception):
+    """A body is encoded in a way that is not known, or not as its request says."""
 
 
 class Request:
@@ -128,6 +135,28 @@ class Request:
             await self._drain()
             raise BodyTooLarge(most)
         return b"".join(parts)
+
+    async def decoded_body(self, most: int) -> bytes:
+        """The whole body as it was before it was packed for its way. Raises BodyNotRead; BodyTooLarge if it
+        has more than `most` bytes, packed or not."""
+        body = await self.body(most)
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding in ("identity", ""):
+            return body
+        if encoding not in ("gzip", "x-gzip"):
+            raise BodyNotRead(
+                f"The request's Content-Encoding is {encoding!r}; send its body as it is, or as gzip."
+            )
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+        try:
+            unpacked = unpacker.decompress(body, most + 1)
+        except zlib.error as error:
+            raise BodyNotRead(f"The request's body is not gzip, as it says: {error}.") from None
+        if len(unpacked) > most:
+            raise BodyTooLarge(most)
+        if not unpacker.eof:
+            raise BodyNotRead("The request's body ends before the end of what gzip packed.")
+        return unpacked
 
     async def _drain(self) -> None:
         """Pass over what a caller is still sending, within reason: he reads no answer before he has sent

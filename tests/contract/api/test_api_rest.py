@@ -1,5 +1,6 @@
 """The transport: credentials, unknown paths, discovery, health, limits, faults of our own."""
 
+import gzip
 import logging
 
 import pytest
@@ -88,6 +89,18 @@ async def test_a_body_that_is_too_large_is_refused(house: House) -> None:
     answer = await house.call("POST", f"{LOCATION}/customJobs", b" " * (10 * 1024 * 1024 + 1))
     assert answer.status == 400
     assert "size exceeds the limit" in answer.error["message"]
+
+
+@pytest.mark.parametrize("path", [f"{LOCATION}/customJobs", "/trainshed/v1/jobs:explain"])
+async def test_a_body_packed_by_gzip_is_as_good(house: House, path: str) -> None:
+    """Google's own clients for Java send long requests so."""
+    plain = await house.call("POST", path, b'{"nothing": 1}')
+    packed = gzip.compress(b'{"nothing": 1}')
+    headers = [("content-encoding", "gzip")]
+    assert (await house.call("POST", path, packed, headers=headers)).json == plain.json
+    unknown = await house.call("POST", path, b"x", headers=[("content-encoding", "br")])
+    assert (unknown.status, unknown.error["status"]) == (400, "INVALID_ARGUMENT")
+    assert "as gzip" in unknown.error["message"]
 
 
 async def test_pretty_printing(house: House) -> None:

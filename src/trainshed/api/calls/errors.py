@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.core import errors as core
-from trainshed.httpd.messages import BodyTooLarge
+from trainshed.httpd.messages import BodyNotRead, BodyTooLarge
 from trainshed.wire.status import StatusCode, Violation, WireError, told
 
 
@@ -29,6 +29,7 @@ CODES: Final[Mapping[type[Exception], StatusCode]] = {
     NotServed: StatusCode.UNIMPLEMENTED,
     WireError: StatusCode.INVALID_ARGUMENT,
     BodyTooLarge: StatusCode.INVALID_ARGUMENT,
+    BodyNotRead: StatusCode.INVALID_ARGUMENT,
 }
 
 _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PERMISSION_DENIED"}
@@ -52,7 +53,7 @@ def refusal(error: Exception, api: str) -> Refusal | None:
         return None
     if isinstance(error, WireError):
         return Refusal(code, str(error), told(error.violations))
-    if isinstance(error, BodyTooLarge):
+    if isinstance(error, BodyTooLarge | BodyNotRead):
         return Refusal(code, str(error), (Violation("", str(error)),))
     if isinstance(error, core.InvalidRequest):
         violations = told(tuple(Violation(v.field, v.description) for v in error.violations))

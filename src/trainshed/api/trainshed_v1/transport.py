@@ -270,11 +270,11 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
 
 
 async def _body(request: Request, most: int) -> dict[str, Any]:
-    """The JSON object that came; {} where none belongs. Raises WireError, BodyTooLarge. Where none belongs
-    nothing is received: a stream listens there for the caller's leaving."""
+    """The JSON object that came; {} where none belongs. Raises WireError, BodyTooLarge,
+    BodyNotRead. Where none belongs nothing is received: a stream listens there for the caller's leaving."""
     if request.method not in _WITH_BODY:
         return {}
-    text = await request.body(most)
+    text = await request.decoded_body(most)
     value = await read_aside(len(text), lambda: decode_text(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
