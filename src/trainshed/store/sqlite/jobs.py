@@ -121,10 +121,11 @@ class SqliteIntake:
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         def work(connection: sqlite3.Connection) -> JobUid:
-            uid, state, is_live, _ = _existing(connection, name)
+            uid, _, is_live, _ = _existing(connection, name)
             if is_live:
+                # Which state it has, each API says by a name of its own.
                 raise FailedPrecondition(
-                    f"{name} is {state}; cancel it and delete it when it is over"
+                    f"{name} is not over; cancel it and delete it when it is over"
                 )
             if parent := _waiting_parent(connection, uid):
                 raise FailedPrecondition(
