@@ -278,7 +278,7 @@ for pid in [1, *served()]:
         lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR),
         lambda: open(f"/proc/{pid}/environ").read(),
         lambda: os.readlink(f"/proc/{pid}/exe"),
-        lambda: os.listdir(f"/proc/{pid}/fd"),
+        lambda: os.readlink(f"/proc/{pid}/fd/1"),
     ):
         try: print(pid, look(), flush=True)
         except OSError: pass
