@@ -53,15 +53,19 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
     they expect. Raises OSError."""
     if owners is not None:
         owners.enter()
+    elif level == protocol.LEVEL_USER and in_image:
+        users.map_one(0, 0)
+    _drop_rest(level)
+
+
+def _drop_rest(level: str) -> None:
+    """What is left to be given up in the user namespace of the programs."""
+    if level == protocol.LEVEL_ROOT:
+        return
+    if os.geteuid() == 0:
+        # Its programs, too, are root of the namespace that the mounts belong to, and could undo them.
         users.drop_capabilities()
-    elif level == protocol.LEVEL_USER:
-        if in_image:
-            users.map_one(0, 0)
-        if os.geteuid() == 0:
-            # Its programs, too, are root of the namespace that the mounts belong to, and could undo them.
-            users.drop_capabilities()
-    if level != protocol.LEVEL_ROOT:
-        kernel.forbid_inspection()
+    kernel.forbid_inspection()
 
 
 _SHARED = (
@@ -95,10 +99,7 @@ def drop_as(level: str, owners: int) -> None:
     elif owners >= 0:
         kernel.enter_namespace(owners, kernel.CLONE_NEWUSER)
         os.close(owners)
-    if level != protocol.LEVEL_ROOT:
-        if os.geteuid() == 0:
-            users.drop_capabilities()
-        kernel.forbid_inspection()
+    _drop_rest(level)
 
 
 class ProbeFailed(Exception):

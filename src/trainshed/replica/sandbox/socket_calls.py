@@ -20,7 +20,7 @@ import struct
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter
-from trainshed.replica.system import kernel, processes
+from trainshed.replica.system import kernel, processes, unix_sockets
 from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
@@ -54,10 +54,24 @@ _CAN_BIND_SERVICE = 1 << 10
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
-def are_wanted(network: protocol.Network) -> "bool | None":
-    """Whether calls of connect are to be asked about besides those of bind; None = no call is."""
+def be_asked(shim: socket.socket, network: protocol.Network) -> "bool | None":
+    """Let the shim make some calls in our program's place, if any are to be; without it, where the kernel
+    cannot do that. Returns whether calls of connect are among them, None = no call is made in its place."""
     connects = bool(network.certificate)
-    return connects if network.cluster_port or connects else None
+    if not (network.cluster_port or connects):
+        return None
+    try:
+        hand_over(shim, listen(connect=connects))
+    except OSError:
+        return None
+    return connects
+
+
+def hand_over(shim: socket.socket, handle: int) -> None:
+    """Give the shim a handle by which it is asked about calls; -1 = there is none. Raises OSError."""
+    if handle >= 0:
+        unix_sockets.send(shim, b"asked\n", handle)
+        os.close(handle)
 
 
 def listen(*, connect: bool) -> int:

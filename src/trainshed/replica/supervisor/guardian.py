@@ -168,9 +168,7 @@ class Guardian:
             self._await_go()
             at = now()
             try:
-                if not self._settled:
-                    self._settle()
-                self._settled = True
+                self._settle_once()
                 # Another user is another process to the kernel: it forgets who our parent is to us.
                 kernel.die_with_parent(signal.SIGKILL)
                 self._main = self._program.spawn()
@@ -185,6 +183,12 @@ class Guardian:
         self._start_is_over()
         self._fork_main(close)
         return None
+
+    def _settle_once(self) -> None:
+        """In whichever process needs it: another one may have done so for itself alone."""
+        if not self._settled:
+            self._settle()
+            self._settled = True
 
     def _start_is_over(self) -> None:
         if self._note_pages is not None:
@@ -207,8 +211,7 @@ class Guardian:
                 self._control.close()
                 kernel.close_all([*close, gate_write])
                 if os.getppid() == parent and os.read(gate_read, 1):
-                    if not self._settled:
-                        self._settle()
+                    self._settle_once()
                     kernel.die_with_parent(signal.SIGKILL)
                     self._program.become()
             except program.NotRun as refusal:
@@ -270,26 +273,23 @@ class Guardian:
 
     def _offer_rest(self) -> None:
         self._rest_at = 0.0
+        handed: "list[int]" = []
         try:
-            main = kernel.process_handle(self._main)
+            reports, self._reports = os.pipe()
+            handed.append(reports)
+            handed.append(kernel.process_handle(self._main))
+            offer = resting.offer(self._main, self._program)
+            unix_sockets.send_with(self._control, b"resting " + offer + b"\n", handed)
         except OSError:
-            return  # It cannot be signalled from outside without another's dying for it.
-        reports, self._reports = os.pipe()
-        offer = resting.offer(self._main, self._program)
-        try:
-            unix_sockets.send_with(self._control, b"resting " + offer + b"\n", [reports, main])
-        except OSError:
-            return  # The shim is gone, which is found next.
+            return  # It goes on as it is: without handles from outside another might die for its program.
         finally:
-            kernel.close_all([reports, main])
+            kernel.close_all(handed)
 
     def _come_to_rest(self) -> None:
         """Become a `reaper`. Returns only if that cannot be."""
         self._may_rest = False
         try:
-            if not self._settled:
-                self._settle()  # The main process has done so for itself.
-                self._settled = True
+            self._settle_once()
             os.set_inheritable(self._lock, True)
             reaper.become(self._reports)
         except OSError:
@@ -308,38 +308,18 @@ class Guardian:
 
     def _leave_guardian(self) -> None:
         """In a child that is to be a shell: be no guardian any more, and no more than the program is."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
-        if not self._settled:
-            self._settle()
-        kernel.die_with_parent(signal.SIGKILL)
+        self._settle_once()
 
     def _obey(self, running: shells.Shells) -> None:
         *words, self._inbox = self._inbox.split(b"\n")
         for word in words:
             if word.startswith(b"shell "):
                 running.open(word[6:], self._handed.pop(0))
-            elif word == b"stop":
-                self._signal_group(signal.SIGTERM)
-            elif word == b"kill":
-                # The main process first dies alone: what it ends with is what gets recorded.
-                self._signal_group(signal.SIGKILL)
-                processes.send(self._main, signal.SIGKILL)
-            elif word == b"segv":
-                processes.send(self._main, signal.SIGSEGV)
             elif word == b"rest":
                 self._may_rest = True
-
-    def _signal_group(self, number: int) -> None:
-        if not self._main:
-            return
-        try:
-            os.killpg(self._main, number)
-        except (ProcessLookupError, PermissionError):
-            # It has not made its session yet: it alone, unless its number may already be another's.
-            if not self._main_reaped:
-                processes.send(self._main, number)
+            elif self._main:
+                program.obey(word, self._main)
 
     def _reap(self, running: shells.Shells) -> "int | None":
         while True:
@@ -357,7 +337,8 @@ class Guardian:
     def _kill_all(self) -> None:
         """Leave nobody: every other process of the namespace, or every descendant, killed and reaped."""
         if not self._namespaced:
-            self._signal_group(signal.SIGKILL)
+            if self._main:
+                program.signal_group(self._main, signal.SIGKILL, is_reaped=self._main_reaped)
             processes.end_descendants()
             return
         try:
@@ -512,9 +493,11 @@ def _guard(
             kernel.forbid_new_privileges()
         if isolation.image:
             _fit_image(plan, main, seen)
-        connects = _be_asked(control, plan.network)
+        connects = socket_calls.be_asked(control, plan.network)
         if warm is not None:
-            _hand_over(control, warm.prepare(main, isolation.level, seen.owners, connects))
+            socket_calls.hand_over(
+                control, warm.prepare(main, isolation.level, seen.owners, connects)
+            )
         return receiver.rest, lock
 
     def settle() -> "list[int]":
@@ -565,25 +548,6 @@ def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.
         if plan.isolation.level == protocol.LEVEL_USER:
             return  # There is one user only, and it finds itself root.
         main.run_as(user, group)
-
-
-def _be_asked(control: socket.socket, network: protocol.Network) -> "bool | None":
-    """Let the shim make some calls in the program's place, if any are to be; without it, where the kernel
-    cannot do that. Returns whether calls of connect are among them, None = no call is made in its place."""
-    connects = socket_calls.are_wanted(network)
-    if connects is not None:
-        try:
-            _hand_over(control, socket_calls.listen(connect=connects))
-        except OSError:
-            return None
-    return connects
-
-
-def _hand_over(control: socket.socket, handle: int) -> None:
-    """Give the shim a handle by which it is asked about calls; -1 = there is none."""
-    if handle >= 0:
-        unix_sockets.send(control, b"asked\n", handle)
-        os.close(handle)
 
 
 def _view(

@@ -1,5 +1,5 @@
 """The last steps before a program runs: its directories, its own Python, holds on what it lives in, and
-becoming it.
+becoming it; and the signals that it gets.
 
 A copied Python is the shim's work, all else the guardian's and the main process's. Runs on Python 3.6.
 """
@@ -10,7 +10,7 @@ import os
 import resource
 import stat
 
-from trainshed.replica.system import cgroups
+from trainshed.replica.system import cgroups, processes
 from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
@@ -109,6 +109,29 @@ def copy_tree(source: str, target: str) -> None:
                 handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
                 with open(handle, "wb") as copied:
                     copied.write(data)
+
+
+def obey(order: bytes, main: int) -> None:
+    """Do to the program whose main process is `main`, and is not reaped, what `stop`, `kill` or `segv` asks
+    for; nothing for other words."""
+    if order == b"stop":
+        signal_group(main, signal.SIGTERM)
+    elif order == b"kill":
+        # The main process first dies alone: what it ends with is what gets recorded.
+        signal_group(main, signal.SIGKILL)
+        processes.send(main, signal.SIGKILL)
+    elif order == b"segv":
+        processes.send(main, signal.SIGSEGV)
+
+
+def signal_group(main: int, number: int, *, is_reaped: bool = False) -> None:
+    """Signal the main process and those that it has in its group."""
+    try:
+        os.killpg(main, number)
+    except (ProcessLookupError, PermissionError):
+        # It has not made its session yet: it alone, unless its number may already be another's.
+        if not is_reaped:
+            processes.send(main, number)
 
 
 def is_on_path(name: str, environ: "dict[str, str]") -> bool:

@@ -14,7 +14,6 @@ from trainshed.replica.sandbox import levels, socket_calls
 from trainshed.replica.supervisor import program, shells
 from trainshed.replica.system import cgroups, kernel, loop, processes, reaper, unix_sockets
 from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
@@ -78,17 +77,8 @@ class RestingGuardian:
     def obey(self, order: bytes) -> None:
         """Do what the guardian would if it were told so: `stop`, `kill` or `segv`."""
         main = self._number()
-        if not main:
-            return  # It is gone, which is about to be told.
-        if order == b"segv":
-            processes.send(main, signal.SIGSEGV)
-            return
-        try:
-            os.killpg(main, signal.SIGTERM if order == b"stop" else signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        if order == b"kill":
-            processes.send(main, signal.SIGKILL)
+        if main:  # Else it is gone, which is about to be told.
+            program.obey(order, main)
 
     def _number(self) -> int:
         """Of the main process in our namespace; 0 = it is gone, and its number may be another's."""
@@ -108,7 +98,7 @@ class RestingGuardian:
         except OSError as error:
             ours.close()
             theirs.close()
-            raise OSError("no more process can be made in it: %s" % error) from None
+            raise OSError(shells.NO_PROCESS % error) from None
         if child == 0:
             try:
                 kernel.forbid_inspection()
@@ -185,12 +175,7 @@ class _Host:
         self._groups.keep_bases()
         kernel.leave_keyring()
         owners = levels.join(process)
-        connects = socket_calls.are_wanted(self._plan.network)
-        if connects is not None:
-            handle = socket_calls.listen(connect=connects)
-            if handle >= 0:
-                unix_sockets.send(self._shim, b"asked\n", handle)
-                os.close(handle)
+        socket_calls.be_asked(self._shim, self._plan.network)
         self._groups.hold()
         levels.drop_as(level, owners)
         if limits.pids_limit and not limits.pids_base:
@@ -198,8 +183,5 @@ class _Host:
 
     def _leave(self, handles: "list[int]") -> None:
         """In the child that is to be the shell."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._shim.close()
         kernel.close_all(handles)
-        kernel.die_with_parent(signal.SIGKILL)

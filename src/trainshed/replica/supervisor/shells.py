@@ -20,10 +20,10 @@ import time
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import program
+from trainshed.replica.system import kernel, processes, unix_sockets
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import lean_socket as socket
-from trainshed.replica.system import processes, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MOST = 8
 """Shells of one replica at a time."""
 TOO_MANY = "%d shells are open in it already; close one" % MOST
+NO_PROCESS = "no more process can be made in it: %s"
 _GRACE = 2.0
 """Seconds for a shell that was hung up to end by itself."""
 
@@ -81,7 +82,7 @@ class Shells:
         try:
             child = os.fork()
         except OSError as error:
-            refuse(connection, "no more process can be made in it: %s" % error)
+            refuse(connection, NO_PROCESS % error)
             connection.close()
             return
         if child == 0:
@@ -166,7 +167,10 @@ def _be_shell(
     """In a child: become the shell that was asked for. Does not return."""
     code = program.EXIT_NOT_EXECUTABLE
     try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         take_leave()
+        kernel.die_with_parent(signal.SIGKILL)
         os.setsid()
         try:
             handle = _streams(order, connection, main.user)
