@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import queue
 import socket
 import threading
 from collections.abc import Generator, Iterator
@@ -14,16 +15,25 @@ import uvicorn
 from trainshed.httpd.limits import Limits
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 
-LIMITS = Limits(head_seconds=0.5, body_seconds=0.5, body_bytes=100, unread_bytes=1 << 20)
+LIMITS = Limits(
+    head_seconds=0.5,
+    body_seconds=0.5,
+    body_bytes=100,
+    unread_bytes=1 << 20,
+    half_closed_seconds=1.0,
+)
 POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
 
 
 @dataclass
 class Application:
-    """Reads the body of a POST, and answers everything."""
+    """Reads the body of a POST, and answers everything: the path says after how many seconds, if its caller
+    has not left by then."""
 
     #: The last message of each body.
     ended: list[str] = field(default_factory=list[str])
+    #: The paths whose callers left before they were answered.
+    left: queue.Queue[str] = field(default_factory=queue.Queue[str])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "POST":
@@ -31,6 +41,13 @@ class Application:
             while message.get("more_body"):
                 message = await receive()
             self.ended.append(message["type"])
+        if seconds := float(scope["path"].strip("/") or 0):
+            await receive()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await receive()
+                self.left.put(scope["path"])
+                return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"fine"})
 
@@ -123,3 +140,30 @@ def test_many_requests_at_once_on_one_connection_are_refused(served: Served) -> 
     with served.connected() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1_000)
         assert b"HTTP/1.1 400" in told(connection)
+
+
+def asked(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+
+
+def test_who_has_closed_his_own_side_is_answered_all_that_he_asked(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(asked("/0.2") + asked("/0.1") + asked("/"))
+        connection.shutdown(socket.SHUT_WR)
+        assert told(connection).count(b"HTTP/1.1 200") == 3
+
+
+def test_who_has_left_is_waited_for_no_longer_than_the_limit(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(asked("/18"))
+        connection.shutdown(socket.SHUT_WR)
+        assert told(connection) == b""
+    assert served.application.left.get(timeout=10) == "/18"
+
+
+def test_half_a_request_whose_caller_has_left_ends_at_once(served: Served) -> None:
+    for half in (b"GET / HT", POST + b"some of it"):
+        with served.connected() as connection:
+            connection.sendall(half)
+            connection.shutdown(socket.SHUT_WR)
+            assert told(connection) == b""

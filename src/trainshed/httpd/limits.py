@@ -32,6 +32,8 @@ class Limits(Struct, frozen=True):
     body_seconds: float = 20.0
     #: Of a body that are passed over when its request is answered already.
     unread_bytes: int = 64 << 20
+    #: For which a caller who has closed his own side, or left, is still answered.
+    half_closed_seconds: float = 10.0
     #: Requests that wait on one connection for the answers of those before them.
     pipelined: int = 32
 

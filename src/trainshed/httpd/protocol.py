@@ -63,6 +63,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _unread = 0
     #: Set once it was refused: nothing that comes is read any more.
     _leaving: asyncio.TimerHandle | None = None
+    #: Set once its caller has closed his side while he waits for an answer: until when he gets one.
+    _half_closed: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
         super().connection_made(transport)
@@ -72,9 +74,31 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._counted.closed(self)
-        if self._leaving is not None:
-            self._leaving.cancel()
+        for timer in (self._leaving, self._half_closed):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's is None
+        """Close the connection, unless what was asked completely still has to be answered: `nc -N` and some
+        proxies close their own side behind a request. Who has left altogether looks the same until something
+        is written to him, so nobody is kept for long, and nobody to whom an answer has begun. TLS cannot be
+        closed by half."""
+        is_waiting = self.cycle and not (
+            self.cycle.response_complete or self.cycle.response_started
+        )
+        if (
+            not is_waiting
+            or not self._in_head
+            or self._leaving is not None
+            or self.scheme == "https"
+        ):
+            return None
+        self.cycle.keep_alive = False
+        self._half_closed = self.loop.call_later(
+            self._limits.half_closed_seconds, self.transport.close
+        )
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._leaving is not None:
