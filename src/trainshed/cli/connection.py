@@ -3,6 +3,7 @@
 A service on this machine leaves `service.json` in its data directory: address, token, process.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -145,15 +146,41 @@ def holder(data: Path) -> int | None:
     """The process whose service has the lock of a data directory, or is about to; None: nobody, 0: a process
     that cannot be seen from here. Without touching the lock, which somebody may be about to take."""
     try:
-        inode = (data / "trainshed.lock").stat().st_ino
+        file = (data / "trainshed.lock").stat()
         locks = Path("/proc/locks").read_text()
     except OSError:
         return None
+    return _lock_holder(locks, file)
+
+
+def _lock_holder(locks: str, file: os.stat_result) -> int | None:
+    """The process that has `flock` of a file by what /proc/locks says; 0 and None as above."""
+    place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
     for line in locks.splitlines():
         words = line.split()
-        if "FLOCK" in words and f":{inode} " in line:
-            return max(0, int(words[words.index("FLOCK") + 3]))
+        if "FLOCK" not in words:
+            continue
+        pid, where = words[words.index("FLOCK") + 3 :][:2]
+        device, _, inode = where.rpartition(":")
+        if int(inode) != file.st_ino:
+            continue
+        # On btrfs and overlayfs a file tells another device than its locks do; files that are open do not.
+        if device == place or _has_open(int(pid), file):
+            return max(0, int(pid))
     return None
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    """Whether a process has a file open, as far as this one may look."""
+    try:
+        opened = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+    for each in opened:
+        with contextlib.suppress(OSError):  # Closed meanwhile.
+            if os.path.samestat(each.stat(), file):
+                return True
+    return False
 
 
 def _start_at(data: Path) -> str:
