@@ -99,29 +99,36 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 
 
 @command.command()
-@click.argument("source")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target")
 @click.option("-r", "--recursive", is_flag=True, help="Copy all below SOURCE, to below TARGET.")
 @takes_actions
 @takes_endpoint
-def cp(endpoint: Endpoint, *, actions: Actions, source: str, target: str, recursive: bool) -> None:
+def cp(
+    endpoint: Endpoint,
+    *,
+    actions: Actions,
+    sources: tuple[str, ...],
+    target: str,
+    recursive: bool,
+) -> None:
     """Copy between this machine and a bucket, or between buckets.
 
-    A target that ends with / is a directory; - is standard input or output.
+    A target that ends with / is a directory; - is standard input or output. Several sources are copied into
+    a directory, where with -r those that are directories keep their names.
     """
     storage = endpoint.storage_client()
-    if not (source.startswith(_SCHEME) or target.startswith(_SCHEME)):
-        raise click.UsageError("One of the two must be in a bucket: write gs://BUCKET/NAME.")
-    if target == "-" and actions.as_data:
-        raise click.UsageError("--format and the object itself cannot both go to standard output.")
-    if source.startswith(_SCHEME):
-        copies = _from_bucket(storage, Place.parse(source), target, recursive=recursive)
-    else:
-        copies = _to_bucket(storage, source, Place.parse(target), recursive=recursive)
+    several = len(sources) > 1
+    _check(sources, target, as_data=actions.as_data)
     copied = 0
-    for made_of, copy in copies:
-        actions.did("object", copy, "copied", record={"source": made_of})
-        copied += 1
+    for source in sources:
+        if source.startswith(_SCHEME):
+            copies = _from_bucket(storage, Place.parse(source), target, recursive, several)
+        else:
+            copies = _to_bucket(storage, source, Place.parse(target), recursive, several)
+        for made_of, copy in copies:
+            actions.did("object", copy, "copied", record={"source": made_of})
+            copied += 1
     click.echo(f"{counted(copied, 'object')} copied", err=True)
 
 
@@ -224,20 +231,42 @@ def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str
             return
 
 
+def _check(sources: tuple[str, ...], target: str, *, as_data: bool) -> None:
+    """Before anything is copied. Raises click.UsageError."""
+    to_bucket = target.startswith(_SCHEME)
+    is_directory = target.endswith("/") or (
+        not Place.parse(target).name if to_bucket else Path(target).is_dir()
+    )
+    if not to_bucket and not all(source.startswith(_SCHEME) for source in sources):
+        raise click.UsageError("One of the two must be in a bucket: write gs://BUCKET/NAME.")
+    if target == "-" and as_data:
+        raise click.UsageError("--format and the object itself cannot both go to standard output.")
+    if "-" in sources and is_directory:
+        raise click.UsageError(f"Standard input has no name: write which one it gets in {target}.")
+    if len(sources) > 1 and target != "-" and not is_directory:
+        raise click.UsageError(f"Several sources need a directory: write {target}/, if it is one.")
+
+
 def _from_bucket(
-    storage: Client, source: Place, target: str, *, recursive: bool
+    storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
 ) -> Iterator[tuple[str, str]]:
-    """What is copied, and to where, as each is."""
+    """What is copied, and to where, as each is. `keeps_name`: a directory becomes one below the target."""
     if recursive:
         names = [str(each["name"]) for each in _found(storage, source)]
+        if not target.startswith(_SCHEME):
+            # What some tools write in place of an empty directory, which is no file here.
+            names = [name for name in names if not name.endswith("/")]
     else:
         names = [source.name]
         if not source.name or source.name.endswith("/"):
             raise click.UsageError(f"{source} is a directory; give -r to copy it.")
     if not names:
         raise click.ClickException(f"There is nothing at {source}.")
+    kept = (source.name.rstrip("/") or source.bucket).rpartition("/")[2] + "/" if keeps_name else ""
     for name in names:
-        inner = name.removeprefix(source.directory) if recursive else name.rpartition("/")[2]
+        inner = name.rpartition("/")[2]
+        if recursive and name != source.name:
+            inner = kept + name.removeprefix(source.directory)
         with storage.opened(source.bucket, name) as answer:
             copy = target
             if target.startswith(_SCHEME):
@@ -283,7 +312,7 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
 
 
 def _to_bucket(
-    storage: Client, source: str, target: Place, *, recursive: bool
+    storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
 ) -> Iterator[tuple[str, str]]:
     """The same."""
     if source == "-":
@@ -301,10 +330,11 @@ def _to_bucket(
         _upload(storage, path, copy)
         yield source, str(copy)
         return
+    kept = f"{path.resolve().name}/" if keeps_name else ""
     for parent, _, files in os.walk(path):
         for file in sorted(files):
             each = Path(parent) / file
-            inner = each.relative_to(path).as_posix()
+            inner = kept + each.relative_to(path).as_posix()
             copy = Place(target.bucket, target.directory + inner)
             _upload(storage, each, copy)
             yield str(each), str(copy)

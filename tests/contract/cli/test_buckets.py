@@ -58,6 +58,64 @@ def test_a_directory_is_copied_and_back(
     assert trainshed("buckets", "cp", "gs://b/d/a.txt", "-").stdout == "d/a.txt"
 
 
+def test_several_are_copied_into_a_directory(
+    trainshed: Invoke, bucket: FakeService, tmp_path: Path
+) -> None:
+    for name in ("one.txt", "two.txt", "sub/three.txt"):
+        file = tmp_path / "here" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    here = tmp_path / "here"
+    files = (str(here / "one.txt"), str(here / "two.txt"))
+    assert trainshed("buckets", "cp", *files, "gs://b/up/").exit_code == 0
+    result = trainshed("buckets", "cp", "-r", files[0], str(here / "sub"), "gs://b")
+    assert result.exit_code == 0
+    assert "2 objects copied" in result.stderr
+    uploads = [a.query["name"] for a in bucket.asked if a.path == UPLOAD]
+    assert uploads == ["up/one.txt", "up/two.txt", "one.txt", "sub/three.txt"]
+    back = tmp_path / "back"
+    back.mkdir()
+    both = ("gs://b/d/a.txt", "gs://b/d/e/b.txt")
+    assert trainshed("buckets", "cp", *both, str(back)).exit_code == 0
+    assert sorted(each.name for each in back.iterdir()) == ["a.txt", "b.txt"]
+    assert trainshed("buckets", "cp", *both, "-").stdout == "d/a.txtd/e/b.txt"
+
+
+def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
+    trainshed: Invoke, bucket: FakeService, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.txt"
+    file.write_text("1")
+    refused = trainshed("buckets", "cp", str(file), "gs://b/d/a.txt", "gs://b/up")
+    assert "Several sources need a directory: write gs://b/up/" in refused.stderr
+    assert (
+        "write gs://BUCKET/NAME"
+        in trainshed("buckets", "cp", "gs://b/d/a.txt", str(file), str(tmp_path)).stderr
+    )
+    assert "Standard input has no name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
+    assert not bucket.asked
+
+
+def test_an_object_that_is_copied_with_what_is_below_it_keeps_its_own_name(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    service.on("GET", OBJECTS, {"items": [stored("d/a.txt")]})
+    service.on("GET", f"{OBJECTS}/d/a.txt", b"x")
+    here = tmp_path / "here"
+    assert trainshed("buckets", "cp", "-r", "gs://b/d/a.txt", str(here)).exit_code == 0
+    assert [each.name for each in here.iterdir()] == ["a.txt"]
+
+
+def test_objects_that_stand_for_directories_are_no_files_here(
+    trainshed: Invoke, service: FakeService, tmp_path: Path
+) -> None:
+    service.on("GET", OBJECTS, {"items": [stored("d/", 0), stored("d/a.txt"), stored("d/e/", 0)]})
+    service.on("GET", f"{OBJECTS}/d/a.txt", b"x")
+    here = tmp_path / "here"
+    assert trainshed("buckets", "cp", "-r", "gs://b/d", str(here)).exit_code == 0
+    assert [each.name for each in here.iterdir()] == ["a.txt"]
+
+
 def test_no_object_leaves_the_directory_that_was_named(
     trainshed: Invoke, service: FakeService, tmp_path: Path
 ) -> None:
