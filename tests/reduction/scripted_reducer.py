@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainshed_reduction import wire
-from trainshed_reduction.client.port import Frame
-from trainshed_reduction.native.transfer import NativeTransfer
+from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
 from trainshed_reduction.wire import DType, Header, Kind
 
 PATIENCE = 10.0
@@ -73,7 +72,8 @@ def chunk(
 
 
 def final(operation: int, index: int, payload: bytes, row: float = 0) -> Frame:
-    return Frame(header(Kind.FINAL, operation, index, len(payload)), memoryview(payload), None, row)
+    data = memoryview(bytearray(payload))
+    return Frame(header(Kind.FINAL, operation, index, len(data)), data, None, row)
 
 
 def header(
@@ -100,10 +100,10 @@ def message(kind: Kind, text: bytes) -> bytes:
 def run_until(
     transfer: NativeTransfer,
     reducers: list[ScriptedReducer],
-    done: Callable[[list[object]], object],
-) -> list[object]:
+    done: Callable[[list[Event]], object],
+) -> list[Event]:
     """Both sides go on until `done` says so of all events, which are returned."""
-    events: list[object] = []
+    events: list[Event] = []
     limit = time.monotonic() + PATIENCE
     while not done(events):
         assert time.monotonic() < limit, (events, [each.arrived for each in reducers])
@@ -113,9 +113,9 @@ def run_until(
     return events
 
 
-def settle(transfer: NativeTransfer, reducers: list[ScriptedReducer]) -> list[object]:
+def settle(transfer: NativeTransfer, reducers: list[ScriptedReducer]) -> list[Event]:
     """Both sides go on until nothing moves of its own accord."""
-    events: list[object] = []
+    events: list[Event] = []
     idle = 0
     while idle < 3:
         more = transfer.run(0.005)

@@ -83,13 +83,13 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
         again: list[Operation | None] = []
         issued = threading.Event()
 
-        def issue_more(_: Operation) -> None:
+        def issue_more(_: object) -> None:
             again.append(issue(communicator, array, DType.FLOAT32))
             issued.set()
 
         first = issue(communicator, array, DType.FLOAT32)
         assert first is not None
-        first.on_done(issue_more)
+        first.add_done_callback(issue_more)
         assert issued.wait(ranks.PATIENCE)
         assert again[0] is not None
         assert again[0].wait(ranks.PATIENCE)

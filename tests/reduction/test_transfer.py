@@ -26,8 +26,8 @@ from tests.reduction.scripted_reducer import (
     settle,
 )
 from trainshed_reduction import wire
-from trainshed_reduction.client.port import Frame, Lost, Message, Result
-from trainshed_reduction.native.transfer import NativeTransfer
+from trainshed_reduction.native.events import Lost, Message, Result
+from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
 from trainshed_reduction.wire import DType, Kind
 
 Make = Callable[[int, int], NativeTransfer]
@@ -76,7 +76,7 @@ def attach(
     transfer.attach(lane, reducer.worker, position, position)
 
 
-def of(events: list[object], kind: type) -> list[object]:
+def of(events: list[Event], kind: type) -> list[object]:
     return [each for each in events if isinstance(each, kind)]
 
 
@@ -126,13 +126,13 @@ def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
         transfer.push(0, chunk(0, index, each))
     run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
     sums = [b"%dsum" % index * 25 for index in range(3)]
-    stream, expected = b"", list[object]()
+    stream, expected = b"", list[Event]()
     for index, each in enumerate(sums):
         text = b"waiting" * index
         stream += message(Kind.STATUS, text) + result(0, index, each)
         expected.append(Message(0, wire.Header(Kind.STATUS, nbytes=len(text)), text))
         expected.append(Result(0, index))
-    events = list[object]()
+    events = list[Event]()
     for start in range(0, len(stream), piece):
         reducer.own.send(stream[start : start + piece])
         events += transfer.run(0)
@@ -496,7 +496,7 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
             transfer.push(lane, chunk(index, lane, frames[index], row=index))
     answers = [bytearray() for _ in lanes]
     answered = [0] * len(lanes)
-    events = list[object]()
+    events = list[Event]()
     limit = time.monotonic() + 3 * PATIENCE
     while len(events) < 6 * len(lanes):
         assert time.monotonic() < limit

@@ -105,13 +105,13 @@ class Desk:
         )
         taking = self._rows.get(member.group) if member not in self.dismissed else None
         if taking is None or rank is not None or not taking.take(header, now):
-            self.carry_out(self.sessions.odd(member, header))
+            self.carry_out(member.group.odd(member, header))
 
     def bye(self, member: Member) -> None:
-        self.carry_out(self.sessions.frame(member, Header(Kind.BYE), b"", 0.0))
+        self.carry_out(member.group.frame(member, Header(Kind.BYE), b"", 0.0))
 
     def lose(self, member: Member, now: float = 0.0) -> None:
-        self.carry_out(self.sessions.lose(member, now))
+        self.carry_out(member.group.lose(member, now))
 
     def status(self, now: float) -> None:
         self.reminders.clear()

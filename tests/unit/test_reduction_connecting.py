@@ -2,11 +2,14 @@
 
 import functools
 import socket
+import threading
+import time
 
 import pytest
 
 from trainshed_reduction import proof
-from trainshed_reduction.client.lanes import Dial, Inbox, Lane
+from trainshed_reduction.client.lanes import Dial, Lane
+from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import GROUP, Hello
 
 
@@ -15,12 +18,13 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
 ) -> None:
     """spec/reduction: whoever reads it wants to know who it was that took too long."""
     monkeypatch.setattr(proof, "connect", functools.partial(proof.connect, seconds=0.05))
-    inbox = Inbox()
+    news = threading.Event()
+    dial = Dial(Settings((), b"token"), news.set)
+    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
-        address = frozen.getsockname()[:2]
-        hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
-        lane = Lane(0, address)
-        lane.dial(Dial(b"token", None), hello, inbox)
-        assert inbox.take(10) == [lane]
-        assert lane.cause == "it does not answer"
-        assert lane.due is not None  # Trying again may help.
+        lane = Lane(0, frozen.getsockname()[:2])
+        assert lane.connect(dial, lambda _: hello, time.monotonic()) is None
+        assert news.wait(10)
+        due = lane.connect(dial, lambda _: hello, 0.0)
+    assert lane.cause == "it does not answer"
+    assert due is not None  # Trying again may help.

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from trainshed_reduction.client.ledger import ChunkDealer, Ledger
 from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import Frame
+from trainshed_reduction.native.transfer import Frame
 from trainshed_reduction.wire import DType, Kind, Reduction
 
 _CHUNK = 16 << 10

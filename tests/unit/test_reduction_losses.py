@@ -5,8 +5,7 @@ from pathlib import Path
 
 from trainshed_reduction.client.agreement import Membership
 from trainshed_reduction.client.lanes import Lane
-from trainshed_reduction.client.ledger import Ledger
-from trainshed_reduction.client.losses import Losses
+from trainshed_reduction.client.losses import tell_silence
 from trainshed_reduction.client.operations import OperationQueue
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Settings
@@ -29,12 +28,11 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
         Reports(str(report)),
         list[str]().append,
     )
-    losses = Losses(told, Ledger((1.0,), 0, 2, 4096), (), 0)
     first = ("10.0.0.2", 2222)
-    losses.tell_silence(Lane(4, ("10.0.0.9", 99), owner=2))
+    tell_silence(told, Lane(4, ("10.0.0.9", 99), owner=2))
     assert not report.exists()
     for thread in range(2):
-        losses.tell_silence(Lane(1, first, thread))
+        tell_silence(told, Lane(1, first, thread))
     (note,) = json.loads(report.read_text())["notes"]
     assert note == {
         "id": "silent 10.0.0.2:2222",

@@ -199,7 +199,7 @@ def test_a_worker_that_cannot_go_on_tells_the_others() -> None:
     """spec/reduction#reports: its reason reaches every rank, without what could spoil a log."""
     desk = Desk()
     members = desk.group(2)
-    desk.carry_out(desk.sessions.frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
+    desk.carry_out(members[1].group.frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
     assert desk.dismissed[members[0]] == "rank 1 cannot go on: no memory"
 
 

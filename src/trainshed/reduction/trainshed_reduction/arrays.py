@@ -33,7 +33,7 @@ _DTYPES = {
 class Groups:
     """The process's groups by name, each connected when it is first used."""
 
-    def __init__(self, environ: "Mapping[str, str]") -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._made: Dict[str, Communicator] = {}
         self._lock = threading.Lock()
@@ -54,13 +54,11 @@ class Groups:
         try:
             settings = settings_module.from_environ(self._environ)
         except (settings_module.Unusable, OSError) as error:
-            raise ReductionFailed(
-                "the reducers' settings cannot be used: {}".format(error)
-            ) from error
+            raise ReductionFailed(f"the reducers' settings cannot be used: {error}") from error
         if settings is None:
             raise ReductionFailed(
-                "no reducers: {} is not set (a job has them when its worker pool 2 runs a reduction-server "
-                "image)".format(settings_module.REDUCERS)
+                f"no reducers: {settings_module.REDUCERS} is not set (a job has them when its worker pool "
+                "2 runs a reduction-server image)"
             )
         rank, world = place(self._environ)
         made = Communicator(
@@ -78,8 +76,8 @@ class Groups:
 
 
 def allreduce(
-    array: "npt.NDArray[np.generic]", average: bool = False, group: str = "default"
-) -> "npt.NDArray[np.generic]":
+    array: npt.NDArray[np.generic], average: bool = False, group: str = "default"
+) -> npt.NDArray[np.generic]:
     """Replace `array` by its sum over all ranks, in rank order, or by its mean; returns it.
 
     `array`: of any shape, contiguous, writable, of type float32, float64, float16, bfloat16, int32 or int64;
@@ -108,7 +106,7 @@ def allreduce(
     return array
 
 
-def place(environ: "Mapping[str, str]") -> "tuple[int, int]":
+def place(environ: Mapping[str, str]) -> tuple[int, int]:
     """Rank, and number of ranks. Raises ReductionFailed."""
     try:
         rank, world = int(environ["RANK"]), int(environ["WORLD_SIZE"])

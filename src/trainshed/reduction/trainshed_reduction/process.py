@@ -21,7 +21,7 @@ class Closable(Protocol):
 def say(text: str) -> None:
     """A line on standard error: programs' own logging may be set up later, or never. It is no error, and
     where the service reads it, it says so."""
-    line = "trainshed reduction: {}".format(text)
+    line = f"trainshed reduction: {text}"
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
     try:
@@ -64,7 +64,7 @@ def _close() -> None:
             thing.close()
         except Exception as error:
             # At the process's end: the others are closed nevertheless, and its exit status stays.
-            say("not closed in good order: {}".format(error))
+            say(f"not closed in good order: {error}")
 
 
 atexit.register(_close)

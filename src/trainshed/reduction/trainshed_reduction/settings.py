@@ -51,6 +51,11 @@ class Settings(NamedTuple):
     key: str = ""
 
     @property
+    def speed(self) -> float:
+        """A reducer's bandwidth over a worker's; 0 = not known."""
+        return self.reducer_gbps / self.worker_gbps if self.worker_gbps else 0.0
+
+    @property
     def is_secured(self) -> bool:
         """Whether reducers are spoken to over TLS."""
         return bool(self.ca_file or self.ca)
@@ -72,7 +77,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
     faults = [variables.fault(name, environ.get(name, "")) for name in looked_at]
     token = token_of(environ)
     if not token:
-        faults.append("neither {} nor {} is set".format(TOKEN, TOKEN_FILE))
+        faults.append(f"neither {TOKEN} nor {TOKEN_FILE} is set")
     if any(faults):
         raise Unusable("; ".join(filter(None, faults)))
     places = (variables.place(each) for each in environ[REDUCERS].split(","))

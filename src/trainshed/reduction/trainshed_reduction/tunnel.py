@@ -30,7 +30,7 @@ class Tunnel(socket.socket):
     name and its options are had from here."""
 
     def __init__(
-        self, connection: ssl.SSLSocket, handshake: "Optional[Callable[[], object]]" = None
+        self, connection: ssl.SSLSocket, handshake: Optional[Callable[[], object]] = None
     ) -> None:
         """`handshake`: called in the tunnel's thread before anything is carried, while the connection still
         blocks; where it raises OSError, this end finds the end of the connection."""
@@ -118,7 +118,7 @@ class _Direction:
 
 
 def _carry(
-    connection: ssl.SSLSocket, far: socket.socket, handshake: "Optional[Callable[[], object]]"
+    connection: ssl.SSLSocket, far: socket.socket, handshake: Optional[Callable[[], object]]
 ) -> None:
     with connection, far, _interval, contextlib.suppress(OSError):
         if handshake is not None:

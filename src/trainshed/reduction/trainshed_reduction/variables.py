@@ -85,30 +85,30 @@ def fault(name: str, value: str) -> str:
     if not value:
         return ""
     if name == FORMER_THREADS:
-        return "{} is called {} now".format(name, THREADS)
+        return f"{name} is called {THREADS} now"
     wanted = ""
     if name in _LEAST:
         if number(name, value) is None:
-            wanted = "no number of at least {:g} and below {:g}".format(_LEAST[name], _BELOW)
+            wanted = f"no number of at least {_LEAST[name]:g} and below {_BELOW:g}"
     elif name in _WORDS:
         if value not in _WORDS[name]:
             wanted = "none of {}".format(", ".join(_WORDS[name]))
     elif name == THREADS:
         if not value.isdecimal() or not 0 < int(value) <= MOST_THREADS:
-            wanted = "no whole number from 1 to {}".format(MOST_THREADS)
+            wanted = f"no whole number from 1 to {MOST_THREADS}"
     elif name == LISTEN:
         if place(value) is None:
             wanted = "not HOST:PORT"
     elif name == REDUCERS and not all(_is_reached_at(each) for each in value.split(",")):
         wanted = "no list of HOST:PORT"
-    return "{}={!r} is {}".format(name, value, wanted) if wanted else ""
+    return f"{name}={value!r} is {wanted}" if wanted else ""
 
 
 def alone(given: "Mapping[str, str]") -> "List[Tuple[str, str]]":
     """The variables that are set without another one that they are of no use without, each with what is
     wrong."""
     return [
-        (name, "{} is set without {}".format(name, other))
+        (name, f"{name} is set without {other}")
         for name, other in _ONLY_WITH.items()
         if given.get(name) and not given.get(other)
     ]

@@ -149,13 +149,11 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
     if magic != _MAGIC:
         raise Malformed("these are no frames of a Reduction Server, or of another version of it")
     if kind not in LIMITS:
-        raise Malformed("there is no frame of kind {}".format(kind))
+        raise Malformed(f"there is no frame of kind {kind}")
     header = Header(Kind(kind), *rest)
     if header.nbytes > LIMITS[kind]:
         raise Malformed(
-            "a {} frame announces {} bytes; {} are allowed".format(
-                header.kind.name, header.nbytes, LIMITS[kind]
-            )
+            f"a {header.kind.name} frame announces {header.nbytes} bytes; {LIMITS[kind]} are allowed"
         )
     if kind in _CHUNKS:
         _check_chunk(header)
@@ -164,16 +162,15 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
 
 def _check_chunk(header: Header) -> None:
     if header.dtype not in _ITEMSIZE:
-        raise Malformed("there is no element type {}".format(header.dtype))
+        raise Malformed(f"there is no element type {header.dtype}")
     if header.reduction not in (Reduction.SUM, Reduction.AVERAGE):
-        raise Malformed("there is no reduction {}".format(header.reduction))
+        raise Malformed(f"there is no reduction {header.reduction}")
     rest = header.total - header.chunk * header.step
     size = min(header.step, rest) * DType(header.dtype).itemsize
     if not size == header.nbytes > 0:
         raise Malformed(
-            "chunk {} of {} elements with {} bytes is not in an operation of {}".format(
-                header.chunk, header.step, header.nbytes, header.total
-            )
+            f"chunk {header.chunk} of {header.step} elements with {header.nbytes} bytes is not in an "
+            f"operation of {header.total}"
         )
 
 
@@ -229,7 +226,7 @@ def unpack_hello(data: bytes) -> Hello:
     """Raises Malformed."""
     hello = Hello(*_fields(_HELLO, data, "worker"))
     if not 0 < hello.world <= MAX_WORLD or hello.rank >= hello.world:
-        raise Malformed("rank {} of {} is none".format(hello.rank, hello.world))
+        raise Malformed(f"rank {hello.rank} of {hello.world} is none")
     return hello
 
 
@@ -241,7 +238,7 @@ def unpack_accept(data: bytes) -> Accept:
     """Raises Malformed."""
     accept = Accept(*_fields(_ACCEPT, data, "reducer"))
     if not 0 < accept.threads <= MOST_THREADS:
-        raise Malformed("a reducer of {} threads is none".format(accept.threads))
+        raise Malformed(f"a reducer of {accept.threads} threads is none")
     return accept
 
 
@@ -252,7 +249,7 @@ def pack_start(start: Start) -> bytes:
 def unpack_start(data: bytes) -> Start:
     """Raises Malformed."""
     if len(data) != _START.size:
-        raise Malformed("a START of {} bytes should have {}".format(len(data), _START.size))
+        raise Malformed(f"a START of {len(data)} bytes should have {_START.size}")
     return Start(*_START.unpack(data))
 
 
@@ -261,9 +258,9 @@ def _fields(shape: struct.Struct, data: bytes, whose: str) -> "list[Any]":
     version = int.from_bytes(data[:2], "little")
     if version != VERSION:
         raise Malformed(
-            "the {} speaks version {} of the protocol and this side {}: install the same "
-            "trainshed_reduction on both".format(whose, version, VERSION)
+            f"the {whose} speaks version {version} of the protocol and this side {VERSION}: install the same "
+            "trainshed_reduction on both"
         )
     if len(data) != shape.size:
-        raise Malformed("a message of {} bytes should have {}".format(len(data), shape.size))
+        raise Malformed(f"a message of {len(data)} bytes should have {shape.size}")
     return list(shape.unpack(data)[1:])

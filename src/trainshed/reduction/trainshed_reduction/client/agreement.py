@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction.client.ledger import Share
 from trainshed_reduction.client.operations import OperationQueue
@@ -21,13 +21,6 @@ _SLICE = 0.5
 _LOG = logging.getLogger(__name__)
 
 
-class GenerationStart(NamedTuple):
-    """What rank 0 decides. `lost`: indexes of reducers that the service had given up before."""
-
-    generation: int
-    lost: Tuple[int, ...]
-
-
 class OwnReducerAddress(NamedTuple):
     """Where a worker's own reducer listens, or, with a `lack`, what keeps the worker from having one."""
 
@@ -36,18 +29,11 @@ class OwnReducerAddress(NamedTuple):
     lack: str = ""
 
 
-class Post(NamedTuple):
-    """A rank's, at the end of an epoch. `lost`: lanes that it cannot reach any more."""
-
-    lost: Tuple[int, ...]
-    share: Share
-
-
 class Agreement:
     """What one rank tells and hears over the group's board."""
 
     def __init__(
-        self, board: Board, prefix: str, rank: int, world: int, closing: "Callable[[], bool]"
+        self, board: Board, prefix: str, rank: int, world: int, closing: Callable[[], bool]
     ) -> None:
         self._board = board
         #: Of the keys, the group's own.
@@ -57,13 +43,14 @@ class Agreement:
         #: Whether waiting is of no use any more.
         self._closing = closing
 
-    def begin(self, attempt: int, lost: "Tuple[int, ...]", seconds: float) -> GenerationStart:
-        """Raises ReductionFailed: rank 0 said nothing in time."""
+    def begin(self, attempt: int, lost: Sequence[int], seconds: float) -> Tuple[int, List[int]]:
+        """What rank 0 decides: the generation, and which reducers the service had given up before. Raises
+        ReductionFailed: it said nothing in time."""
         if self._rank == 0:
             self._post("generation", [new_generation(attempt), lost])
-        complaint = "rank 0 has not begun this group within {:g} s".format(seconds)
+        complaint = f"rank 0 has not begun this group within {seconds:g} s"
         generation, indexes = self._read("generation", time.monotonic() + seconds, complaint)
-        return GenerationStart(int(generation), tuple(indexes))
+        return generation, indexes
 
     def places(self, own: OwnReducerAddress, seconds: float) -> List[OwnReducerAddress]:
         """All ranks' own reducers, by rank. Raises ReductionFailed."""
@@ -73,7 +60,7 @@ class Agreement:
     def is_called_for(self, generation: int) -> bool:
         """Whether some rank wants to begin this generation; not if the board cannot be read, which is no
         reason to fail for a rank that may need nothing of it."""
-        key = "{}/{:x}/called".format(self._prefix, generation)
+        key = f"{self._prefix}/{generation:x}/called"
         try:
             return self._board.read(key, 0) is not None
         except Exception as error:
@@ -81,29 +68,28 @@ class Agreement:
             _LOG.debug("the ranks' board cannot be read: %s", error)
             return False
 
-    def exchange(self, generation: int, own: Post, seconds: float) -> List[Post]:
-        """All ranks' posts before this generation, by rank. Raises ReductionFailed, which names who has said
+    def exchange(self, generation: int, own: Share, seconds: float) -> List[Share]:
+        """All ranks' shares before this generation, by rank. Raises ReductionFailed, which names who has said
         nothing."""
-        key = "{:x}".format(generation)
+        key = f"{generation:x}"
         self._post(key + "/called", self._world)
         complaint = (
             "a reducer was lost, and rank {} has not said within {:g} s what it has received"
         )
-        said = self._all(key, [own.lost, *own.share], seconds, complaint)
-        return [Post(tuple(lost), Share(received, issued)) for lost, received, issued in said]
+        return [Share(*one) for one in self._all(key, own, seconds, complaint)]
 
     def _all(self, key: str, own: object, seconds: float, complaint: str) -> List[Any]:
         """What every rank says there, by rank, this one included. Raises ReductionFailed."""
-        self._post("{}/{}".format(key, self._rank), own)
+        self._post(f"{key}/{self._rank}", own)
         deadline = time.monotonic() + seconds
         return [
-            self._read("{}/{}".format(key, rank), deadline, complaint.format(rank, seconds))
+            self._read(f"{key}/{rank}", deadline, complaint.format(rank, seconds))
             for rank in range(self._world)
         ]
 
     def _post(self, key: str, value: object) -> None:
         try:
-            self._board.post("{}/{}".format(self._prefix, key), json.dumps(value).encode())
+            self._board.post(f"{self._prefix}/{key}", json.dumps(value).encode())
         except Exception as error:
             # As in `is_called_for`; so below.
             raise _unusable(error) from error
@@ -114,9 +100,7 @@ class Agreement:
         while True:
             left = deadline - time.monotonic()
             try:
-                told = self._board.read(
-                    "{}/{}".format(self._prefix, key), max(0.0, min(_SLICE, left))
-                )
+                told = self._board.read(f"{self._prefix}/{key}", max(0.0, min(_SLICE, left)))
             except Exception as error:
                 raise _unusable(error) from error
             if told is not None:
@@ -132,7 +116,7 @@ def new_generation(attempt: int) -> int:
 
 def _unusable(error: Exception) -> ReductionFailed:
     return ReductionFailed(
-        "the ranks cannot agree, for the store that they meet at fails: {!r}".format(error)
+        f"the ranks cannot agree, for the store that they meet at fails: {error!r}"
     )
 
 

@@ -50,16 +50,14 @@ class Communicator:
         hello = Hello(b"", b"", proof.group_digest(group), 0, rank, world, 0, 0)
         agreement = None
         if board is not None:
-            prefix = "reduction/{}/{}".format(hello.group.hex(), settings.attempt)
+            prefix = f"reduction/{hello.group.hex()}/{settings.attempt}"
             agreement = Agreement(board, prefix, rank, world, lambda: operations.closing)
         self._membership = Membership(
             settings, operations, hello, agreement, native, apart, reports, log
         )
         self._formation: Optional[Formation] = None
         self._running: Optional[RunningGroup] = None
-        self._thread = threading.Thread(
-            target=self._run, name="reduction-{}".format(group), daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"reduction-{group}", daemon=True)
 
     def start(self) -> None:
         """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_seconds`
@@ -89,9 +87,7 @@ class Communicator:
         size = view.nbytes
         if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
             raise ValueError(
-                "an all-reduce wants writable, contiguous memory of whole {} elements".format(
-                    dtype.name
-                )
+                f"an all-reduce wants writable, contiguous memory of whole {dtype.name} elements"
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError("integers are only summed, not averaged")
@@ -128,7 +124,7 @@ class Communicator:
             self._fail(failure)
         except Exception as error:
             _LOG.exception("the client of the reducers failed")
-            self._fail(ReductionFailed("the client of the reducers failed: {!r}".format(error)))
+            self._fail(ReductionFailed(f"the client of the reducers failed: {error!r}"))
         finally:
             if self._running is not None:
                 self._report()
@@ -162,5 +158,5 @@ class Communicator:
         if self._running is not None:
             self._running.give_up(str(failure))
         if not self._operations.closing:
-            self._membership.log("reduction failed: {}".format(failure))
+            self._membership.log(f"reduction failed: {failure}")
         self._operations.fail(failure)

@@ -3,24 +3,22 @@ lanes connected, before anything is summed."""
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
 from trainshed_reduction import layout
-from trainshed_reduction.client.agreement import (
-    GenerationStart,
-    Membership,
-    OwnReducerAddress,
-    new_generation,
-)
-from trainshed_reduction.client.lanes import Address, Dial, Inbox, Lane, connect_due
+from trainshed_reduction.client.agreement import Membership, OwnReducerAddress, new_generation
+from trainshed_reduction.client.lanes import Address, Dial, Lane, connect_due
 from trainshed_reduction.client.losses import lost_reducers
 from trainshed_reduction.client.own_reducer import OwnReducer, nothing_to_show
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.native import library
 from trainshed_reduction.settings import Settings
+from trainshed_reduction.wire import Start
 
 _LONGEST_WAIT = 0.5
+_Found = TypeVar("_Found")
 
 
 class Formation:
@@ -37,8 +35,8 @@ class Formation:
         self._settings = settings = membership.settings
         #: With the generation, when that is known.
         self.hello = membership.hello
-        self.dial = Dial.of(settings)
-        self.inbox = Inbox()
+        self._news = threading.Event()
+        self.dial = Dial(settings, self._news.set)
         self._deadline = time.monotonic() + settings.start_seconds
         self.lanes: List[Lane] = []
         #: By lane.
@@ -51,35 +49,29 @@ class Formation:
 
     def form(self) -> None:
         """Raises ReductionFailed, which names what is missing."""
-        beginning = self._begin()
-        hosts = [
-            address
-            for index, address in enumerate(self._settings.reducers)
-            if index not in beginning.lost
-        ]
+        generation, lost = self._begin()
+        reducers = enumerate(self._settings.reducers)
+        hosts = [address for index, address in reducers if index not in lost]
         if not hosts:
             raise ReductionFailed("the service has given up all reducers of this job")
-        self.hello = self.hello._replace(generation=beginning.generation)
         firsts = [Lane(host, address) for host, address in enumerate(hosts)]
         self.lanes = list(firsts)
-        if not beginning.generation:
-            # Rank 0 chose one; the others hear of it where they all meet first.
-            self._await(firsts[:1], lambda lane: lane.start is not None)
-            start = firsts[0].start
-            assert start is not None
-            self.hello = self.hello._replace(generation=start.generation)
-        self._await(firsts, lambda lane: lane.accept is not None)
-        self.lanes = lanes = [each for first in firsts for each in _with_others(first)]
+        # Where rank 0 has chosen a generation that is not known here, it is where they all meet first.
+        generation = generation or self._await(firsts[:1], _start)[0].generation
+        self.hello = self.hello._replace(generation=generation)
+        accepted = self._await(firsts, lambda lane: lane.accept)
+        for first, accept in zip(firsts, accepted):
+            others = range(1, accept.threads)
+            self.lanes += [Lane(first.host, first.address, thread) for thread in others]
+        self.lanes.sort(key=lambda lane: (lane.host, lane.thread))
         shares = self._wanted_shares(len(hosts))
-        own = self._start_own(firsts[0].own) if shares.is_hybrid else []
+        own = self._start_own(firsts[0]) if shares.is_hybrid else []
         self._shares = shares = shares if own else _pure(len(hosts))
-        self.weights = [
-            shares.reducer / sum(other.host == lane.host for other in lanes) for lane in lanes
-        ]
-        lanes += [Lane(len(hosts) + rank, place, owner=rank) for rank, place in enumerate(own)]
+        self.weights = [shares.reducer / accepted[lane.host].threads for lane in self.lanes]
+        self.lanes += [Lane(len(hosts) + rank, place, owner=rank) for rank, place in enumerate(own)]
         self.weights += [shares.worker] * len(own)
-        self._await(lanes, lambda lane: lane.start is not None)
-        for index, lane in enumerate(lanes):
+        self._await(self.lanes, _start)
+        for index, lane in enumerate(self.lanes):
             lane.index = index
 
     def describe(self) -> str:
@@ -98,41 +90,36 @@ class Formation:
         if self.beside is not None:
             self.beside.close()
 
-    def _begin(self) -> GenerationStart:
+    def _begin(self) -> Tuple[int, Sequence[int]]:
+        """The generation (0: rank 0 alone knows it), and the indexes of reducers that are not counted on."""
         settings, agreement = self._settings, self._membership.agreement
+        if agreement is None:
+            return (0 if self.hello.rank else new_generation(settings.attempt)), ()
         given_up = lost_reducers(settings.lost_file)
         lost = [index for index, each in enumerate(settings.reducers) if each in given_up]
-        if agreement is not None:
-            return agreement.begin(settings.attempt, tuple(lost), settings.start_seconds)
-        return GenerationStart(0 if self.hello.rank else new_generation(settings.attempt), ())
+        return agreement.begin(settings.attempt, lost, settings.start_seconds)
 
     def _wanted_shares(self, reducers: int) -> layout.Shares:
         """Hybrid only where all workers can tell each other where their own reducers are."""
         settings = self._settings
-        known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
-        if settings.mode == "pure" or (settings.mode == "auto" and not known):
+        if settings.mode == "pure" or (settings.mode == "auto" and not settings.speed):
             return _pure(reducers)
-        speed = settings.reducer_gbps / settings.worker_gbps if known else 1.0
-        shares = layout.shares(self.hello.world, reducers, speed)
+        shares = layout.shares(self.hello.world, reducers, settings.speed or 1.0)
         if shares.is_hybrid and self._membership.agreement is None:
             self._lack = "there is no store to meet at"
             return _pure(reducers)
         return shares
 
-    def _start_own(self, own: str) -> List[Address]:
+    def _start_own(self, first: Lane) -> List[Address]:
         """Where the ranks' own reducers listen; nothing if some rank cannot have one: then all do without."""
-        assert self._membership.agreement is not None
+        assert self._membership.agreement is not None and first.connection is not None
         place = OwnReducerAddress(lack=nothing_to_show(self._settings, self.dial.tls))
         if not place.lack:
-            self.beside = OwnReducer(own, self._settings, self.library)
+            self.beside = OwnReducer(first.connection.own, self._settings, self.library)
             place = OwnReducerAddress(*self.beside.address)
         left = self._deadline - time.monotonic()
         places = self._membership.agreement.places(place, left)
-        lacks = [
-            "rank {} has {}".format(rank, each.lack)
-            for rank, each in enumerate(places)
-            if each.lack
-        ]
+        lacks = [f"rank {rank} has {each.lack}" for rank, each in enumerate(places) if each.lack]
         if not lacks:
             return [(each.host, each.port) for each in places]
         self._lack = lacks[0]
@@ -141,25 +128,35 @@ class Formation:
             self.beside = None
         return []
 
-    def _await(self, lanes: "Sequence[Lane]", ready: "Callable[[Lane], bool]") -> None:
-        """Connect these and wait until they are ready. Raises ReductionFailed."""
-        while not all(ready(lane) for lane in lanes):
+    def _await(
+        self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
+    ) -> List[_Found]:
+        """Connect these and wait until all have what is wanted of them. Raises ReductionFailed."""
+        while True:
+            self._news.clear()
+            now = time.monotonic()
+            due = connect_due(lanes, self.dial, lambda _: self.hello, now)
+            found = [wanted(lane) for lane in lanes]
+            missing = [lane for lane, each in zip(lanes, found) if each is None]
+            if not missing:
+                return [each for each in found if each is not None]
             if self._membership.operations.closing:
                 raise ReductionFailed("the group was closed while it was being made")
             given_up = lost_reducers(self._settings.lost_file)
-            gone = [lane for lane in lanes if lane.address in given_up and not ready(lane)]
+            gone = [lane for lane in missing if lane.address in given_up]
             if gone:  # After the group has begun: its ranks have agreed to count on it.
-                raise ReductionFailed("the service has given up {}".format(gone[0]))
-            now = time.monotonic()
+                raise ReductionFailed(f"the service has given up {gone[0]}")
             if now >= self._deadline:
-                complaints = [lane.complaint() for lane in lanes if not ready(lane)]
+                complaints = "; ".join(lane.complaint() for lane in missing[:8])
                 raise ReductionFailed(
-                    "not all reducers and ranks are there after {:g} s: {}".format(
-                        self._settings.start_seconds, "; ".join(complaints[:8])
-                    )
+                    f"not all reducers and ranks are there after {self._settings.start_seconds:g} s: "
+                    f"{complaints}"
                 )
-            due = connect_due(lanes, self.dial, self.inbox, lambda _: self.hello)
-            self.inbox.take(max(0.001, min(self._deadline, now + _LONGEST_WAIT, due) - now))
+            self._news.wait(max(0.0, min(self._deadline, now + _LONGEST_WAIT, due) - now))
+
+
+def _start(lane: Lane) -> Optional[Start]:
+    return lane.start
 
 
 def describe(
@@ -173,11 +170,8 @@ def describe(
 ) -> str:
     """`reducers`: replicas of the pool, of `threads` in all. `lack`: why workers do not reduce though it
     would pay."""
-    known = settings.worker_gbps > 0 and settings.reducer_gbps > 0
     # Where nothing is known of the links, reducers are taken to have what they need.
-    speed = settings.reducer_gbps / settings.worker_gbps if known else world / reducers
-    if shares.is_hybrid and not known:
-        speed = 1.0
+    speed = settings.speed or (1.0 if shares.is_hybrid else world / reducers)
     bounds = layout.bounds(world, reducers, speed)
     mode, limit = "pure", bounds.ring / bounds.pure
     if shares.is_hybrid:
@@ -185,34 +179,26 @@ def describe(
             *shares
         )
         limit = bounds.limit
-    text = "{} ({}), {}{}; at most {:.2f} times the ring's speed".format(
-        _count(reducers, "reducer"),
-        _count(threads, "thread"),
-        mode,
-        " over TLS" if settings.is_secured else "",
-        limit,
+    tls = " over TLS" if settings.is_secured else ""
+    text = (
+        f"{_count(reducers, 'reducer')} ({_count(threads, 'thread')}), {mode}{tls}; at most {limit:.2f} "
+        "times the ring's speed"
     )
     if lack:
-        text += "; workers would reduce as well, but {}".format(lack)
+        text += f"; workers would reduce as well, but {lack}"
     if world > 2:
-        text += "; reducers alone are faster than the ring from {:.2f} times a worker's bandwidth on".format(
-            layout.break_even(world)
+        text += (
+            f"; reducers alone are faster than the ring from {layout.break_even(world):.2f} times a "
+            "worker's bandwidth on"
         )
-        if known:
-            text += ", these have {:.2f}".format(reducers * speed)
+        if settings.speed:
+            text += f", these have {reducers * speed:.2f}"
     return text
 
 
 def _count(number: int, one: str) -> str:
-    return "{} {}{}".format(number, one, "" if number == 1 else "s")
+    return f"{number} {one}{'' if number == 1 else 's'}"
 
 
 def _pure(reducers: int) -> layout.Shares:
     return layout.Shares(1 / reducers, 0.0)
-
-
-def _with_others(first: Lane) -> List[Lane]:
-    """The lanes to all the threads of a reducer."""
-    assert first.accept is not None
-    others = range(1, first.accept.threads)
-    return [first, *(Lane(first.host, first.address, thread) for thread in others)]

@@ -1,19 +1,15 @@
 """A lane: one worker's connection to one thread of a reducer, over time. When it is tried again, who is
-missing, and since when the reducer is gone.
-
-Each attempt to connect runs in a short-lived thread, so that one that does not answer delays no other. What
-it finds it leaves in the `Inbox`; all else is done by the communicator's thread.
-"""
+missing, and since when the reducer is gone."""
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import random
 import socket
 import ssl
 import threading
 import time
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Callable, Iterable, Optional, Tuple
 
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.client.port import ReductionFailed
@@ -31,123 +27,106 @@ _VANISHED = 20.0
 """Seconds after which a host is gone that takes nothing any more."""
 
 
-class Dial(NamedTuple):
-    """What every lane of a rank connects with. `tls`: None: plain TCP."""
+class Dial:
+    """What every lane of a rank connects with."""
 
-    token: bytes
-    tls: Optional[ssl.SSLContext]
-
-    @staticmethod
-    def of(settings: Settings) -> Dial:
+    def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
         """Raises ReductionFailed: the authority that is to be believed cannot be used."""
-        if not settings.is_secured:
-            return Dial(settings.token, None)
+        self.token = settings.token
+        #: None: plain TCP.
+        self.tls: Optional[ssl.SSLContext] = None
+        #: Called from any thread when a connection has news.
+        self.wake = wake
         try:
-            return Dial(settings.token, proof.worker_tls(settings.ca_file, settings.ca))
+            if settings.is_secured:
+                self.tls = proof.worker_tls(settings.ca_file, settings.ca)
         except OSError as error:
             raise ReductionFailed(
-                "the certificate authority of the reducers in {} cannot be used: {}".format(
-                    settings.ca_file or CA, error
-                )
+                f"the certificate authority of the reducers in {settings.ca_file or CA} cannot be "
+                f"used: {error}"
             ) from error
 
 
-class Attempt(threading.Thread):
-    """Connects once, says HELLO and waits until all ranks have. `tell` is called in this thread, with one of
-    `Lane`'s methods for news and what that takes; last with `started` or `failed`."""
+class Connection:
+    """One connection of a lane, from the attempt to make it on.
 
-    def __init__(
-        self, address: Address, dial: Dial, hello: Hello, tell: Callable[..., None]
-    ) -> None:
-        super().__init__(name="reduction-connect-{}:{}".format(*address), daemon=True)
+    It is made in a thread of its own, so that a reducer that does not answer delays no other: that says HELLO
+    and waits until all ranks have. What it finds it leaves here, for the communicator's thread to see."""
+
+    def __init__(self, address: Address, dial: Dial, hello: Hello) -> None:
+        #: Once the reducer has let this worker in.
+        self.accept: Optional[Accept] = None
+        #: When it did so, and which address this worker has on the connection.
+        self.greeted = 0.0
+        self.own = ""
+        #: When it last gave a sign of life.
+        self.seen = 0.0
+        #: What it waited for when it last said so.
+        self.status = ""
+        #: When all ranks are there; the socket is the communicator's thread's alone from then on.
+        self.start: Optional[Start] = None
+        self.socket: Optional[socket.socket] = None
+        #: Why it could not be made.
+        self.cause = ""
+        #: Trying again would be of no use.
+        self.is_refused = False
         self._address = address
         self._dial = dial
         self._hello = hello
-        self._tell = tell
-        self._connection: Optional[socket.socket] = None
-        self._is_stopped = False
+        self._is_closed = False
+        name = "reduction-connect-{}:{}".format(*address)
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def stop(self) -> None:
-        """It soon ends; what it still tells is of no use to anybody."""
-        self._is_stopped = True
-        connection = self._connection
-        if connection is not None:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+    def heard(self, now: float, status: str = "") -> None:
+        """A sign of life."""
+        self.seen, self.status = now, status
 
     def close(self) -> None:
-        """After it has ended: nobody wants the connection."""
-        if self._connection is not None:
-            self._connection.close()
+        """It ends soon; what it still finds is of no use to anybody."""
+        self._is_closed = True
+        connection = self.socket
+        if connection is not None and (self.start is not None or self.cause):
+            connection.close()
+        elif connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
-    def run(self) -> None:
-        cause, is_final = "", False
+    # ---- the thread
+
+    def _run(self) -> None:
         try:
-            start = self._connect()
+            self.start = self._connect()
         except proof.Refused as error:
-            cause, is_final = str(error), True
+            self.is_refused, self.cause = True, str(error)
         except socket.timeout:
-            cause = "it does not answer"
+            self.cause = "it does not answer"
         except (OSError, wire.Malformed, ValueError) as error:
-            cause = str(error) or type(error).__name__
-        else:
-            if not self._is_stopped:
-                self._tell(self, Lane.started, self._connection, start)
-                return
-        self.close()
-        self._tell(self, Lane.failed, cause, is_final)
+            self.cause = str(error) or type(error).__name__
+        if self.socket is not None and (self._is_closed or self.start is None):
+            self.socket.close()
+        self._dial.wake()
 
     def _connect(self) -> Start:
         """Raises Refused, OSError, Malformed."""
         dial = self._dial
         connection, accept = proof.connect(self._address, dial.token, self._hello, tls=dial.tls)
-        self._connection = connection
+        self.socket = connection
         sockets.set_options(connection, _VANISHED)
-        self._tell(self, Lane.admitted, accept, connection.getsockname()[0])
-        while not self._is_stopped:
+        self.own = connection.getsockname()[0]
+        self.greeted = self.seen = time.monotonic()
+        self.accept = accept
+        dial.wake()
+        while not self._is_closed:
             header, payload = proof.read_frame(
                 connection, time.monotonic() + _SILENCE, wire.MAX_TEXT
             )
+            text = "" if header.kind is Kind.START else payload.decode(errors="replace")
+            if header.kind not in (Kind.START, Kind.STATUS):
+                raise proof.Refused(text or header.kind.name)
+            self.heard(time.monotonic(), text)
             if header.kind is Kind.START:
                 return wire.unpack_start(payload)
-            text = payload.decode(errors="replace")
-            if header.kind is not Kind.STATUS:
-                raise proof.Refused(text or header.kind.name)
-            self._tell(self, Lane.waits, text)
         raise ConnectionAbortedError("nobody wants it any more")
-
-
-class Inbox:
-    """News of attempts. `wake`: called in their threads after each."""
-
-    def __init__(self) -> None:
-        self._queue: "queue.SimpleQueue[Tuple[Lane, Attempt, Callable[..., None], Tuple[Any, ...]]]"
-        self._queue = queue.SimpleQueue()
-        self.wake: Callable[[], None] = lambda: None
-
-    def put(
-        self, lane: Lane, attempt: Attempt, news: Callable[..., None], *details: object
-    ) -> None:
-        self._queue.put((lane, attempt, news, details))
-        self.wake()
-
-    def take(self, seconds: float = 0.0) -> "List[Lane]":
-        """Handles what has come, waiting so long for the first; gives the lanes concerned. Raises
-        ReductionFailed."""
-        lanes: List[Lane] = []
-        try:
-            while True:
-                wait = not lanes and seconds > 0
-                lane, attempt, news, details = self._queue.get(wait, seconds if wait else None)
-                if lane.attempt is attempt:
-                    news(lane, *details)
-                    lanes.append(lane)
-                elif news is Lane.started:
-                    attempt.close()
-        except queue.Empty:
-            return lanes
 
 
 class Lane:
@@ -162,121 +141,97 @@ class Lane:
         self.thread = thread
         self.owner = owner
         self.index = -1
-        self.attempt: Optional[Attempt] = None
-        self.accept: Optional[Accept] = None
-        #: This worker's address on the connection.
-        self.own = ""
-        self.connection: Optional[socket.socket] = None
-        #: Of the connection, not yet taken by `take_over`.
-        self.start: Optional[Start] = None
+        #: In use, or being made.
+        self.connection: Optional[Connection] = None
+        #: The connection carries chunks.
         self.running = False
         #: Lost for good.
         self.dropped = False
-        #: What the reducer waited for when it last said so.
-        self.status = ""
         #: Why there is no connection.
         self.cause = ""
-        #: The reducer has let this worker in; there is a connection, or will be when all ranks are there.
-        self.is_greeted = False
-        #: When it did so.
-        self.greeted = 0.0
-        #: When the reducer last gave a sign of life.
-        self.seen = time.monotonic()
+        #: Since when there is none that the reducer has let in.
+        self._gone = time.monotonic()
         self._pause = 0.0
         self._due = 0.0
 
     def __str__(self) -> str:
-        whose = "reducer" if self.owner is None else "rank {}'s own reducer".format(self.owner)
+        whose = "reducer" if self.owner is None else f"rank {self.owner}'s own reducer"
         return "{} {}:{}".format(whose, *self.address)
 
     @property
-    def due(self) -> Optional[float]:
-        """When to connect; None: not now."""
-        if self.dropped or self.connection is not None or self.attempt is not None:
+    def accept(self) -> Optional[Accept]:
+        """While the reducer has let this worker in: there is a connection, or will be when all ranks are
+        there."""
+        return None if self.connection is None else self.connection.accept
+
+    @property
+    def start(self) -> Optional[Start]:
+        """When all ranks are there."""
+        return None if self.connection is None else self.connection.start
+
+    @property
+    def status(self) -> str:
+        """What the reducer waited for when it last said so."""
+        return "" if self.connection is None else self.connection.status
+
+    @property
+    def seen(self) -> float:
+        """When the reducer last gave a sign of life, or since when there is no connection to it."""
+        return self._gone if self.connection is None else max(self._gone, self.connection.seen)
+
+    def heard(self, now: float, status: str = "") -> None:
+        if self.connection is not None:
+            self.connection.heard(now, status)
+
+    def connect(self, dial: Dial, hello: Callable[[Lane], Hello], now: float) -> Optional[float]:
+        """Try to, if it is time; when to call this again (None: when there is news). Raises ReductionFailed:
+        it would be of no use any more."""
+        connection = self.connection
+        if connection is not None and connection.cause:
+            if connection.is_refused:
+                raise ReductionFailed(f"{self} refuses this worker: {connection.cause}")
+            self.lose(connection.cause)
+        if self.dropped or self.connection is not None:
             return None
-        return self._due
+        if self._due > now:
+            return self._due
+        self.connection = Connection(self.address, dial, hello(self)._replace(lane=self.thread))
+        return None
 
-    def dial(self, dial: Dial, hello: Hello, inbox: Inbox) -> None:
-        def tell(*news: Any) -> None:
-            inbox.put(self, *news)
-
-        self.attempt = Attempt(self.address, dial, hello._replace(lane=self.thread), tell)
-        self.attempt.start()
-
-    # ---- news of the attempt that is under way
-
-    def admitted(self, accept: Accept, own: str) -> None:
-        """The reducer has let this worker in."""
-        self.accept, self.own = accept, own
-        self.seen = self.greeted = time.monotonic()
-        self.is_greeted = True
-        self.status = self.cause = ""
-
-    def waits(self, text: str) -> None:
-        """For what, in the reducer's words."""
-        self.seen, self.status = time.monotonic(), text
-
-    def started(self, connection: socket.socket, start: Start) -> None:
-        """All ranks are there."""
-        self.attempt = None
+    def use(self) -> Tuple[socket.socket, Start]:
+        """The connection carries chunks from now on."""
+        assert self.connection is not None and self.connection.socket is not None
+        assert self.start is not None
+        self.running = True
         self._pause = 0.0
-        self.connection, self.start = connection, start
-        self.seen, self.status = time.monotonic(), ""
-
-    def failed(self, cause: str, is_final: bool) -> None:
-        """`is_final`: trying again would be of no use. Raises ReductionFailed then."""
-        self.attempt = None
-        if is_final:
-            raise ReductionFailed("{} refuses this worker: {}".format(self, cause))
-        if self.is_greeted:
-            self.is_greeted, self.seen = False, time.monotonic()
-        self._again(cause)
-
-    # ---- the connection
-
-    def take_over(self) -> "Tuple[socket.socket, Start]":
-        """The connection is used from now on."""
-        assert self.connection is not None and self.start is not None
-        start, self.start, self.running = self.start, None, True
-        return self.connection, start
+        return self.connection.socket, self.start
 
     def lose(self, cause: str) -> None:
         """The connection is of no use any more; connect anew soon."""
+        gone = self._gone if self.accept is None else time.monotonic()
         self.close()
-        self.status = ""
-        self.seen = time.monotonic()
-        self._again(cause)
-
-    def _again(self, cause: str) -> None:
-        self.cause = cause
+        self.cause, self._gone = cause, gone
         self._due = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
 
     def close(self) -> None:
-        """Nothing is left of connections and attempts."""
-        if self.attempt is not None:
-            self.attempt.stop()
-            self.attempt = None
+        """Nothing is left of connections."""
         if self.connection is not None:
             self.connection.close()
-            self.connection = None
-        self.start = None
-        self.is_greeted = self.running = False
+        self.connection = None
+        self.running = False
+        self._gone = time.monotonic()
 
     def complaint(self) -> str:
         """Why the lane does not run, for people."""
-        if self.is_greeted:
-            return "{}: {}".format(self, self.status or "it has not said yet whom it waits for")
-        return "no connection to {}: {}".format(self, self.cause or "it does not answer")
+        if self.accept is not None:
+            return f"{self}: {self.status or 'it has not said yet whom it waits for'}"
+        return f"no connection to {self}: {self.cause or 'it does not answer'}"
 
 
 def connect_due(
-    lanes: "Iterable[Lane]", dial: Dial, inbox: Inbox, hello: "Callable[[Lane], Hello]"
+    lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Begin an attempt for every lane whose time has come; when the next one's does (infinity: never)."""
-    now = time.monotonic()
-    dues = [(lane.due, lane) for lane in lanes]
-    for due, lane in dues:
-        if due is not None and due <= now:
-            lane.dial(dial, hello(lane), inbox)
-    return min((due for due, _ in dues if due is not None and due > now), default=float("inf"))
+    """Connect every lane whose time has come; when the next one's does (infinity: never)."""
+    dues = [lane.connect(dial, hello, now) for lane in lanes]
+    return min((due for due in dues if due is not None), default=float("inf"))

@@ -16,7 +16,8 @@ from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction import layout
 from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import Frame, Piece
+from trainshed_reduction.client.port import Piece
+from trainshed_reduction.native.transfer import Frame
 from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
 
@@ -24,7 +25,7 @@ class Place(NamedTuple):
     """Where a chunk goes."""
 
     lane: int
-    #: For `port.Frame`. Its whole part is the same on all ranks.
+    #: For `Frame`. Its whole part is the same on all ranks.
     row: float
 
 
@@ -114,8 +115,9 @@ class _Lane:
 
 class Share(NamedTuple):
     """What a rank tells the others when an epoch ends. By lane of that epoch: the positions below which it
-    has all results; `issued`: operations."""
+    has all results; `issued`: operations; `lost`: lanes that it cannot reach any more."""
 
+    lost: Sequence[int]
     received: Sequence[int]
     issued: int
 
@@ -223,7 +225,7 @@ class Ledger:
         ]
 
     def share(self) -> Share:
-        return Share([lane.received for lane in self._lanes], self.issued)
+        return Share((), [lane.received for lane in self._lanes], self.issued)
 
     def has_weight(self, alive: Sequence[bool]) -> bool:
         """Whether chunks can be dealt to these lanes."""

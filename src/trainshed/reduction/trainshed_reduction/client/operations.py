@@ -5,66 +5,50 @@ This is all that the threads share.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, List, NamedTuple, Optional
+from concurrent import futures
+from typing import TYPE_CHECKING, Callable, Deque, List, NamedTuple, Optional
 
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
-_LOG = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    _Future = futures.Future[None]
+else:
+    _Future = futures.Future  # Python 3.8 has no parameters for it.
 
 
-class Operation:
-    """An all-reduce under way; made by `Communicator.issue`, finished by its thread. Thread-safe."""
+class Operation(_Future):
+    """An all-reduce under way; made by `Communicator.issue`, finished by its thread, in which its callbacks
+    are called."""
 
     def __init__(self, number: int) -> None:
+        super().__init__()
         #: As messages have it, and as all ranks must: `wire.Header.ordinal`.
         self.number = number
-        self._lock = threading.Lock()
-        self._event = threading.Event()
-        self._failure: Optional[ReductionFailed] = None
-        self._callbacks: List[Callable[[Operation], None]] = []
-
-    def done(self) -> bool:
-        return self._event.is_set()
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Whether it is done; raises ReductionFailed if it failed."""
-        if not self._event.wait(timeout):
+        try:
+            failure = self.exception(timeout)
+        except futures.TimeoutError:
             return False
-        if self._failure is not None:
+        if failure is not None:
             # Where it was found, in a thread of ours, is no news to the program, whose own lines count.
-            raise self._failure.with_traceback(None)
+            raise failure.with_traceback(None)
         return True
 
-    def on_done(self, callback: "Callable[[Operation], None]") -> None:
-        """Call it once when done or failed, in the communicator's thread; at once if it is already."""
-        with self._lock:
-            if not self._event.is_set():
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def failure(self) -> Optional[ReductionFailed]:
-        return self._failure
-
     def finish(self, failure: Optional[ReductionFailed] = None) -> None:
-        """Let everyone go on. The callbacks' exceptions are theirs: the next is called all the same."""
-        with self._lock:
-            if self._event.is_set():
-                return
-            self._failure = failure
-            self._event.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback(self)
-            except Exception:  # One caller's mistake must not stop the others' operations.
-                _LOG.exception("a callback of operation %d failed", self.number)
+        """Let everyone go on; what comes after the first time changes nothing."""
+        if self.done():
+            return
+        if failure is None:
+            self.set_result(None)
+        else:
+            self.set_exception(failure)
 
 
 class QueuedOperation(NamedTuple):

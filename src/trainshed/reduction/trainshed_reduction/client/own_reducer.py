@@ -49,13 +49,13 @@ def nothing_to_show(settings: Settings, tls: Optional[ssl.SSLContext]) -> str:
     if tls is None:
         return ""
     if not settings.cert_file and not settings.cert:
-        return "no certificate for a reducer of its own ({})".format(variables.CERT_FILE)
+        return f"no certificate for a reducer of its own ({variables.CERT_FILE})"
     try:
         fault = proof.distrust(tls, _shown(settings))
     except OSError as error:
         fault = str(error)
     where = settings.cert_file or variables.CERT
-    return fault and "a certificate in {} that cannot be used: {}".format(where, fault)
+    return fault and f"a certificate in {where} that cannot be used: {fault}"
 
 
 def _shown(settings: Settings) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Optional, Protocol, Sequence
 
-from trainshed_reduction.wire import DType, Header, Reduction
+from trainshed_reduction.wire import DType, Reduction
 
 
 class ReductionFailed(RuntimeError):
@@ -50,35 +50,3 @@ class Native(Protocol):
     order."""
 
     def finish(self, pieces: Sequence[Piece]) -> None: ...
-
-
-class Result(NamedTuple):
-    """Event of a transfer: the result of the frame at `position` of `lane` was written to its target."""
-
-    lane: int
-    position: int
-
-
-class Message(NamedTuple):
-    """Event of a transfer: a frame came that is no RESULT."""
-
-    lane: int
-    header: Header
-    payload: bytes
-
-
-class Lost(NamedTuple):
-    """Event of a transfer: the lane's connection broke, or carried what is no protocol."""
-
-    lane: int
-    cause: str
-
-
-class Frame(NamedTuple):
-    """A chunk to send: DATA or FINAL, and where its result goes (None: it is here already, and the reducer
-    will send none). `row`: frames of lower rows go first (`stagger`)."""
-
-    header: Header
-    payload: memoryview
-    target: Optional[memoryview]
-    row: float

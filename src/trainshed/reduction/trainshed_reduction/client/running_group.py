@@ -1,10 +1,11 @@
-"""A group that has come together, on one rank: hands chunks to the transfer and results to callers, and mends
-lanes."""
+"""A group that has come together, on one rank: hands chunks to the transfer and results to callers, mends
+lanes, and agrees with the other ranks to go on without those that are lost."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Dict, Sequence, Tuple, Union
+from typing import Dict, List, Sequence, Union
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Membership
@@ -12,11 +13,11 @@ from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.flow import Flow, flow_for, round_trip
 from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.lanes import Lane, connect_due
-from trainshed_reduction.client.ledger import Ledger, Work
-from trainshed_reduction.client.losses import Losses, Patience
-from trainshed_reduction.client.operations import QueuedOperation
-from trainshed_reduction.client.port import Frame, Lost, Message, ReductionFailed, Result
-from trainshed_reduction.native.transfer import NativeTransfer
+from trainshed_reduction.client.ledger import Ledger, Share, Work
+from trainshed_reduction.client.losses import Patience, lost_lanes, tell_silence
+from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.native.events import Message, Result
+from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.reports import Metric
 from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Hello, Kind
@@ -36,41 +37,43 @@ class RunningGroup:
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
         """`formation`: has come together, and stays the caller's to close."""
+        self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations
         self._hello = hello = formation.hello
-        self._apart = membership.apart
-        self._log = membership.log
         self._dial = formation.dial
-        self._inbox = formation.inbox
         self._lanes = lanes = formation.lanes
         several = len({lane.host for lane in lanes}) > 1
         # One reducer alone may be what that rank cannot reach: then it is given up first.
         absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
-        self._patience = Patience(settings.wait_seconds, absence, self._log)
+        self._patience = Patience(settings.wait_seconds, absence, membership.log)
         self._pace = Pace()
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
-        self._losses = Losses(membership, self._ledger, lanes, hello.generation)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
         self._look_at = 0.0
         self._tell_at = 0.0
         self._counts: Dict[str, Union[int, float]] = dict.fromkeys(
-            ("operations", "sent_bytes", "sent_again_bytes", "received_bytes", "lost_connections"),
+            (
+                "operations",
+                "sent_bytes",
+                "sent_again_bytes",
+                "received_bytes",
+                "lost_connections",
+                "epoch",
+            ),
             0,
         )
 
     def begin(self) -> None:
         """Use the lanes, and be woken up by what comes from other threads."""
-        self._inbox.wake = self._operations.wake = self._transfer.wake
+        self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
 
     def turn(self) -> None:
         """Until something has happened. Raises ReductionFailed: the group cannot go on."""
-        for handed in self._operations.take():
-            for lane, frame in self._issue(handed):
-                self._transfer.push(lane, frame)
+        self._issue_handed()
         now = self._move(self._look_at)
         if now >= self._look_at:
             self._look_at = now + _LOOK
@@ -82,7 +85,7 @@ class RunningGroup:
             return
         if self._ledger.open:
             number = self._ledger.open[0].operation.number
-            self.give_up("it left the group before operation {} was done".format(number))
+            self.give_up(f"it left the group before operation {number} was done")
             return
         now = self._move(0.0)
         deadline = now + _LEAVE
@@ -101,27 +104,25 @@ class RunningGroup:
             return
         for lane in self._lanes:
             if lane.running and lane.connection is not None:
+                connection = lane.connection.socket
+                assert connection is not None
                 self._transfer.detach(lane.index)
-                try:
-                    lane.connection.settimeout(_PARTING)
-                    lane.connection.sendall(frame)
-                except OSError:
-                    pass  # It is gone already.
-                if isinstance(lane.connection, Tunnel):
-                    lane.connection.end()
+                with contextlib.suppress(OSError):  # It is gone already.
+                    connection.settimeout(_PARTING)
+                    connection.sendall(frame)
+                if isinstance(connection, Tunnel):
+                    connection.end()
 
     def close(self) -> None:
         """Give the transfer back: no memory of a caller is touched after this, and nothing else may be
         called."""
         self._detach()
-        self._inbox.wake = self._operations.wake = _nobody
         self._transfer.close()
 
     def metrics(self) -> Dict[str, Metric]:
         """What was counted so far."""
         return dict(
             self._counts,
-            epoch=self._losses.epoch,
             retained_bytes=self._ledger.retained,
             wait_seconds=round(self._patience.waited, 1),
             native_operations=self._operations.natively,
@@ -129,43 +130,38 @@ class RunningGroup:
 
     # ---- operations
 
-    def _issue(self, handed: QueuedOperation) -> "Sequence[Tuple[int, Frame]]":
-        self._counts["sent_bytes"] += len(handed.view)
-        view, dtype, reduction, operation, pace = handed
-        largest = 0
-        if pace is not None and pace != self._pace:
-            self._pace = pace
-            largest, credit = self._flow()
-            self._transfer.set_credit(credit)
-        return self._ledger.issue(view, dtype, reduction, operation, largest)
+    def _issue_handed(self) -> None:
+        for view, dtype, reduction, operation, pace in self._operations.take():
+            self._counts["sent_bytes"] += len(view)
+            largest = 0
+            if pace is not None and pace != self._pace:
+                self._pace = pace
+                largest, credit = self._flow()
+                self._transfer.set_credit(credit)
+            for lane, frame in self._ledger.issue(view, dtype, reduction, operation, largest):
+                self._transfer.push(lane, frame)
 
     def _flow(self) -> Flow:
         """Of the pace. How long the way is this rank alone knows, and alone has to."""
-        delays = [
-            round_trip(lane.connection)
-            for lane in self._lanes
-            if lane.connection is not None and lane.owner is None
+        sockets = [
+            lane.connection.socket for lane in self._lanes if lane.connection and lane.owner is None
         ]
-        return flow_for(
-            self._settings,
-            len(self._lanes),
-            pace=self._pace,
-            delay=max(delays, default=0.0),
-        )
+        delay = max((round_trip(each) for each in sockets if each is not None), default=0.0)
+        return flow_for(self._settings, len(self._lanes), pace=self._pace, delay=delay)
 
-    def _handle(self, events: "Sequence[object]") -> None:
+    def _handle(self, events: Sequence[Event]) -> None:
         now = time.monotonic()
         for event in events:
+            lane = self._lanes[event.lane]
             if isinstance(event, Result):
-                lane = self._lanes[event.lane]
-                lane.seen, lane.status = now, ""
+                lane.heard(now)
                 work = self._ledger.arrived(event.lane, event.position)
                 if work is not None:
                     self._finish(work)
             elif isinstance(event, Message):
-                self._hear(self._lanes[event.lane], event, now)
-            elif isinstance(event, Lost):
-                self._lose(self._lanes[event.lane], event.cause)
+                self._hear(lane, event, now)
+            else:
+                self._lose(lane, event.cause)
 
     def _finish(self, work: Work) -> None:
         for lane in self._lanes:
@@ -178,39 +174,39 @@ class RunningGroup:
 
     def _hear(self, lane: Lane, message: Message, now: float) -> None:
         kind, text = message.header.kind, message.payload.decode(errors="replace")
-        if kind is Kind.STATUS and message.header.ordinal:
-            lane.seen = now
+        if kind is Kind.ERROR:
+            raise ReductionFailed(f"{lane}: {text}")
+        if kind is not Kind.STATUS:
+            self._lose(lane, f"a {kind.name} frame came, which is not due")
+        elif message.header.ordinal:
+            lane.heard(now, lane.status)
             self._answer(message.header.ordinal, text)
-        elif kind is Kind.STATUS:
-            lane.seen, lane.status = now, text
-        elif kind is Kind.ERROR:
-            raise ReductionFailed("{}: {}".format(lane, text))
         else:
-            self._lose(lane, "a {} frame came, which is not due".format(kind.name))
+            lane.heard(now, text)
 
     def _answer(self, ordinal: int, others: str) -> None:
         """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be
         slow; but if it has given the very same one, or one too many before, to its native backend, it never
         comes. Raises ReductionFailed then."""
+        apart = self._membership.apart
         is_passed = not self._ledger.open and self._ledger.ordinal >= ordinal
-        own = self._apart.text(ordinal, is_passed=is_passed) if self._apart is not None else ""
+        own = "" if apart is None else apart.text(ordinal, is_passed=is_passed)
         if own:
             raise ReductionFailed(
-                "operation {}: {} at the reducers, rank {} has {} in its native backend, where it waits "
-                "for them: every "
-                "rank must issue the same all-reduces, of the same size and type, in the same order".format(
-                    ordinal, others, self._hello.rank, own
-                )
+                f"operation {ordinal}: {others} at the reducers, rank {self._hello.rank} has {own} in its "
+                "native backend, where it waits for them: every rank must issue the same all-reduces, of "
+                "the same size and type, in the same order"
             )
 
     # ---- lanes
 
     def _move(self, until: float) -> float:
-        """What has come from reducers and attempts, waiting until then for it; the time."""
-        due = connect_due(self._lanes, self._dial, self._inbox, self._hello_of)
-        self._handle(self._transfer.run(max(0.0, min(due, until) - time.monotonic())))
-        for lane in self._inbox.take():
-            if lane.start is not None:
+        """What has come from reducers and of connections, waiting until then for it; the time."""
+        now = time.monotonic()
+        due = connect_due(self._lanes, self._dial, self._hello_of, now)
+        self._handle(self._transfer.run(max(0.0, min(due, until) - now)))
+        for lane in self._lanes:
+            if lane.start is not None and not lane.running:
                 self._resume(lane)
         return time.monotonic()
 
@@ -233,48 +229,99 @@ class RunningGroup:
         # A reducer that ends takes many lanes with it, and that is not the last time.
         if self._ledger.waits(lane.index) is not None and now >= self._tell_at:
             self._tell_at = now + _QUIET
-            self._log("the connection to {} broke ({}); it is made again".format(lane, cause))
+            self._membership.log(f"the connection to {lane} broke ({cause}); it is made again")
 
     def _resume(self, lane: Lane) -> None:
-        connection, start = lane.take_over()
+        connection, start = lane.use()
         frames = self._ledger.replay(lane.index, start.position)
         received = self._ledger.received(lane.index)
         if frames is None:
             raise ReductionFailed(
-                "{} would begin at position {}, which is none of those that some rank needs; this one has "
-                "{}".format(lane, start.position, received)
+                f"{lane} would begin at position {start.position}, which is none of those that some rank "
+                f"needs; this one has {received}"
             )
         self._transfer.attach(lane.index, connection, start.position, received)
         for frame in frames:
             self._transfer.push(lane.index, frame)
             self._counts["sent_again_bytes"] += frame.header.nbytes
 
-    def _look_after(self, now: float) -> None:
-        losses = self._losses
-        for lane in self._patience.look(self._ledger, self._lanes, now):
-            losses.tell_silence(lane)
-            self._lose(lane, "nothing was heard from it for {:.0f} s".format(now - lane.seen))
-        if all(lane.running or lane.dropped for lane in self._lanes):
-            return
-        self._patience.look_for_absent(self._ledger, self._lanes, now)
-        lost = losses.found(now)
-        if lost or losses.is_called_for():
-            self._operations.hold()
-            self._detach()
-            for work in losses.agree(lost, self._issue):
-                self._finish(work)
-            self._hello = self._hello._replace(generation=losses.generation)
-            if any(not lane.dropped for lane in self._lanes):
-                self._operations.release()
-            else:
-                self._operations.go_native()
-
     def _detach(self) -> None:
         for lane in self._lanes:
             self._transfer.detach(lane.index)
             lane.close()
-            lane.seen = time.monotonic()
 
+    # ---- losses
 
-def _nobody() -> None:
-    """Nobody is to be woken up."""
+    def _look_after(self, now: float) -> None:
+        for lane in self._patience.look(self._ledger, self._lanes, now):
+            tell_silence(self._membership, lane)
+            self._lose(lane, f"nothing was heard from it for {now - lane.seen:.0f} s")
+        if all(lane.running or lane.dropped for lane in self._lanes):
+            return
+        self._patience.look_for_absent(self._ledger, self._lanes, now)
+        lost = lost_lanes(self._lanes, self._settings, now)
+        agreement, following = self._membership.agreement, self._hello.generation + 1
+        if lost or (agreement is not None and agreement.is_called_for(following)):
+            self._go_on_without(lost)
+
+    def _go_on_without(self, lost: Sequence[Lane]) -> None:
+        """End the epoch: agree with the other ranks which lanes are lost; what some rank has no result of is
+        dealt anew to the others, or left to the native backend if none is left. Callers wait meanwhile.
+        Raises ReductionFailed."""
+        agreement = self._membership.agreement
+        if agreement is None:
+            raise ReductionFailed(
+                f"{lost[0]} is lost ({lost[0].cause}), and without a store the ranks cannot agree to go on "
+                "without it"
+            )
+        self._operations.hold()
+        self._detach()
+        self._issue_handed()
+        self._counts["epoch"] += 1
+        # Reducers know no other difference between epochs.
+        self._hello = hello = self._hello._replace(generation=self._hello.generation + 1)
+        gone = [lane.index for lane in self._lanes if lane.dropped or lane in lost]
+        own = self._ledger.share()._replace(lost=gone)
+        shares = agreement.exchange(hello.generation, own, self._settings.wait_seconds)
+        dropped = {index for share in shares for index in share.lost}
+        for lane in self._lanes:
+            if lane.index in dropped and not lane.dropped:
+                lane.dropped = True
+                cause = lane.cause or "other ranks cannot reach it"
+                # One note for all threads of a reducer.
+                note = "lost {}:{}".format(*lane.address)
+                self._membership.tell(
+                    note, f"{lane} is lost for good ({cause}): the group goes on without it"
+                )
+        alive = [not lane.dropped for lane in self._lanes]
+        if self._ledger.has_weight(alive):
+            self._ledger.deal_anew(alive, shares)
+            self._operations.release()
+        else:
+            self._finish_natively(shares)
+            self._operations.go_native()
+
+    def _finish_natively(self, shares: List[Share]) -> None:
+        """All ranks finish as many operations as any of them has begun. Raises ReductionFailed."""
+        native = self._membership.native
+        if native is None:
+            raise ReductionFailed("all reducers are lost")
+        began = time.monotonic()
+        number = max(share.issued for share in shares)
+        if not self._operations.await_issued(number, self._settings.wait_seconds):
+            raise ReductionFailed(
+                "all reducers are lost, and this rank did not come to the operation after "
+                f"{self._ledger.ordinal} within {time.monotonic() - began:.0f} s, which other ranks have "
+                "begun"
+            )
+        self._issue_handed()
+        self._membership.tell(
+            "native",
+            "all reducers are lost: all-reduce is the native backend's after operation "
+            f"{self._ledger.ordinal}",
+        )
+        pieces = self._ledger.pieces(shares)
+        if pieces:
+            native.finish(pieces)
+        for work in list(self._ledger.open):
+            self._finish(work)

@@ -9,13 +9,13 @@ from trainshed_reduction.native import compilation, library
 def main() -> int:
     path, why = compilation.build(library.DIRECTORY)
     if path is None:
-        sys.stderr.write("the part in C of trainshed_reduction was not built: {}\n".format(why))
+        sys.stderr.write(f"the part in C of trainshed_reduction was not built: {why}\n")
         return 1
     loaded = library.load()
     if loaded is None:
-        sys.stderr.write("{} was built and cannot be used: {}\n".format(path, library.reason()))
+        sys.stderr.write(f"{path} was built and cannot be used: {library.reason()}\n")
         return 1
-    sys.stdout.write("{}\n".format(path))
+    sys.stdout.write(f"{path}\n")
     return 0
 
 

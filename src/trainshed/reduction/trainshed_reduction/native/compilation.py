@@ -30,7 +30,7 @@ FLAGS = (
 )
 
 
-def build(directory: Path, flags: "Sequence[str]" = ()) -> "Tuple[Optional[Path], str]":
+def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], str]:
     """The library in `directory`, built there unless it is there already; or None, and why. Never raises.
 
     Nothing of the machine that builds is assumed of the one that runs it but the architecture and the C
@@ -51,7 +51,7 @@ def build(directory: Path, flags: "Sequence[str]" = ()) -> "Tuple[Optional[Path]
         return None, str(error)
 
 
-def _compiler() -> "List[str]":
+def _compiler() -> List[str]:
     told = shlex.split(os.environ.get("CC", ""))
     for command in [told] if told else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
@@ -61,7 +61,7 @@ def _compiler() -> "List[str]":
     return []
 
 
-def _compiled(command: "Sequence[str]", path: Path) -> "Tuple[Optional[Path], str]":
+def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, so that it gets there whole and at once, whoever builds it at the same time.
@@ -88,10 +88,10 @@ def _compiled(command: "Sequence[str]", path: Path) -> "Tuple[Optional[Path], st
                 # The command only starts others, which do the work.
                 os.killpg(compiler.pid, signal.SIGKILL)
                 compiler.wait()
-                return None, "{} took longer than {:g} seconds".format(command[0], LIMIT)
+                return None, f"{command[0]} took longer than {LIMIT:g} seconds"
         if status or not made.exists():
             lines = said.read_text(errors="replace").strip().splitlines()
             errors = [line for line in lines if "error" in line] or lines
-            return None, "{} failed: {}".format(command[0], errors[0] if errors else status)
+            return None, f"{command[0]} failed: {errors[0] if errors else status}"
         os.replace(str(made), str(path))
     return path, ""

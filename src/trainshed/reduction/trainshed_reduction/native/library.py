@@ -7,20 +7,7 @@ import functools
 import hashlib
 import os
 import platform
-import struct
-from ctypes import (
-    POINTER,
-    c_char,
-    c_char_p,
-    c_double,
-    c_int,
-    c_int64,
-    c_size_t,
-    c_uint16,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -29,14 +16,9 @@ from trainshed_reduction.variables import NATIVE
 
 DIRECTORY = Path(__file__).resolve().parent
 SOURCES = tuple(sorted(each.name for each in DIRECTORY.glob("*.[ch]")))
-EVENT = struct.Struct("=iiQQII")
-"""kind, lane or slot, position, acknowledged, offset and size of the text: `struct event` in frames.h."""
-ABI = 5
-"""What native.h calls TRAINSHED_ABI."""
 
-_SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
-    "trainshed_abi": (c_int, []),
-    "frames_limit": (None, [POINTER(c_uint32)]),
+_SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
+    "frames_limit": (None, [c_void_p]),
     "sums_widen": (None, [c_int, c_void_p, c_void_p, c_size_t]),
     "sums_add": (None, [c_int, c_void_p, c_void_p, c_size_t]),
     "sums_finish": (None, [c_int, c_int, c_uint32, c_void_p, c_void_p, c_size_t]),
@@ -45,21 +27,14 @@ _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
     "transfer_set_credit": (None, [c_void_p, c_uint64]),
     "transfer_attach": (c_int, [c_void_p, c_uint32, c_int, c_uint64]),
     "transfer_detach": (None, [c_void_p, c_uint32]),
-    "transfer_push": (
-        c_int,
-        [c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_double],
-    ),
-    "transfer_run": (
-        c_int,
-        [c_void_p, c_double, c_void_p, c_int, POINTER(c_char), c_size_t],
-    ),
+    "transfer_push": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_void_p, c_double]),
+    "transfer_run": (c_int, [c_void_p, c_double, c_void_p, c_int, c_void_p, c_size_t]),
     "transfer_released": (c_uint64, [c_void_p, c_uint32]),
     "transfer_unsent": (c_uint64, [c_void_p]),
     "transfer_wake": (None, [c_void_p]),
     "reducer_new": (c_void_p, [c_int]),
     "reducer_free": (None, [c_void_p]),
     "reducer_begin": (c_void_p, [c_uint32, c_uint64, c_int64, c_uint64, c_uint32, c_uint64]),
-    "reducer_end": (None, [c_void_p, c_void_p]),
     "reducer_add": (c_int, [c_void_p, c_int]),
     "reducer_resume": (None, [c_void_p, c_uint32]),
     "reducer_join": (None, [c_void_p, c_uint32, c_void_p, c_uint32, c_uint64]),
@@ -68,18 +43,12 @@ _SIGNATURES: "Dict[str, Tuple[Any, List[Any]]]" = {
     "reducer_dismiss": (None, [c_void_p, c_uint32]),
     "reducer_drop": (None, [c_void_p, c_uint32]),
     "reducer_tell": (c_int, [c_void_p, c_uint32, c_char_p]),
-    "reducer_run": (
-        c_int,
-        [c_void_p, c_double, c_void_p, c_int, POINTER(c_char), c_size_t],
-    ),
-    "reducer_member": (None, [c_void_p, c_uint32, POINTER(c_uint64)]),
-    "reducer_group": (None, [c_void_p, POINTER(c_int64)]),
-    "reducer_row": (
-        c_uint32,
-        [c_void_p, c_uint64, c_void_p, POINTER(c_double), POINTER(c_uint16)],
-    ),
-    "reducer_numbers": (None, [c_void_p, POINTER(c_uint64)]),
-    "reducer_waited": (c_uint32, [c_void_p, POINTER(c_double), c_uint32]),
+    "reducer_run": (c_int, [c_void_p, c_double, c_void_p, c_int, c_void_p, c_size_t]),
+    "reducer_member": (None, [c_void_p, c_uint32, c_void_p]),
+    "reducer_group": (None, [c_void_p, c_void_p]),
+    "reducer_row": (c_uint32, [c_void_p, c_uint64, c_void_p, c_void_p, c_void_p]),
+    "reducer_numbers": (None, [c_void_p, c_void_p]),
+    "reducer_waited": (c_uint32, [c_void_p, c_void_p, c_uint32]),
 }
 
 
@@ -88,8 +57,7 @@ class Library:
     and letting go of it could cost more than they take. `unlocked`: the same without it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or AttributeError (no library, or not this one), RuntimeError (another version of
-        it)."""
+        """Raises OSError or AttributeError: no library, or not this one."""
         self.path = path
         self.functions = ctypes.PyDLL(str(path))
         self.unlocked = ctypes.CDLL(str(path))
@@ -98,9 +66,6 @@ class Library:
                 function = getattr(functions, name)
                 function.restype = result
                 function.argtypes = arguments
-        found = self.functions.trainshed_abi()
-        if found != ABI:
-            raise RuntimeError("{} has interface {}, not {}".format(path, found, ABI))
         limits = [0, *(wire.LIMITS[kind] for kind in wire.Kind)]
         self.functions.frames_limit((c_uint32 * len(limits))(*limits))
 
@@ -116,11 +81,11 @@ def reason() -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def _looked() -> "Tuple[Optional[Library], str]":
+def _looked() -> Tuple[Optional[Library], str]:
     try:
         return _find()
     except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
-        return None, "{}: {}".format(type(error).__name__, error)
+        return None, f"{type(error).__name__}: {error}"
 
 
 def name() -> str:
@@ -128,10 +93,10 @@ def name() -> str:
     digest = hashlib.sha256()
     for source in SOURCES:
         digest.update((DIRECTORY / source).read_bytes())
-    return "trainshed_reduction-{}-{}.so".format(platform.machine(), digest.hexdigest()[:16])
+    return f"trainshed_reduction-{platform.machine()}-{digest.hexdigest()[:16]}.so"
 
 
-def _find() -> "Tuple[Optional[Library], str]":
+def _find() -> Tuple[Optional[Library], str]:
     told = os.environ.get(NATIVE, "")
     file = name()
     places = [Path(told)] if told else []
@@ -141,6 +106,6 @@ def _find() -> "Tuple[Optional[Library], str]":
         if path.exists():
             try:
                 return Library(path), ""
-            except (OSError, AttributeError, RuntimeError) as error:
-                return None, "{} cannot be loaded: {}".format(path, error)
+            except (OSError, AttributeError) as error:
+                return None, f"{path} cannot be loaded: {error}"
     return None, file + " was not built: python -m trainshed_reduction.native, with a C compiler"

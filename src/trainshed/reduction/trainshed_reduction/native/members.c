@@ -347,10 +347,28 @@ void member_serve(struct reducer *r, struct member *member)
         become_due(r, member);
 }
 
+static void group_end(struct reducer *r, struct group *group)
+{
+    for (size_t i = 0; i < group->room; i++) {
+        struct row *row = &group->rows[i];
+        row_end(&r->blocks, row, group->world);
+        free(row->early);
+        free(row->order);
+        free(row->takes);
+    }
+    free(group->rows);
+    free(group->members);
+    free(group);
+}
+
 void member_part(struct reducer *r, struct member *member)
 {
-    if (member->group)
-        member->group->members[member->rank] = NULL;
+    struct group *group = member->group;
+    if (group) {
+        group->members[member->rank] = NULL;
+        if (!--group->present)
+            group_end(r, group);
+    }
     member->group = NULL;
     block_drop(&r->blocks, member->payload);
     member->payload = NULL;

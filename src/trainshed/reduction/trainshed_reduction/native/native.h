@@ -13,7 +13,6 @@
 #error "frames and numbers are little-endian"
 #endif
 
-#define TRAINSHED_ABI 5 /* library.py knows it */
 #define EXPORT __attribute__((visibility("default")))
 
 /* wire.DType */

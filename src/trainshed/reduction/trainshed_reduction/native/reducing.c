@@ -63,8 +63,9 @@ EXPORT struct reducer *reducer_new(int elsewhere)
     return NULL;
 }
 
-/* A group of so many ranks that begins at a position; `operation`, `ordinal`: as reducer_group tells. `lacking` of them
- * have left before, and one has sent nothing from position `parted` on. NULL: no memory. */
+/* A group of so many ranks that begins at a position; it is gone when the last of those that join it has parted.
+ * `operation`, `ordinal`: as reducer_group tells. `lacking` of the ranks have left before, and one has sent nothing from
+ * position `parted` on. NULL: no memory. */
 EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operation, uint64_t ordinal, uint32_t lacking,
                                    uint64_t parted)
 {
@@ -83,21 +84,6 @@ EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operat
     free(group->rows);
     free(group);
     return NULL;
-}
-
-/* After all of its members have parted. */
-EXPORT void reducer_end(struct reducer *r, struct group *group)
-{
-    for (size_t i = 0; i < group->room; i++) {
-        struct row *row = &group->rows[i];
-        row_end(&r->blocks, row, group->world);
-        free(row->early);
-        free(row->order);
-        free(row->takes);
-    }
-    free(group->rows);
-    free(group->members);
-    free(group);
 }
 
 /* The connection's slot, or below 0: -errno. It is in no group yet. */
@@ -140,6 +126,7 @@ EXPORT void reducer_resume(struct reducer *r, uint32_t slot)
 EXPORT void reducer_join(struct reducer *r, uint32_t slot, struct group *group, uint32_t rank, uint64_t received)
 {
     struct member *member = group->members[rank] = r->members[slot];
+    group->present++;
     member->group = group;
     member->rank = (uint16_t)rank;
     member->position = group->head;

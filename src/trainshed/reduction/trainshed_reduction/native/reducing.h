@@ -81,6 +81,7 @@ struct group {
     uint32_t world;
     struct member **members; /* by rank; NULL: it has left */
     uint32_t lacking;        /* ranks that had left before the group began */
+    uint32_t present;        /* members; the last of them that parts ends the group */
     uint64_t head, parted;   /* positions: of the oldest row; from which on a rank that has left has sent nothing */
     struct row *rows;        /* a ring from `head` on */
     size_t room;

@@ -304,11 +304,6 @@ __attribute__((constructor)) static void choose(void)
 }
 #endif
 
-EXPORT int trainshed_abi(void)
-{
-    return TRAINSHED_ABI;
-}
-
 EXPORT void sums_widen(int dtype, void *total, const void *payload, size_t count)
 {
     best->widen(dtype, total, payload, count);

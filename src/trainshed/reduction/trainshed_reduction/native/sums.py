@@ -29,7 +29,7 @@ def add_up(
     size = memoryview(result).nbytes
     count = size // dtype.itemsize
     if any(memoryview(each).nbytes != count * dtype.itemsize for each in (result, *payloads)):
-        raise ValueError("payloads and result must be equally long, of whole {}".format(dtype.name))
+        raise ValueError(f"payloads and result must be equally long, of whole {dtype.name}")
     target = _bytes(result)
     total = target
     if dtype.itemsize == 2:
@@ -43,6 +43,6 @@ def add_up(
     functions.sums_finish(dtype, average, len(payloads), total, target, count)
 
 
-def _bytes(buffer: Buffer) -> "ctypes.Array[ctypes.c_char]":
+def _bytes(buffer: Buffer) -> ctypes.Array[ctypes.c_char]:
     """Its memory, held as long as this lives."""
     return (ctypes.c_char * memoryview(buffer).nbytes).from_buffer(buffer)

@@ -8,42 +8,35 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import Deque, List, Set, Tuple
-
-import numpy as np
+from typing import Deque, List, NamedTuple, Optional, Set, Union
 
 from trainshed_reduction import wire
-from trainshed_reduction.client.port import Frame, Lost, Message, Result
-from trainshed_reduction.native.library import EVENT, Library
-from trainshed_reduction.wire import Kind
+from trainshed_reduction.native import events
+from trainshed_reduction.native.events import Lost, Message, Report, Result
+from trainshed_reduction.native.library import Library
+from trainshed_reduction.wire import Header, Kind
 
-_RESULT, _MESSAGE, _LOST, _MALFORMED = 1, 2, 3, 4
-_EVENTS = 1024
-_TEXT = 32 << 10
+Event = Union[Result, Message, Lost]
 _NONE_DUE = 2**64 - 1
-_HEADER = wire.HEADER.size
-_CLOSED = "the connection was closed by the other side"
+
+
+class Frame(NamedTuple):
+    """A chunk to send: DATA or FINAL, and where its result goes (None: it is here already, and the reducer
+    will send none). `row`: frames of lower rows go first (`stagger`)."""
+
+    header: Header
+    payload: memoryview
+    target: Optional[memoryview]
+    row: float
 
 
 class _Lane:
-    """The frames that C may still read or write, the oldest at position `first`."""
-
-    __slots__ = ("attached", "first", "frames")
+    """The frames that C may still read or write, the oldest at position `first`; None: it has no
+    connection."""
 
     def __init__(self) -> None:
-        self.attached = False
         self.first = 0
-        self.frames: Deque[Frame] = deque()
-
-    def begin(self, position: int, attached: bool) -> None:
-        self.attached = attached
-        self.first = position
-        self.frames.clear()
-
-    def release(self, position: int) -> None:
-        while self.first < position:
-            self.frames.popleft()
-            self.first += 1
+        self.frames: Optional[Deque[Frame]] = None
 
 
 class NativeTransfer:
@@ -67,10 +60,7 @@ class NativeTransfer:
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
         self._lanes = [_Lane() for _ in range(lanes)]
-        self._events = ctypes.create_string_buffer(_EVENTS * EVENT.size)
-        self._text = ctypes.create_string_buffer(_TEXT)
-        self._records = memoryview(self._events).cast("B")
-        self._texts = memoryview(self._text).cast("B")
+        self._report = Report(1024, 32 << 10)
         self._closing = threading.Lock()
         self._transfer = self._functions.transfer_new(lanes, credit)
         if not self._transfer:
@@ -86,19 +76,19 @@ class NativeTransfer:
         error = self._functions.transfer_attach(self._open(), lane, handle, position)
         if error:
             raise OSError(error, os.strerror(error))
-        self._lanes[lane].begin(position, True)
+        self._lanes[lane].first, self._lanes[lane].frames = position, deque()
         self.acknowledged[lane] = min(position, received)
 
     def detach(self, lane: int) -> None:
-        if self._lanes[lane].attached:
-            self._lanes[lane].begin(0, False)
+        if self._lanes[lane].frames is not None:
+            self._lanes[lane].frames = None
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
         """Forgotten on a lane without a connection. Raises ValueError: the payload or the target is not as
         long as the header says."""
-        state = self._lanes[lane]
-        if not state.attached:
+        frames = self._lanes[lane].frames
+        if frames is None:
             return
         header, payload, target, row = frame
         if any(each.nbytes != header.nbytes for each in (payload, target or payload)):
@@ -108,41 +98,44 @@ class NativeTransfer:
             lane,
             wire.pack(header),
             _address(payload),
-            None if target is None else _writable_address(target),
+            None if target is None else _address(target),
             row,
         )
         if error:
             raise MemoryError("no memory for a frame to be sent")
-        state.frames.append(frame)
+        frames.append(frame)
 
-    def run(self, seconds: float) -> "List[object]":
-        """Move bytes until there are events (Result, Message, Lost), `wake` was called, or the time is
-        over."""
-        count = self._run(self._open(), seconds, self._events, _EVENTS, self._text, _TEXT)
-        events: List[object] = []
+    def run(self, seconds: float) -> List[Event]:
+        """Move bytes until there are events, `wake` was called, or the time is over."""
+        found: List[Event] = []
         told: Set[int] = set()
-        record: Tuple[int, int, int, int, int, int]
-        for record in EVENT.iter_unpack(self._records[: count * EVENT.size]):
-            kind, lane, position, acknowledged, offset, size = record
+        for record in self._report.of(self._run, self._open(), seconds):
+            kind, lane, position, acknowledged, text = record
             told.add(lane)
-            if kind == _RESULT:
+            if kind == events.RESULT:
                 self.acknowledged[lane] = max(self.acknowledged[lane], acknowledged)
-                events.append(Result(lane, position))
-                continue
-            text = bytes(self._texts[offset : offset + size])
-            if kind == _MESSAGE:
-                events.append(Message(lane, wire.unpack(text[:_HEADER]), text[_HEADER:]))
-                continue
-            if kind == _LOST:
-                cause = os.strerror(position) if position else _CLOSED
+                found.append(Result(lane, position))
+            elif kind == events.MESSAGE:
+                found.append(record.message())
             else:
-                cause = _fault(self._lanes[lane], position, text)
-            self._lanes[lane].begin(0, False)
-            events.append(Lost(lane, cause))
+                cause = "the connection was closed by the other side"
+                if kind == events.MALFORMED:
+                    cause = _fault(self._lanes[lane], position, text)
+                elif position:
+                    cause = os.strerror(position)
+                self._lanes[lane].frames = None
+                found.append(Lost(lane, cause))
         for lane in told:
-            if self._lanes[lane].attached:
-                self._lanes[lane].release(self._functions.transfer_released(self._transfer, lane))
-        return events
+            self._release(lane)
+        return found
+
+    def _release(self, lane: int) -> None:
+        state = self._lanes[lane]
+        if state.frames is not None:
+            released = self._functions.transfer_released(self._transfer, lane)
+            for _ in range(released - state.first):
+                state.frames.popleft()
+            state.first = released
 
     def set_credit(self, credit: int) -> None:
         """For frames that begin from now on. In the thread that calls `run`."""
@@ -164,7 +157,7 @@ class NativeTransfer:
             transfer, self._transfer = self._transfer, None
         self._functions.transfer_free(transfer)
         for lane in self._lanes:
-            lane.begin(0, False)
+            lane.frames = None
 
     def _open(self) -> int:
         if not self._transfer:
@@ -173,11 +166,6 @@ class NativeTransfer:
 
 
 def _address(view: memoryview) -> int:
-    """Of bytes that may be read-only."""
-    return np.frombuffer(view, np.uint8).ctypes.data if view.readonly else _writable_address(view)
-
-
-def _writable_address(view: memoryview) -> int:
     """Raises TypeError: it is read-only, or not in one piece."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
@@ -189,9 +177,12 @@ def _fault(lane: _Lane, position: int, data: bytes) -> str:
     except wire.Malformed as malformed:
         return str(malformed)
     if header.kind is not Kind.RESULT:
-        return "a {} frame came, which only workers send".format(header.kind.name)
+        return f"a {header.kind.name} frame came, which only workers send"
     if position == _NONE_DUE:
         return "a result came for a chunk that was not sent"
+    assert lane.frames is not None
     sent = lane.frames[position - lane.first].header
-    text = "the result of chunk {} of operation {} came in place of chunk {} of operation {}"
-    return text.format(header.chunk, header.ordinal, sent.chunk, sent.ordinal)
+    return (
+        f"the result of chunk {header.chunk} of operation {header.ordinal} came in place of "
+        f"chunk {sent.chunk} of operation {sent.ordinal}"
+    )

@@ -89,7 +89,7 @@ class Chooser:
         )
         if operation is None:
             return None
-        operation.on_done(self._ended)
+        operation.add_done_callback(self._ended)
         return ReductionWork(operation, [tensor])
 
     def _ended(self, _: object = None) -> None:

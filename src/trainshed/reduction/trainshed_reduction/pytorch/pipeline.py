@@ -89,9 +89,7 @@ class PipelinedOperation(Operation):
 
     def settled(self) -> None:
         """Waits until it is done or has failed."""
-        event = threading.Event()
-        self.on_done(lambda _: event.set())
-        event.wait()
+        self.exception()
 
     def fail(self, error: BaseException) -> None:
         """The first failure stays."""

@@ -47,10 +47,10 @@ class ReductionWork(dist.Work):
         return self._pending.done()
 
     def is_success(self) -> bool:
-        return self._pending.done() and self._pending.failure() is None
+        return self._pending.done() and self._pending.exception() is None
 
     def exception(self) -> Optional[BaseException]:
-        return self._pending.failure()
+        return self._pending.exception() if self._pending.done() else None
 
     def result(self) -> List[torch.Tensor]:
         return self._tensors
@@ -68,7 +68,9 @@ class ReductionWork(dist.Work):
                 # A future that is given an exception from Python looks successful to C++; one whose callback
                 # raises does not.
                 self._future = begun.then(self._value)
-                self._pending.on_done(lambda _: _completions.put(lambda: self._complete(begun)))
+                self._pending.add_done_callback(
+                    lambda _: _completions.put(lambda: self._complete(begun))
+                )
             return self._future
 
     def _complete(self, begun: "torch.futures.Future[object]") -> None:
@@ -79,7 +81,7 @@ class ReductionWork(dist.Work):
                 begun.set_result(self._tensors)
 
     def _value(self, _: "torch.futures.Future[object]") -> List[torch.Tensor]:
-        failure = self._pending.failure()
+        failure = self._pending.exception()
         if failure is not None:
             raise failure.with_traceback(None)
         return self._tensors

@@ -22,17 +22,17 @@ class Options(NamedTuple):
     token: bytes
 
 
-def options(environ: "Mapping[str, str]") -> Options:
+def options(environ: Mapping[str, str]) -> Options:
     """Raises Unusable, which names all that is wrong; OSError (the token's file)."""
     faults: List[str] = []
     place = variables.place(environ.get(variables.LISTEN, ""))
     if place is None:
-        faults.append("{} must be HOST:PORT".format(variables.LISTEN))
+        faults.append(f"{variables.LISTEN} must be HOST:PORT")
     threads = environ.get(variables.THREADS, "") or str(len(os.sched_getaffinity(0)))
     faults += filter(None, [variables.fault(variables.THREADS, threads)])
     token = settings.token_of(environ)
     if not token:
-        faults.append("neither {} nor {} is set".format(variables.TOKEN, variables.TOKEN_FILE))
+        faults.append(f"neither {variables.TOKEN} nor {variables.TOKEN_FILE} is set")
     faults += [fault for _, fault in variables.alone(environ)]
     if faults or place is None:
         raise Unusable("; ".join(faults))
@@ -45,7 +45,7 @@ def _write(line: str) -> None:
 
 
 def _fail(text: str) -> int:
-    sys.stderr.write("reducer: {}\n".format(text))
+    sys.stderr.write(f"reducer: {text}\n")
     return 2
 
 
@@ -63,7 +63,7 @@ def main() -> int:
     reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
     found = library.load()
     if found is None:
-        text = "reducers need the package's part in C: {}".format(library.reason())
+        text = f"reducers need the package's part in C: {library.reason()}"
         reports.note("no part in C", text, "WARNING")
         return _fail(text)
     try:

@@ -41,7 +41,7 @@ class Counters:
         }
 
 
-def total(snapshots: "Iterable[Mapping[str, Union[int, List[float]]]]") -> Metrics:
+def total(snapshots: Iterable[Mapping[str, Union[int, List[float]]]]) -> Metrics:
     """Of all threads: counts add up; what each sees of the same thing is counted once."""
     numbers: Metrics = {}
     wait: List[float] = []
@@ -114,7 +114,7 @@ class Overview:
             self._span_from, self._lines = now, 0
             self._said.clear()
             if left_out > 0:
-                self._write("{} lines like those before were left out".format(left_out))
+                self._write(f"{left_out} lines like those before were left out")
         self._said[text] = now
         self._lines += 1
         if self._lines <= _LINES:
@@ -122,7 +122,7 @@ class Overview:
 
     def serving(self, world: int) -> None:
         self._idle_at = 0.0
-        self._reports.note("serving", "serving {} workers".format(world))
+        self._reports.note("serving", f"serving {world} workers")
 
     def metrics(self, thread: int, numbers: Metrics, now: float) -> None:
         self._numbers[thread] = numbers
@@ -139,13 +139,10 @@ class Overview:
         if self._idle_at and now >= self._idle_at:
             self._idle_at = 0.0
             text = (
-                "No worker has connected for {:.0f} s: the reducers of worker pool 2 serve PyTorch (torch "
-                ">= 2.7, "
-                "DistributedDataParallel with gloo or nccl); TensorFlow, Horovod and programs that call "
-                "NCCL themselves "
-                "do not use them. Take worker pool 2 out of the job, or see the guide on the Reduction "
-                "Server for what "
-                "the workers' image must have.".format(IDLE_SECONDS)
+                f"No worker has connected for {IDLE_SECONDS:.0f} s: the reducers of worker pool 2 serve "
+                "PyTorch (torch >= 2.7, DistributedDataParallel with gloo or nccl); TensorFlow, Horovod "
+                "and programs that call NCCL themselves do not use them. Take worker pool 2 out of the "
+                "job, or see the guide on the Reduction Server for what the workers' image must have."
             )
             # The service puts a note into the log itself.
             if not self._reports.note("idle", text, "WARNING"):

@@ -13,42 +13,24 @@ from typing import Dict, List, NamedTuple, Optional, Union
 from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import rows
 from trainshed_reduction.reducer.counters import Counters
-from trainshed_reduction.reducer.rows import Progress, RunningRows, Seen
+from trainshed_reduction.reducer.rows import MemberState, Progress, RunningRows, Seen
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 
 
 class Member:
     """A worker's connection, from its HELLO on. Every HELLO makes another one."""
 
-    __slots__ = ("group", "hello", "ordinal", "position", "rank")
-
-    def __init__(self, hello: Hello, group: "Group") -> None:
+    def __init__(self, hello: Hello, group: Group) -> None:
         self.hello = hello
         self.rank = hello.rank
         self.group = group
-        #: Of the next chunk that it sends, as far as was seen here.
-        self.position = hello.received
-        #: Of the latest operation that it has begun, likewise.
-        self.ordinal = 0
-
-
-class DepartedRank(NamedTuple):
-    """A rank that left in good order: it has sent what stands before `position`. `ordinal`: of its last
-    operation."""
-
-    position: int
-    ordinal: int
-
-    def text(self, rank: int) -> str:
-        after = " after operation {}".format(self.ordinal) if self.ordinal else ""
-        return "rank {} has left the group{}".format(rank, after)
 
 
 class Tell(NamedTuple):
     """Send one frame; a `reminder` not where something else is still unsent: that worker does not wait for
     us."""
 
-    member: "Member"
+    member: Member
     frame: bytes
     is_reminder: bool = False
 
@@ -56,7 +38,7 @@ class Tell(NamedTuple):
 class Dismiss(NamedTuple):
     """Close the connection after this frame; b"" = at once. The group has forgotten the member already."""
 
-    member: "Member"
+    member: Member
     farewell: bytes
 
 
@@ -76,7 +58,7 @@ class Started(NamedTuple):
     """Its members send chunks from now on: `Group.run` is to be called, before anything else of them is
     read."""
 
-    group: "Group"
+    group: Group
 
 
 Effect = Union[Tell, Dismiss, Log, Completed, Started]
@@ -101,30 +83,27 @@ class Group:
         self._running = False
         self._completed = False
         self._since = now
-        self._parted: Dict[int, DepartedRank] = {}
+        #: Ranks that left in good order, with how far they had come.
+        self._parted: Dict[int, MemberState] = {}
         self._lost: Dict[int, float] = {}
+        #: While it runs, and as of its end.
         self._rows: Optional[RunningRows] = None
-        self._progress = Progress(0, -1, 0, 0)
+        self._reached = Progress(0, -1, 0, 0)
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.parked or (self.chunks_in_flight if self._running else self.members))
+        return bool(self.parked or (self.progress.begun if self._running else self.members))
 
     @property
     def is_empty(self) -> bool:
         return not self.members and not self.parked
 
     @property
-    def chunks_in_flight(self) -> int:
-        return 0 if self._rows is None else self._rows.progress().begun
-
-    @property
     def progress(self) -> Progress:
-        """As of START, for who adds up the chunks."""
-        return self._progress
+        return self._reached if self._rows is None else self._rows.progress()
 
     @property
-    def departed(self) -> "List[int]":
+    def departed(self) -> List[int]:
         """The positions from which on ranks that have left in good order have sent nothing."""
         return [each.position for each in self._parted.values()]
 
@@ -133,25 +112,22 @@ class Group:
         should be."""
         self._rows = rows
 
-    def _catch_up(self) -> None:
-        """With what was done there."""
-        if self._rows is not None:
-            self._progress = self._rows.progress()
-            for member in self.members.values():
-                member.position, member.ordinal = self._rows.state(member.rank)
-
     def _stop(self) -> None:
         """Nothing is under way any more."""
-        self._catch_up()
+        self._reached = self.progress._replace(begun=0)
         self._rows = None
         self.members.clear()
         self._running = False
 
+    def _state(self, member: Member) -> MemberState:
+        if self._rows is None:
+            return MemberState(member.hello.received, 0)
+        return self._rows.state(member.rank)
+
     def gather(self, member: Member, now: float) -> List[Effect]:
         """Another rank has come; an earlier connection of the same one is of no use any more."""
         rank = member.rank
-        self._catch_up()
-        if not member.hello.generation and (self.failure or self._progress.operation >= 0):
+        if not member.hello.generation and (self.failure or self.progress.operation >= 0):
             # This group could not have come so far without START having told that rank its generation.
             earlier = self.parked.pop(rank, None)
             self.parked[rank] = member
@@ -173,16 +149,11 @@ class Group:
         """If all are here who have not left."""
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
-        everybody = [*self.members.values(), *self._parted.values()]
-        head = min(each.position for each in everybody)
-        self._progress = self._progress._replace(head=head, begun=0)
+        head = min([each.hello.received for each in self.members.values()] + self.departed)
+        self._reached = self._reached._replace(head=head)
         self._running = True
-        start = Start(head, self.generation)
-        frame = proof.frame(Kind.START, wire.pack_start(start))
-        effects: List[Effect] = []
-        for each in self.members.values():
-            each.position = head
-            effects.append(Tell(each, frame))
+        frame = proof.frame(Kind.START, wire.pack_start(Start(head, self.generation)))
+        effects: List[Effect] = [Tell(each, frame) for each in self.members.values()]
         if not self._completed:
             self._completed = True
             effects.append(Completed(self.world))
@@ -196,49 +167,58 @@ class Group:
         self._counters.resets += 1
         return effects
 
+    def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
+        """What came on a connection and is no chunk. Raises Malformed: it is to be closed, and `lose`
+        called."""
+        if header.kind is Kind.BYE:
+            return self._leave(member, now)
+        if header.kind is Kind.ERROR:
+            said = payload.decode(errors="replace")
+            text = "".join(each if each.isprintable() else " " for each in said)
+            return self.fail(f"rank {member.rank} cannot go on: {text}")
+        raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
+
     def odd(self, member: Member, header: Header) -> List[Effect]:
-        """A chunk that was not taken where chunks are added up. Raises Malformed: the connection is to be
-        closed, and `lose` called."""
-        self._catch_up()
+        """A header that was not taken where chunks are added up. Raises Malformed, as `frame` does."""
+        if header.kind not in (Kind.DATA, Kind.FINAL):
+            raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
         if self._rows is None:
             raise Malformed("a chunk came before START")
         if header.rank != member.rank:
-            raise Malformed("rank {} sent a chunk as rank {}".format(member.rank, header.rank))
-        objection = self._objection(member, header, self._rows.seen(member.position))
+            raise Malformed(f"rank {member.rank} sent a chunk as rank {header.rank}")
+        objection = self._objection(member, header, self._rows.seen(self._state(member).position))
         if not objection:
-            raise Malformed("a {} frame came that no worker sends".format(header.kind.name))
+            raise Malformed(f"a {header.kind.name} frame came that no worker sends")
         return self.fail(objection)
 
-    def _objection(self, member: Member, shape: Header, seen: "Optional[Seen]") -> str:
+    def _objection(self, member: Member, shape: Header, seen: Optional[Seen]) -> str:
         """Why such a chunk does not belong there; "" if it does."""
-        if shape.reduction == Reduction.AVERAGE and DType(shape.dtype).is_integer:
-            return "operation {}: rank {} asks for the AVERAGE of {}; integers can only be summed".format(
-                shape.ordinal, member.rank, DType(shape.dtype).name
+        dtype = DType(shape.dtype)
+        if shape.reduction == Reduction.AVERAGE and dtype.is_integer:
+            return (
+                f"operation {shape.ordinal}: rank {member.rank} asks for the AVERAGE of {dtype.name}; "
+                "integers can only be summed"
             )
         if seen is not None and not rows.are_alike(seen.shape, shape):
             return rows.disagreement(member.rank, shape, seen.arrived, seen.shape)
         # Only who has left could have brought what is missing.
-        return next((each.text(rank) for rank, each in self._parted.items()), "")
+        return next((_has_left(rank, each) for rank, each in self._parted.items()), "")
 
-    def _missing(self, position: int) -> List[int]:
-        return [each.rank for each in self.members.values() if each.position <= position]
-
-    def leave(self, member: Member, now: float) -> List[Effect]:
-        """It said BYE."""
+    def _leave(self, member: Member, now: float) -> List[Effect]:
         effects: List[Effect] = [Dismiss(member, b"")]
-        self._catch_up()
         if not self._forget(member):
             return effects
+        position, ordinal = self._state(member)
         if self._rows is not None:
             self._rows.leave(member.rank)
         if not self.members:  # The group is over; what comes next may be one of the same name.
             self._parted.clear()
             self._stop()
             return effects
-        ordinal = member.ordinal or self._progress.ordinal
-        parted = self._parted[member.rank] = DepartedRank(member.position, ordinal)
-        if any(each.position > parted.position for each in self.members.values()):
-            return effects + self.fail(parted.text(member.rank))
+        parted = MemberState(position, ordinal or self.progress.ordinal)
+        self._parted[member.rank] = parted
+        if any(self._state(each).position > position for each in self.members.values()):
+            return effects + self.fail(_has_left(member.rank, parted))
         return effects + self._start(now)
 
     def lose(self, member: Member, now: float) -> List[Effect]:
@@ -246,7 +226,7 @@ class Group:
         if not self._forget(member):
             return []
         self._lost[member.rank] = now
-        effects: List[Effect] = [Log("rank {} lost its connection".format(member.rank))]
+        effects: List[Effect] = [Log(f"rank {member.rank} lost its connection")]
         return effects + self._reset(now) if self._running else effects
 
     def _forget(self, member: Member) -> bool:
@@ -277,41 +257,37 @@ class Group:
 
     def status(self, now: float) -> List[Effect]:
         """Tells those that wait for whom; nothing if they have not waited long."""
-        waiting = [*self.parked.values()]
-        row = None
-        self._catch_up()
-        if self._running:
-            head = self._progress.head
-            row = None if self._rows is None else self._rows.seen(head)
-            since = self._since if row is None else row.since
-            missing = self._missing(head)
-            waiting += [each for each in self.members.values() if each.position > head]
+        since, row = self._since, None
+        if self._rows is not None:
+            head = self.progress.head
+            row = self._rows.seen(head)
+            since = since if row is None else row.since
+            missing = [rank for rank in self.members if self._rows.state(rank).position <= head]
+            waiting = [each for rank, each in self.members.items() if rank not in missing]
         else:
-            since = self._since
             present = {*self.members, *self._parted}
             missing = [rank for rank in range(self.world) if rank not in present]
-            waiting += self.members.values()
+            waiting = [*self.members.values()]
+        waiting += self.parked.values()
         if not waiting or now - since < _PATIENCE:
             return []
         if not missing or self.parked:
             missing = [0]  # It alone brings a new generation.
-        text = "waits {:.0f} s for {}".format(now - since, rows.ranks(missing))
-        lost = sorted(rank for rank in missing if rank in self._lost)[:4]
-        for rank in lost:
-            text += "; rank {} lost its connection {:.0f} s ago".format(
-                rank, now - self._lost[rank]
-            )
+        text = f"waits {now - since:.0f} s for {rows.ranks(missing)}"
+        for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
+            text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
         frame = proof.text_frame(Kind.STATUS, text)
         effects: List[Effect] = [Tell(each, frame, True) for each in waiting]
         if row is not None and row.shape.ordinal:
-            effects += self._ask(row, missing)
+            # Those that all wait for are told what it is: they may have given the same operation to their
+            # native backend.
+            text = f"{rows.have(row.arrived)} {rows.text(row.shape)}"
+            frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
+            asked = [self.members[rank] for rank in missing if rank in self.members]
+            effects += [Tell(each, frame, True) for each in asked]
         return effects
 
-    def _ask(self, row: Seen, missing: List[int]) -> List[Effect]:
-        """Tell those that all wait for what it is: they may have given the same operation to their native
-        backend."""
-        text = "{} {} {}".format(
-            rows.ranks(row.arrived), "have" if len(row.arrived) > 1 else "has", rows.text(row.shape)
-        )
-        frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
-        return [Tell(self.members[rank], frame, True) for rank in missing if rank in self.members]
+
+def _has_left(rank: int, state: MemberState) -> str:
+    after = f" after operation {state.ordinal}" if state.ordinal else ""
+    return f"rank {rank} has left the group{after}"

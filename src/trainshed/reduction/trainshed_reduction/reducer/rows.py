@@ -56,44 +56,42 @@ def are_alike(shape: Header, other: Header) -> bool:
     return _compared(shape) == _compared(other)
 
 
-def _compared(shape: Header) -> "tuple[int, ...]":
+def _compared(shape: Header) -> tuple[int, ...]:
     _, dtype, reduction, _, chunk, operation, total, step, *_ = shape
     return dtype, reduction, chunk, operation, total, step
 
 
 def text(shape: Header) -> str:
     """What a rank has, for people."""
-    return "the {} of {} elements of {}".format(
-        Reduction(shape.reduction).name, shape.total, DType(shape.dtype).name
-    )
+    reduction, dtype = Reduction(shape.reduction), DType(shape.dtype)
+    return f"the {reduction.name} of {shape.total} elements of {dtype.name}"
 
 
-def disagreement(rank: int, shape: Header, others: "List[int]", theirs: Header) -> str:
+def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
     """Says what one rank has and what the others have, each in full: of two nobody can tell who is wrong. Of
     two the lower one is named first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
-    has = "have" if len(others) > 1 else "has"
     mine, other = text(shape), text(theirs)
     if shape.ordinal != theirs.ordinal:
         return (
-            "{} has {} as operation {}, {} {} {} as operation {}: every rank must issue the same "
-            "all-reduces in the same order".format(
-                ranks([rank]), mine, shape.ordinal, ranks(others), has, other, theirs.ordinal
-            )
+            f"{have([rank])} {mine} as operation {shape.ordinal}, {have(others)} {other} as operation "
+            f"{theirs.ordinal}: every rank must issue the same all-reduces in the same order"
         )
     if mine == other:
         mine, other = (
-            "{}, chunk {} of {} elements each".format(text(each), each.chunk, each.step)
+            f"{text(each)}, chunk {each.chunk} of {each.step} elements each"
             for each in (shape, theirs)
         )
-    return "operation {}: {} has {}, {} {} {}".format(
-        shape.ordinal, ranks([rank]), mine, ranks(others), has, other
-    )
+    return f"operation {shape.ordinal}: {have([rank])} {mine}, {have(others)} {other}"
 
 
-def ranks(numbers: "List[int]") -> str:
+def have(numbers: List[int]) -> str:
+    return f"{ranks(numbers)} {'have' if len(numbers) > 1 else 'has'}"
+
+
+def ranks(numbers: List[int]) -> str:
     """Of many only the first few."""
     shown = ", ".join(str(each) for each in sorted(numbers)[:8])
-    more = " and {} more".format(len(numbers) - 8) if len(numbers) > 8 else ""
-    return "rank{} {}{}".format("" if len(numbers) == 1 else "s", shown, more)
+    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

@@ -18,8 +18,9 @@ from collections import deque
 from typing import Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
+from trainshed_reduction.native.events import Lost, Message, Odd
 from trainshed_reduction.native.library import Library
-from trainshed_reduction.native.reducing import Event, Lost, Message, NativeReducer, Numbers, Odd
+from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer, Numbers
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.counters import Counters, Outlet
 from trainshed_reduction.reducer.groups import Effect, Group, Member
@@ -43,19 +44,16 @@ _VANISHED = 60.0
 class Peer:
     """Who is at the other end; a stranger as long as it has no member."""
 
-    def __init__(
-        self, connection: socket.socket, address: str, now: float, native: NativeReducer
-    ) -> None:
-        """Raises OSError."""
+    def __init__(self, connection: socket.socket, address: str, now: float) -> None:
         self.connection = connection
         self.address = address
-        self.native = native.add(connection.fileno(), self)
+        #: The connection's number in C.
+        self.slot = -1
         self.challenge = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
         #: When the connection is closed, if it was told why.
         self.until = 0.0
-        self.is_closed = False
 
 
 class Server:
@@ -85,6 +83,8 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
         self._numbers = Numbers(0, 0, 0, 0, 0)
+        #: By slot.
+        self._peers: Dict[int, Peer] = {}
         #: In the order in which they came; so below.
         self._strangers: Dict[Peer, None] = {}
         self._members: Dict[Member, Peer] = {}
@@ -96,7 +96,7 @@ class Server:
         self._has_news = True
         self._ended = False
         #: From other threads: whom they have greeted; None: the end.
-        self._handed: "queue.SimpleQueue[Optional[Tuple[Peer, Hello]]]" = queue.SimpleQueue()
+        self._handed: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
         self._waker, self._woken_by = socket.socketpair()
         for end in (self._waker, self._woken_by):
             end.setblocking(False)
@@ -108,7 +108,7 @@ class Server:
         """From any thread: `run` returns."""
         self._hand(None)
 
-    def _hand(self, what: "Optional[Tuple[Peer, Hello]]") -> None:
+    def _hand(self, what: Optional[Tuple[Peer, Hello]]) -> None:
         self._handed.put(what)
         with contextlib.suppress(OSError):  # Full: it will wake up. Closed: nobody is there to.
             self._waker.send(b"\0")
@@ -121,12 +121,19 @@ class Server:
                 self._ended = True
                 continue
             peer, hello = handed
-            try:
-                peer.native = self._native.add(peer.connection.fileno(), peer)
-            except OSError:
-                peer.connection.close()
-                continue
-            self._carry_out(self._admit(peer, hello))
+            with contextlib.suppress(OSError):
+                self._take(peer)
+                self._carry_out(self._admit(peer, hello))
+
+    def _take(self, peer: Peer) -> None:
+        """Read and send on its connection in this thread. Raises OSError: it has gone already, and is
+        closed."""
+        try:
+            peer.slot = self._native.add(peer.connection.fileno())
+        except OSError:
+            peer.connection.close()
+            raise
+        self._peers[peer.slot] = peer
 
     def run(self) -> None:
         """Serve until `end`. Connections are closed then without a word: workers come again, to whoever
@@ -142,7 +149,7 @@ class Server:
             before, self._numbers = self._numbers, self._native.numbers()
             self._has_news |= self._numbers != before
         self._report()
-        for peer in [*self._strangers, *self._members.values(), *self._leaving]:
+        for peer in [*self._peers.values()]:
             self._close(peer)
         self._native.close()
         self._selector.close()
@@ -208,18 +215,20 @@ class Server:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError as error:
-            self._outlet("log", "cannot take another connection: {}".format(error))
+            self._outlet("log", f"cannot take another connection: {error}")
             self._listen(False)
             self._listen_at = self._now + _PAUSE
             return
         try:
             connection = self._prepared(connection)
-            peer = Peer(connection, "{}:{}".format(*address[:2]), self._now, self._native)
         except OSError:  # It has gone already.
             connection.close()
             return
-        self._strangers[peer] = None
-        peer.native.tell(proof.frame(Kind.CHALLENGE, peer.challenge))
+        peer = Peer(connection, "{}:{}".format(*address[:2]), self._now)
+        with contextlib.suppress(OSError):
+            self._take(peer)
+            self._strangers[peer] = None
+            self._native.tell(peer.slot, proof.frame(Kind.CHALLENGE, peer.challenge))
         self._listen(len(self._strangers) < STRANGERS)
 
     def _prepared(self, connection: socket.socket) -> socket.socket:
@@ -234,7 +243,7 @@ class Server:
         connection.setblocking(False)
         return connection
 
-    def _greet(self, peer: Peer, event: "Message | Odd") -> "List[Effect]":
+    def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
         """What a stranger says. Raises Malformed."""
         if isinstance(event, Odd):
             wire.unpack(event.header)
@@ -244,44 +253,41 @@ class Server:
         if not proof.is_worker(self._token, peer.challenge, hello):
             return self._refuse(peer, proof.WRONG_TOKEN, "a worker")
         if hello.lane >= len(self.all):
-            return self._refuse(
-                peer, "there are {} threads".format(len(self.all)), "rank {}".format(hello.rank)
-            )
+            return self._refuse(peer, f"there are {len(self.all)} threads", f"rank {hello.rank}")
         serving = self.all[hello.lane]
         if serving is self:
-            peer.native.resume()
+            self._native.resume(peer.slot)
             return self._admit(peer, hello)
         del self._strangers[peer]
-        peer.native.drop()
+        self._let_go(peer)
         serving._hand((peer, hello))
         return []
 
-    def _admit(self, peer: Peer, hello: Hello) -> "List[Effect]":
+    def _admit(self, peer: Peer, hello: Hello) -> List[Effect]:
         """It has proved itself."""
         try:
             member, following = self._sessions.admit(hello, self._now)
         except Refusal as refusal:
-            return self._refuse(peer, str(refusal), "rank {}".format(hello.rank))
+            return self._refuse(peer, str(refusal), f"rank {hello.rank}")
         self._strangers.pop(peer, None)
         peer.member = member
         self._members[member] = peer
         accept = Accept(b"", len(self.all))
         accept = proof.prove_reducer(self._token, peer.challenge, hello, accept)
-        peer.native.tell(proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
+        self._native.tell(peer.slot, proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
         return following
 
-    def _refuse(self, peer: Peer, text: str, who: str) -> "List[Effect]":
+    def _refuse(self, peer: Peer, text: str, who: str) -> List[Effect]:
         self._counters.refused += 1
-        self._outlet("log", "refused {} at {}: {}".format(who, peer.address, text))
+        self._outlet("log", f"refused {who} at {peer.address}: {text}")
         return self._dismiss(peer, proof.text_frame(Kind.REFUSE, text))
 
     # ---- what comes, and what is to be done
 
-    def _hear(self, event: Event) -> "List[Effect]":
-        peer = event.key
-        assert isinstance(peer, Peer)
-        if peer.is_closed:
-            return []
+    def _hear(self, event: Event) -> List[Effect]:
+        peer = self._peers.get(event.lane)
+        if peer is None:
+            return []  # Closed by something before it.
         if isinstance(event, Lost):
             return self._drop(peer)
         if peer.until:
@@ -290,13 +296,13 @@ class Server:
             if peer.member is None:
                 return self._greet(peer, event)
             if isinstance(event, Message):
-                return self._sessions.frame(peer.member, event.header, event.payload, self._now)
-            return self._sessions.odd(peer.member, wire.unpack(event.header))
+                return peer.member.group.frame(peer.member, event.header, event.payload, self._now)
+            return peer.member.group.odd(peer.member, wire.unpack(event.header))
         except Malformed as error:
-            self._outlet("log", "{}: {}".format(peer.address, error))
+            self._outlet("log", f"{peer.address}: {error}")
             return self._dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
 
-    def _carry_out(self, following: "List[Effect]") -> None:
+    def _carry_out(self, following: List[Effect]) -> None:
         pending: Deque[Effect] = deque(following)
         while pending:
             effect = pending.popleft()
@@ -304,50 +310,53 @@ class Server:
                 self._outlet("log", effect.text)
             elif isinstance(effect, groups.Completed):
                 self._outlet("serving", effect.world)
-                self._outlet("log", "group of {} workers is complete".format(effect.world))
+                self._outlet("log", f"group of {effect.world} workers is complete")
             elif isinstance(effect, groups.Started):
                 self._run_group(effect.group)
             elif (peer := self._members.get(effect.member)) is not None:
                 if isinstance(effect, groups.Tell):
-                    if not (effect.is_reminder and peer.native.unsent):
-                        peer.native.tell(effect.frame)
+                    if not (effect.is_reminder and self._native.unsent(peer.slot)):
+                        self._native.tell(peer.slot, effect.frame)
                 elif effect.farewell:
                     pending.extend(self._dismiss(peer, effect.farewell))
                 else:
                     pending.extend(self._drop(peer))
 
     def _run_group(self, group: Group) -> None:
-        rows = self._native.begin(group.world, group.progress, group.departed)
+        rows = NativeGroup(self._native, group.world, group.progress, group.departed)
         for member in group.members.values():
-            rows.join(member.rank, self._members[member].native, member.hello.received)
+            rows.join(member.rank, self._members[member].slot, member.hello.received)
         group.run(rows)
 
-    def _dismiss(self, peer: Peer, farewell: bytes) -> "List[Effect]":
+    def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
         """Close the connection when this has been read, or after a while."""
         following = self._part(peer)
-        peer.native.tell(farewell)
-        peer.native.dismiss()
+        self._native.tell(peer.slot, farewell)
+        self._native.dismiss(peer.slot)
         peer.until = self._now + _LINGER
         self._leaving[peer] = None
         return following
 
-    def _drop(self, peer: Peer) -> "List[Effect]":
+    def _drop(self, peer: Peer) -> List[Effect]:
         """Close the connection; what follows for others."""
         following = self._part(peer)
         self._leaving.pop(peer, None)
         self._close(peer)
         return following
 
-    def _part(self, peer: Peer) -> "List[Effect]":
+    def _part(self, peer: Peer) -> List[Effect]:
         self._strangers.pop(peer, None)
         member, peer.member = peer.member, None
         if member is None:
             return []
         self._has_news = True
         del self._members[member]
-        return self._sessions.lose(member, self._now)
+        return member.group.lose(member, self._now)
 
     def _close(self, peer: Peer) -> None:
-        peer.is_closed = True
-        peer.native.drop()
+        self._let_go(peer)
         peer.connection.close()
+
+    def _let_go(self, peer: Peer) -> None:
+        self._native.drop(peer.slot)
+        del self._peers[peer.slot]

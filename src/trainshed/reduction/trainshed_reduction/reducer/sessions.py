@@ -12,7 +12,7 @@ from typing import List, Tuple
 from trainshed_reduction import proof
 from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Dismiss, Effect, Group, Member
-from trainshed_reduction.wire import Header, Hello, Kind, Malformed
+from trainshed_reduction.wire import Hello, Kind
 
 _REMEMBERED = 1024
 """Groups without connections whose generation is kept in mind."""
@@ -36,7 +36,7 @@ class Sessions:
 
     @property
     def chunks_in_flight(self) -> int:
-        return sum(group.chunks_in_flight for group in self._groups.values())
+        return sum(group.progress.begun for group in self._groups.values())
 
     def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
         """A worker that has proved itself; ACCEPT goes before the effects. Raises Refusal."""
@@ -45,7 +45,10 @@ class Sessions:
         if group is None:
             group = self._begin(hello, now)
         elif _age(hello, group) < 0:
-            raise Refusal(_older(hello, group))
+            raise Refusal(
+                f"generation {hello.generation} is older than {group.generation}: these workers were "
+                "replaced, or the other ranks have given up a reducer and gone on"
+            )
         elif _age(hello, group) > 0:
             former = group
             group = self._begin(hello, now)
@@ -70,28 +73,6 @@ class Sessions:
         self._groups[hello.group] = group
         return group
 
-    def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
-        """What came on a connection and is no chunk. Raises Malformed: it is to be closed, and `lose`
-        called."""
-        if header.kind is Kind.BYE:
-            return member.group.leave(member, now)
-        if header.kind is Kind.ERROR:
-            text = "".join(
-                each if each.isprintable() else " " for each in payload.decode(errors="replace")
-            )
-            return member.group.fail("rank {} cannot go on: {}".format(member.rank, text))
-        raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
-
-    def odd(self, member: Member, header: Header) -> List[Effect]:
-        """A header that was not taken where chunks are added up. Raises Malformed."""
-        if header.kind not in (Kind.DATA, Kind.FINAL):
-            raise Malformed("{} is no frame that a worker sends here".format(header.kind.name))
-        return member.group.odd(member, header)
-
-    def lose(self, member: Member, now: float) -> List[Effect]:
-        """Its connection broke, or is to be closed; nothing if it has left or was dismissed before."""
-        return member.group.lose(member, now)
-
     def status(self, now: float) -> List[Effect]:
         """To be called once a second while something waits."""
         effects: List[Effect] = []
@@ -108,18 +89,9 @@ def _age(hello: Hello, group: Group) -> int:
     return hello.generation - group.generation
 
 
-def _older(hello: Hello, group: Group) -> str:
-    return (
-        "generation {} is older than {}: these workers were replaced, or the other ranks have given up a "
-        "reducer and gone on".format(hello.generation, group.generation)
-    )
-
-
 def _supersede(former: Group, group: Group, hello: Hello) -> List[Effect]:
     """Ends the former generation; who waits for a new one already is taken over."""
-    text = "generation {} has taken the place of generation {}".format(
-        hello.generation, former.generation
-    )
+    text = f"generation {hello.generation} has taken the place of generation {former.generation}"
     unsure = former.take_unsure()
     effects = former.fail(text)
     for member in unsure:
@@ -135,8 +107,9 @@ def _agree(hello: Hello, group: Group) -> List[Effect]:
     """Of the same generation, as far as they know it: they must also be of the same size. Raises Refusal."""
     effects: List[Effect] = []
     if hello.world != group.world:
-        text = "rank {} says that the group has {} workers, the others say {}".format(
-            hello.rank, hello.world, group.world
+        text = (
+            f"rank {hello.rank} says that the group has {hello.world} workers, the others say "
+            f"{group.world}"
         )
         if group.generation or not hello.generation:
             raise Refusal(text)

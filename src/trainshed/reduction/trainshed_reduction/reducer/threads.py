@@ -26,7 +26,7 @@ _END_SECONDS = 5.0
 """For the threads to end."""
 
 
-def listen(address: "Tuple[str, int]") -> socket.socket:
+def listen(address: Tuple[str, int]) -> socket.socket:
     """Raises OSError."""
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
@@ -52,7 +52,7 @@ def serve(
     """Until SIGTERM or SIGINT, or until one of `count` threads fails; the exit status. `write`: takes a line
     for a person. Raises OSError."""
     _allow_handles()
-    news: "queue.SimpleQueue[Tuple[int, str, Any]]" = queue.SimpleQueue()
+    news: queue.SimpleQueue[Tuple[int, str, Any]] = queue.SimpleQueue()
 
     def tell(number: int, what: str, value: object) -> None:
         news.put((number, what, value))
@@ -63,7 +63,7 @@ def serve(
         except Exception:
             # Whatever it is: a reducer that serves a part of its lanes would be waited for.
             traceback.print_exc()
-            tell(number, "log", "thread {} has failed: the reducer ends".format(number))
+            tell(number, "log", f"thread {number} has failed: the reducer ends")
             tell(number, "end", 1)
 
     servers = [
@@ -100,7 +100,7 @@ def serve(
     return ended
 
 
-def _hear(news: "queue.SimpleQueue[Tuple[int, str, Any]]", overview: Overview) -> Optional[int]:
+def _hear(news: queue.SimpleQueue[Tuple[int, str, Any]], overview: Overview) -> Optional[int]:
     """What a thread tells, or that it is time for something; the exit status when all is to end."""
     moment = overview.moment
     patience = None if moment is None else max(0.0, moment - time.monotonic())

@@ -1,0 +1,74 @@
+"""What the part in C tells: records in memory of ours (`struct report` in frames.h), read as events."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, Iterator, NamedTuple
+
+from trainshed_reduction import wire
+from trainshed_reduction.wire import Header
+
+RESULT, MESSAGE, LOST, MALFORMED = 1, 2, 3, 4
+_EVENT = struct.Struct("=iiQQII")
+"""kind, lane or slot, position, acknowledged, offset and size of the text: `struct event`."""
+
+
+class Result(NamedTuple):
+    """The result of the frame at `position` of `lane` was written to its target."""
+
+    lane: int
+    position: int
+
+
+class Message(NamedTuple):
+    """A frame came that is no chunk. `lane`: of a reducer, the connection's slot; so below."""
+
+    lane: int
+    header: Header
+    payload: bytes
+
+
+class Lost(NamedTuple):
+    """The connection broke, or carried what is no protocol."""
+
+    lane: int
+    cause: str = ""
+
+
+class Odd(NamedTuple):
+    """A header is not as it should be, by itself or for a chunk in its place; nothing more is read."""
+
+    lane: int
+    header: bytes
+
+
+class Record(NamedTuple):
+    """What an event says in C; frames.h says what of it each kind has."""
+
+    kind: int
+    lane: int
+    position: int
+    acknowledged: int
+    text: bytes
+
+    def message(self) -> Message:
+        at = wire.HEADER.size
+        return Message(self.lane, wire.unpack(self.text[:at]), self.text[at:])
+
+
+class Report:
+    """Memory for the events of one run, and their texts."""
+
+    def __init__(self, events: int, text: int) -> None:
+        self._capacity = events
+        self._events = ctypes.create_string_buffer(events * _EVENT.size)
+        self._text = ctypes.create_string_buffer(text)
+
+    def of(self, run: Any, whose: object, seconds: float) -> Iterator[Record]:
+        """Of one call of `transfer_run` or `reducer_run`."""
+        room = self._events, self._capacity, self._text, len(self._text)
+        count = run(whose, seconds, *room)
+        records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)
+        for kind, lane, position, acknowledged, offset, size in _EVENT.iter_unpack(records):
+            yield Record(kind, lane, position, acknowledged, bytes(texts[offset : offset + size]))
