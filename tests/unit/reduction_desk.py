@@ -133,9 +133,9 @@ class Desk:
                     self.dismissed[effect.member] = effect.farewell[wire.HEADER.size :].decode()
                 case groups.Log():
                     self.lines.append(effect.text)
-                case groups.Completed():
-                    self.completed.append(effect.world)
                 case groups.Started():
+                    if effect.is_first:
+                        self.completed.append(effect.group.world)
                     taking = self._rows[effect.group] = Rows(effect.group)
                     effect.group.run(taking)
 

@@ -20,14 +20,8 @@ from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
-_DTYPES = {
-    "float32": DType.FLOAT32,
-    "float64": DType.FLOAT64,
-    "float16": DType.FLOAT16,
-    "bfloat16": DType.BFLOAT16,  # ml_dtypes'.
-    "int32": DType.INT32,
-    "int64": DType.INT64,
-}
+_DTYPES = {dtype.name.lower(): dtype for dtype in DType}
+"""By what NumPy calls them, and ml_dtypes."""
 
 
 class Groups:
@@ -85,9 +79,8 @@ def allreduce(
     independently. Blocks until the result is there. Raises TypeError, ValueError (the array); ReductionFailed
     (a rank or the reducers are missing, or ranks disagree; the message says which).
     """
-    given = str(
-        getattr(array, "dtype", type(array).__name__)
-    )  # What has not been checked for types.
+    # What has not been checked for types.
+    given = str(getattr(array, "dtype", type(array).__name__))
     dtype = _DTYPES.get(given)
     if dtype is None:
         raise TypeError("{} is not summed; only arrays of {}".format(given, ", ".join(_DTYPES)))

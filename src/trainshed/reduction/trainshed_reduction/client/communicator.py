@@ -132,9 +132,7 @@ class Communicator:
             if self._formation is not None:
                 self._formation.close()
             if not self._operations.is_native:
-                self._operations.fail(
-                    ReductionFailed("the group was closed before the operation was done")
-                )
+                self._end(ReductionFailed("the group was closed before the operation was done"))
 
     def _serve(self, formation: Formation) -> None:
         formation.form()
@@ -159,4 +157,8 @@ class Communicator:
             self._running.give_up(str(failure))
         if not self._operations.closing:
             self._membership.log(f"reduction failed: {failure}")
-        self._operations.fail(failure)
+        self._end(failure)
+
+    def _end(self, failure: ReductionFailed) -> None:
+        """Nothing more is done: what is not yet has failed."""
+        self._operations.fail(failure, () if self._running is None else self._running.under_way)

@@ -6,10 +6,9 @@ This is all that the threads share.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from concurrent import futures
-from typing import TYPE_CHECKING, Callable, Deque, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Deque, Iterator, NamedTuple, Optional, Sequence
 
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.port import ReductionFailed
@@ -69,27 +68,26 @@ class OperationQueue:
         #: Called after something was handed in, in the caller's thread.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
+        #: All that is handed in from now on is the native backend's.
+        self.is_native = False
         #: Operations that did without the reducers because that was faster.
         self.natively = 0
         self._changed = threading.Condition()
         self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0
+        #: How many callers may hand in until `release`; None: all.
+        self._most: Optional[int] = None
         self._open = False
-        self._held = False
-        self._native_from: Optional[int] = None
-        self._native = False
         self._failure: Optional[ReductionFailed] = None
-        self._pending: Deque[Operation] = deque()
 
     # ---- callers
 
     def await_open(self) -> None:
         """Until the group has come together. Raises ReductionFailed: it has not."""
         with self._changed:
-            while not self._open:
-                if self._failure is not None:
-                    raise self._failure
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._open or self._failure is not None)
+            if not self._open and self._failure is not None:
+                raise self._failure
 
     def hand_in(
         self,
@@ -101,21 +99,21 @@ class OperationQueue:
     ) -> Optional[Operation]:
         """None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
-            while True:
-                if self._failure is not None:
-                    raise self._failure
-                if self._native:
-                    return None
-                if not self._held or self._issued < (self._native_from or 0):
-                    break
-                self._changed.wait()
+            self._changed.wait_for(self._is_settled)
+            if self._failure is not None:
+                raise self._failure
+            if self.is_native:
+                return None
             self._issued += 1
             operation = Operation(self._issued if ordinal is None else ordinal)
             self._handed.append(QueuedOperation(view, dtype, reduction, operation, pace))
-            self._pending.append(operation)
             self._changed.notify_all()
         self.wake()
         return operation
+
+    def _is_settled(self) -> bool:
+        may_go_on = self._most is None or self._issued < self._most
+        return may_go_on or self.is_native or self._failure is not None
 
     def close(self) -> None:
         self.closing = True
@@ -130,55 +128,42 @@ class OperationQueue:
             self._open = True
             self._changed.notify_all()
 
-    def take(self) -> List[QueuedOperation]:
-        if not self._handed:
-            return []
-        with self._changed:
-            handed = list(self._handed)
-            self._handed.clear()
-            while self._pending and self._pending[0].done():
-                self._pending.popleft()
-        return handed
+    def take(self) -> Iterator[QueuedOperation]:
+        """One after the other; if one cannot be dealt with, `fail` knows of it still."""
+        while self._handed:
+            yield self._handed[0]
+            self._handed.popleft()
 
     def hold(self) -> None:
         """Hand nothing in until `release`: callers wait."""
         with self._changed:
-            self._held = True
+            self._most = self._issued
 
     def release(self) -> None:
         with self._changed:
-            self._held = False
+            self._most = None
             self._changed.notify_all()
 
     def await_issued(self, number: int, seconds: float) -> bool:
-        """Operations below this number are taken, later ones held. Whether all of them were handed in in
-        time."""
-        deadline = time.monotonic() + seconds
+        """Let callers hand in so many, later ones wait. Whether all of those came in time."""
         with self._changed:
-            self._native_from = number
+            self._most = number
             self._changed.notify_all()
-            while self._issued < number and not self.closing and time.monotonic() < deadline:
-                self._changed.wait(deadline - time.monotonic())
+            self._changed.wait_for(lambda: self._issued >= number or self.closing, seconds)
             return self._issued >= number
 
     def go_native(self) -> None:
         with self._changed:
-            self._native = True
+            self.is_native = True
             self._changed.notify_all()
 
-    @property
-    def is_native(self) -> bool:
-        return self._native
-
-    def fail(self, failure: ReductionFailed) -> None:
-        """All that is not done fails with it, and so does what is handed in later; the first failure
-        stays."""
+    def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
+        """All that is not done fails, what was taken and what was handed in, and so does what comes later;
+        the first failure stays."""
         with self._changed:
-            if self._failure is None:
-                self._failure = failure
+            self._failure = self._failure or failure
+            pending = [*taken, *(each.operation for each in self._handed)]
             self._handed.clear()
-            pending = list(self._pending)
-            self._pending.clear()
             self._changed.notify_all()
         for operation in pending:
             operation.finish(self._failure)

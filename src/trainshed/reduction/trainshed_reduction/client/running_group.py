@@ -15,6 +15,7 @@ from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Share, Work
 from trainshed_reduction.client.losses import Patience, lost_lanes, tell_silence
+from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.native.events import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
@@ -65,6 +66,11 @@ class RunningGroup:
             0,
         )
 
+    @property
+    def under_way(self) -> List[Operation]:
+        """Those that are not done."""
+        return [work.operation for work in self._ledger.open]
+
     def begin(self) -> None:
         """Use the lanes, and be woken up by what comes from other threads."""
         self._dial.wake = self._operations.wake = self._transfer.wake
@@ -83,8 +89,8 @@ class RunningGroup:
         """In good order, if nothing is under way; what others may still need goes out before."""
         if self._operations.is_native:
             return
-        if self._ledger.open:
-            number = self._ledger.open[0].operation.number
+        if self.under_way:
+            number = self.under_way[0].number
             self.give_up(f"it left the group before operation {number} was done")
             return
         now = self._move(0.0)

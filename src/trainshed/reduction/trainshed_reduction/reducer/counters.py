@@ -61,8 +61,8 @@ def total(snapshots: Iterable[Mapping[str, Union[int, List[float]]]]) -> Metrics
 
 Outlet = Callable[[str, object], None]
 """Where what a thread has to tell goes, by what it is: `log`, a line; `serving`, of how many workers a group
-is complete; `metrics`, the numbers as of now, at most once a second and only when something has changed. It
-neither blocks for long nor raises."""
+is complete; `metrics`, the numbers as of now, if they have changed. It neither blocks for long nor
+raises."""
 
 
 IDLE_SECONDS = 60.0

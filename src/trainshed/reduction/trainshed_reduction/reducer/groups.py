@@ -48,21 +48,15 @@ class Log(NamedTuple):
     text: str
 
 
-class Completed(NamedTuple):
-    """All ranks of a group are here for the first time, which people want to know."""
-
-    world: int
-
-
 class Started(NamedTuple):
-    """Its members send chunks from now on: `Group.run` is to be called, before anything else of them is
-    read."""
+    """All are here, and its members send chunks from now on: `Group.run` is to be called, before anything
+    else of them is read. `is_first`: it had not started before, which people want to know."""
 
     group: Group
+    is_first: bool
 
 
-Effect = Union[Tell, Dismiss, Log, Completed, Started]
-
+Effect = Union[Tell, Dismiss, Log, Started]
 
 _PATIENCE = 0.6
 """Seconds that something waits before anybody is told."""
@@ -153,11 +147,8 @@ class Group:
         self._reached = self._reached._replace(head=head)
         self._running = True
         frame = proof.frame(Kind.START, wire.pack_start(Start(head, self.generation)))
-        effects: List[Effect] = [Tell(each, frame) for each in self.members.values()]
-        if not self._completed:
-            self._completed = True
-            effects.append(Completed(self.world))
-        return [*effects, Started(self)]
+        is_first, self._completed = not self._completed, True
+        return [*(Tell(each, frame) for each in self.members.values()), Started(self, is_first)]
 
     def _reset(self, now: float) -> List[Effect]:
         """Everybody comes again."""

@@ -20,9 +20,9 @@ from typing import Deque, Dict, List, Optional, Sequence, Tuple
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.native.events import Lost, Message, Odd
 from trainshed_reduction.native.library import Library
-from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer, Numbers
+from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
-from trainshed_reduction.reducer.counters import Counters, Outlet
+from trainshed_reduction.reducer.counters import Counters, Metrics, Outlet
 from trainshed_reduction.reducer.groups import Effect, Group, Member
 from trainshed_reduction.reducer.sessions import Refusal, Sessions
 from trainshed_reduction.tunnel import Tunnel
@@ -82,7 +82,8 @@ class Server:
         #: Of what is no worker's connection.
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
-        self._numbers = Numbers(0, 0, 0, 0, 0)
+        #: What was told of them last.
+        self._told: Metrics = {}
         #: By slot.
         self._peers: Dict[int, Peer] = {}
         #: In the order in which they came; so below.
@@ -91,9 +92,7 @@ class Server:
         self._leaving: Dict[Peer, None] = {}
         self._now = time.monotonic()
         self._listens = False
-        self._listen_at = self._status_at = self._report_at = 0.0
-        self._reported = self._now - _SECOND
-        self._has_news = True
+        self._listen_at = self._status_at = 0.0
         self._ended = False
         #: From other threads: whom they have greeted; None: the end.
         self._handed: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
@@ -146,9 +145,7 @@ class Server:
                 self._carry_out(self._hear(event))
             for key, _ in self._selector.select(0):
                 key.data()
-            before, self._numbers = self._numbers, self._native.numbers()
-            self._has_news |= self._numbers != before
-        self._report()
+            self._report()
         for peer in [*self._peers.values()]:
             self._close(peer)
         self._native.close()
@@ -160,7 +157,7 @@ class Server:
 
     def _patience(self) -> Optional[float]:
         """Seconds until there is something to do of which nobody tells; None: never."""
-        moments = [self._listen_at, self._status_at, self._report_at]
+        moments = [self._listen_at, self._status_at]
         moments += [peer.came + self._time_limit() for peer in [*self._strangers][:1]]
         moments += [peer.until for peer in [*self._leaving][:1]]
         first = min((each for each in moments if each), default=None)
@@ -180,22 +177,18 @@ class Server:
             self._carry_out(self._sessions.status(now))
         if not self._status_at and self._sessions.is_waiting:
             self._status_at = now + _SECOND
-        if self._has_news and not self._report_at:
-            self._report_at = max(now, self._reported + _SECOND)
-        if self._report_at and now >= self._report_at:
-            self._report()
         if now >= self._listen_at:
             self._listen_at = 0.0
             self._listen(len(self._strangers) < STRANGERS)
 
     def _report(self) -> None:
-        numbers = self._native.numbers()
+        """If anything has changed: while chunks come, `NativeReducer.run` returns every second."""
         self._counters.connections = len(self._members)
         self._counters.chunks_in_flight = self._sessions.chunks_in_flight
-        self._outlet("metrics", self._counters.snapshot(numbers, self._native.waited()))
-        self._reported = self._now
-        self._report_at = 0.0
-        self._has_news = False
+        numbers = self._counters.snapshot(self._native.numbers(), self._native.waited())
+        if numbers != self._told:
+            self._told = numbers
+            self._outlet("metrics", numbers)
 
     # ---- who comes
 
@@ -308,11 +301,8 @@ class Server:
             effect = pending.popleft()
             if isinstance(effect, groups.Log):
                 self._outlet("log", effect.text)
-            elif isinstance(effect, groups.Completed):
-                self._outlet("serving", effect.world)
-                self._outlet("log", f"group of {effect.world} workers is complete")
             elif isinstance(effect, groups.Started):
-                self._run_group(effect.group)
+                self._run_group(effect.group, effect.is_first)
             elif (peer := self._members.get(effect.member)) is not None:
                 if isinstance(effect, groups.Tell):
                     if not (effect.is_reminder and self._native.unsent(peer.slot)):
@@ -322,7 +312,10 @@ class Server:
                 else:
                     pending.extend(self._drop(peer))
 
-    def _run_group(self, group: Group) -> None:
+    def _run_group(self, group: Group, is_first: bool) -> None:
+        if is_first:
+            self._outlet("serving", group.world)
+            self._outlet("log", f"group of {group.world} workers is complete")
         rows = NativeGroup(self._native, group.world, group.progress, group.departed)
         for member in group.members.values():
             rows.join(member.rank, self._members[member].slot, member.hello.received)
@@ -349,7 +342,6 @@ class Server:
         member, peer.member = peer.member, None
         if member is None:
             return []
-        self._has_news = True
         del self._members[member]
         return member.group.lose(member, self._now)
 
