@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.specs_requests import (
@@ -117,7 +117,8 @@ def test_printed_values_read_back(value: Value) -> None:
         assert int(text) == value
 
 
-@given(st.dictionaries(NAMES, st.one_of(st.floats(0, 1e30), st.integers(0, 99)), max_size=4))
+@given(st.dictionaries(NAMES, st.one_of(st.floats(-1e30, 1e30), st.integers(-99, 99)), max_size=4))
+@example({"drift": -1e-05})
 def test_a_program_parses_what_it_is_given(values: dict[str, float | int]) -> None:
     """spec/program#arguments: two arguments each, in the order of the tree."""
     args = trial_spec(vertex(), 1, tuple(values.items())).pool(0).program.args

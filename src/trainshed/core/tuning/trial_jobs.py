@@ -6,6 +6,7 @@ spec/tuning#parameters, facts/program#arguments).
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct
@@ -118,10 +119,13 @@ def printed(value: Value) -> str:
     """A value as programs and `ml` views are given it: the shortest text that reads back as the same value.
 
     A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and
-    what reads a float takes `64` as well (docs/choices.md).
+    what reads a float takes `64` as well (docs/choices.md). A negative one is printed without an exponent:
+    argparse takes `-1e-05` for an option, and refuses it.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
         return str(int(value))
+    if isinstance(value, float) and value < 0:
+        return format(Decimal(repr(value)), "f")
     return str(value)
 
 
