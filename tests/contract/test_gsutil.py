@@ -132,6 +132,13 @@ def test_failures_are_said_as_gsutil_says_them(
     assert said in shell(*arguments, status=1)
 
 
+def test_who_copies_into_a_directory_that_is_not_there_is_told_to_make_it(shell: Shell) -> None:
+    shell("mb", "gs://bucket-into")
+    shell("cp", "-", "gs://bucket-into/d/one", given=b"x")
+    said = shell("cp", "-r", "gs://bucket-into/d/*", "absent/", status=1)
+    assert "absent/ does not exist: mkdir -p absent/" in said
+
+
 def test_a_quiet_stat_answers_by_its_exit_status_alone(shell: Shell) -> None:
     """As scripts ask whether an object is there."""
     shell("mb", "gs://bucket-quiet")

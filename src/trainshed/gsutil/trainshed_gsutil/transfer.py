@@ -53,9 +53,11 @@ def upload(storage: Storage, path: str, target: Url, how: Treatment, **only: str
 def download(storage: Storage, resource: "Resource", path: str, how: Treatment) -> None:
     """Raises Failure, OSError."""
     if path.endswith("/") or os.path.isdir(path):
+        why = "is a directory. Name a file, or copy with -r."
+        if not os.path.isdir(path):
+            why = "does not exist: mkdir -p %s" % path
         raise CommandFailure(
-            "gs://%s/%s: %s is a directory. Name a file, or copy with -r."
-            % (resource["bucket"], resource["name"], path)
+            "gs://%s/%s: %s %s" % (resource["bucket"], resource["name"], path, why)
         )
     directory = os.path.dirname(path)
     if directory:
