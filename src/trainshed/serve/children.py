@@ -11,16 +11,17 @@ import ctypes
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketSetup
-from trainshed.eventloop.background import keep
+from trainshed.eventloop.background import begin, keep
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,12 @@ for long."""
 _LONGEST_PAUSE = 30.0
 _SHORT = 1.0
 """Seconds that callers can wait without being told."""
+LOOK = 5.0
+"""Seconds between two looks at whether callers wait for a bucket process to take them."""
+_LOOKS = 3
+"""In a row, that find somebody waiting: then it is asked whether it hangs."""
+ANSWER = 20.0
+"""Seconds in which it has to answer that."""
 PATIENCE = 8.0
 """Seconds in which a bucket process may end that was asked to; its requests have five. Then it is killed."""
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
@@ -106,11 +113,26 @@ class BucketKeeper:
             return f"it cannot be started: {failure}"
         if self._closing.is_set():
             self._signal(signal.SIGTERM)
+        watching = begin(self._watch(), "watching the bucket process")
         status = await asyncio.to_thread(_wait, self._pid)
+        watching.cancel()
         self._pid = 0
         # Whoever was expected has come; who has come since then waits at a listener.
         self._called.clear()
         return f"it ended with status {status}" if status else ""
+
+    async def _watch(self) -> None:
+        """Kill the one that serves when it hangs, whatever it hangs in: nobody else would tell. It is looked
+        at from outside, and asked only when callers keep waiting, so that one that is idle sleeps on."""
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK)
+            waited_at = _waited_at(self._listeners.sockets().values())
+            looks = looks + 1 if waited_at else 0
+            if waited_at and looks >= _LOOKS and not await _answers(waited_at[0]):
+                log.warning("bucket process: it takes no callers any more, killing it")
+                self._signal(signal.SIGKILL)
+                return
 
     async def _paused(self, seconds: float) -> None:
         """Wait before the next one. Who calls meanwhile is told so at once, unless it will not take long."""
@@ -144,6 +166,34 @@ class BucketKeeper:
             os.kill(self._pid, number)
         except ProcessLookupError:
             log.debug("bucket process: ended already")
+
+
+def _waited_at(listeners: Iterable[socket.socket]) -> list[socket.socket]:
+    """Those at which somebody waits who has not been taken yet."""
+    by_handle = {listener.fileno(): listener for listener in listeners}
+    poll = select.poll()
+    for handle in by_handle:
+        poll.register(handle, select.POLLIN)
+    return [by_handle[handle] for handle, _ in poll.poll(0)]
+
+
+async def _answers(listener: socket.socket) -> bool:
+    """Whether one more caller there gets a word in time, be it a refusal."""
+    address = listener.getsockname()
+    if isinstance(address, str):
+        connecting = asyncio.open_unix_connection(address)
+    else:
+        connecting = asyncio.open_connection(*address[:2])
+    try:
+        async with asyncio.timeout(ANSWER):
+            reader, writer = await connecting
+            try:
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                return bool(await reader.read(1))
+            finally:
+                writer.close()
+    except OSError:  # Among them TimeoutError; nobody can wait any more, say.
+        return False
 
 
 def _turn_away(listener: socket.socket) -> None:
