@@ -35,11 +35,10 @@ class Patience:
         too long."""
         before, self._waits = self._waits, {}
         for lane in lanes:
-            entry = ledger.waits(lane.index)
-            if entry is not None and not lane.dropped:
-                known = before.get(lane.index)
-                goes_on = known is not None and known[0] is entry
-                self._waits[lane.index] = known if known and goes_on else (entry, now)
+            entry = None if lane.dropped else ledger.waits(lane.index)
+            if entry is not None:
+                known, since = before.get(lane.index, (None, now))
+                self._waits[lane.index] = (entry, since if known is entry else now)
         waiting = [lane for lane in lanes if lane.index in self._waits]
         self._judge(min(waiting, key=self._since, default=None), now)
         return [

@@ -6,12 +6,14 @@ Pure but for where an overview writes.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+from itertools import zip_longest
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from trainshed_reduction.native.reducing import Numbers
 from trainshed_reduction.reports import Reports
 
-Metrics = Dict[str, Union[int, List[float]]]
+Metrics = Dict[str, Any]
+"""Whole numbers, and seconds by rank; empty before anything was told."""
 _WAIT = "wait_seconds"
 _SAME_EVERYWHERE = ("operations", "connections")
 """Every thread takes part in every operation of every worker."""
@@ -41,21 +43,16 @@ class Counters:
         }
 
 
-def total(snapshots: Iterable[Mapping[str, Union[int, List[float]]]]) -> Metrics:
+def total(snapshots: Iterable[Metrics]) -> Metrics:
     """Of all threads: counts add up; what each sees of the same thing is counted once."""
+    told = [each for each in snapshots if each]
     numbers: Metrics = {}
-    wait: List[float] = []
-    for snapshot in snapshots:
-        for name, value in snapshot.items():
-            if isinstance(value, list):
-                wait += [0.0] * (len(value) - len(wait))
-                for rank, seconds in enumerate(value):
-                    wait[rank] = round(wait[rank] + seconds, 3)
-                continue
-            known = numbers.get(name, 0)
-            assert isinstance(known, int)
-            numbers[name] = max(known, value) if name in _SAME_EVERYWHERE else known + value
-    numbers[_WAIT] = wait
+    for name in told[0] if told else ():
+        values = [each[name] for each in told]
+        if name == _WAIT:
+            numbers[name] = [round(sum(each), 3) for each in zip_longest(*values, fillvalue=0.0)]
+        else:
+            numbers[name] = max(values) if name in _SAME_EVERYWHERE else sum(values)
     return numbers
 
 
@@ -149,4 +146,4 @@ class Overview:
                 self.log(text, now)
 
     def report(self) -> None:
-        self._reports.metrics({**total(self._numbers)})
+        self._reports.metrics(total(self._numbers))

@@ -55,12 +55,20 @@ class Sessions:
             effects = _supersede(former, group, hello)
         elif group.failure and hello.generation:
             raise Refusal(group.failure)
-        elif group.is_empty and group.world != hello.world:
-            group = self._begin(
-                hello._replace(generation=hello.generation or group.generation), now
+        elif hello.world != group.world:
+            text = (
+                f"rank {hello.rank} says that the group has {hello.world} workers, the others say "
+                f"{group.world}"
             )
+            if not group.is_empty:
+                # Only one who knows the generation is surely of it.
+                if group.generation or not hello.generation:
+                    raise Refusal(text)
+                effects = group.fail(text)
+            generation = hello.generation or group.generation
+            group = self._begin(hello._replace(generation=generation), now)
         else:
-            effects = _agree(hello, group)
+            group.generation = group.generation or hello.generation
         self._groups.move_to_end(hello.group)
         member = Member(hello, group)
         return member, effects + group.gather(member, now)
@@ -100,22 +108,4 @@ def _supersede(former: Group, group: Group, hello: Hello) -> List[Effect]:
             group.members[member.rank] = member
         else:
             effects.append(Dismiss(member, proof.text_frame(Kind.ERROR, text)))
-    return effects
-
-
-def _agree(hello: Hello, group: Group) -> List[Effect]:
-    """Of the same generation, as far as they know it: they must also be of the same size. Raises Refusal."""
-    effects: List[Effect] = []
-    if hello.world != group.world:
-        text = (
-            f"rank {hello.rank} says that the group has {hello.world} workers, the others say "
-            f"{group.world}"
-        )
-        if group.generation or not hello.generation:
-            raise Refusal(text)
-        # Only the one who knows the generation is surely of it.
-        effects = group.fail(text)
-        group.failure = ""
-        group.world = hello.world
-    group.generation = group.generation or hello.generation
     return effects
