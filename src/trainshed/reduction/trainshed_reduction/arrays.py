@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Dict, Mapping
+from typing import Dict, Tuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,49 +24,9 @@ _DTYPES = {dtype.name.lower(): dtype for dtype in DType}
 """By what NumPy calls them, and ml_dtypes."""
 
 
-class Groups:
-    """The process's groups by name, each connected when it is first used."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self._made: Dict[str, Communicator] = {}
-        self._lock = threading.Lock()
-
-    def of(self, name: str) -> Communicator:
-        """Raises ReductionFailed."""
-        with self._lock:
-            made = self._made.get(name)
-            if made is None:
-                made = self._made[name] = self._make(name)
-            return made
-
-    def close(self) -> None:
-        for made in self._made.values():
-            made.close()
-
-    def _make(self, name: str) -> Communicator:
-        try:
-            settings = settings_module.from_environ(self._environ)
-        except (settings_module.Unusable, OSError) as error:
-            raise ReductionFailed(f"the reducers' settings cannot be used: {error}") from error
-        if settings is None:
-            raise ReductionFailed(
-                f"no reducers: {settings_module.REDUCERS} is not set (a job has them when its worker pool "
-                "2 runs a reduction-server image)"
-            )
-        rank, world = place(self._environ)
-        made = Communicator(
-            settings,
-            group="arrays/" + name,
-            rank=rank,
-            world=world,
-            reports=process.reports(),
-            log=process.say if rank == 0 else _silence,
-        )
-        made.start()
-        if rank == 0:
-            process.tell("mode", made.describe())
-        return made
+_made: Dict[str, Communicator] = {}
+"""The process's groups by name, each connected when it is first used."""
+_making = threading.Lock()
 
 
 def allreduce(
@@ -88,35 +48,57 @@ def allreduce(
         raise ValueError("the array must be writable and contiguous (numpy.ascontiguousarray)")
     if average and dtype.is_integer:
         raise TypeError("integers are only summed, not averaged")
-    if place(os.environ)[1] == 1 or not array.size:
+    if _place()[1] == 1 or not array.size:
         return array
     data = array.reshape(-1).view(np.uint8).data
     reduction = Reduction.AVERAGE if average else Reduction.SUM
-    operation = _groups.of(group).issue(data, dtype, reduction)
+    operation = _group(group).issue(data, dtype, reduction)
     if operation is None:
         raise ReductionFailed("the last reducer was lost, and arrays have no other way")
     operation.wait()
     return array
 
 
-def place(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Rank, and number of ranks. Raises ReductionFailed."""
+def _group(name: str) -> Communicator:
+    """Raises ReductionFailed."""
+    with _making:
+        if name not in _made:
+            _made[name] = _new_group(name)
+        return _made[name]
+
+
+def _new_group(name: str) -> Communicator:
     try:
-        rank, world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-        if not 0 <= rank < world:
-            raise ValueError
-    except (KeyError, ValueError):
+        settings = settings_module.from_environ(os.environ)
+    except (settings_module.Unusable, OSError) as error:
+        raise ReductionFailed(f"the reducers' settings cannot be used: {error}") from error
+    if settings is None:
         raise ReductionFailed(
-            "RANK={!r} and WORLD_SIZE={!r} do not say which rank of how many this is".format(
-                environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
-            )
-        ) from None
+            f"no reducers: {settings_module.REDUCERS} is not set (a job has them when its worker pool 2 runs "
+            "a reduction-server image)"
+        )
+    rank, world = _place()
+    made = Communicator(
+        settings,
+        group="arrays/" + name,
+        rank=rank,
+        world=world,
+        reports=process.reports(),
+        log=process.say if rank == 0 else lambda _: None,
+    )
+    made.start()
+    process.close_at_exit(made)
+    if rank == 0:
+        process.tell("mode", made.describe())
+    return made
+
+
+def _place() -> Tuple[int, int]:
+    """Rank, and number of ranks. Raises ReductionFailed."""
+    said = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    rank, world = (int(each) if each.isdecimal() else -1 for each in said)
+    if not 0 <= rank < world:
+        raise ReductionFailed(
+            f"RANK={said[0]!r} and WORLD_SIZE={said[1]!r} do not say which rank of how many this is"
+        )
     return rank, world
-
-
-def _silence(_: str) -> None:
-    pass
-
-
-_groups = Groups(os.environ)
-process.close_at_exit(_groups)
