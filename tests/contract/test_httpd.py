@@ -30,17 +30,21 @@ class Application:
     """Reads the body of a POST, and answers everything: the path says after how many seconds, if its caller
     has not left by then."""
 
-    #: The last message of each body.
+    #: The last message of each body, and what came of it.
     ended: list[str] = field(default_factory=list[str])
+    bodies: list[bytes] = field(default_factory=list[bytes])
     #: The paths whose callers left before they were answered.
     left: queue.Queue[str] = field(default_factory=queue.Queue[str])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "POST":
             message = await receive()
+            body = message.get("body", b"")
             while message.get("more_body"):
                 message = await receive()
+                body += message.get("body", b"")
             self.ended.append(message["type"])
+            self.bodies.append(body)
         if seconds := float(scope["path"].strip("/") or 0):
             await receive()
             with contextlib.suppress(TimeoutError):
@@ -167,3 +171,41 @@ def test_half_a_request_whose_caller_has_left_ends_at_once(served: Served) -> No
             connection.sendall(half)
             connection.shutdown(socket.SHUT_WR)
             assert told(connection) == b""
+
+
+UPGRADING = (
+    b"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+    b"http2-settings: AAEAAEAAAAIAAAAB\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "came"),
+    [
+        (b"content-length: 5\r\n\r\n", b"hello", b"hello"),
+        (b"transfer-encoding: chunked\r\n\r\n", b"5\r\nhello\r\n0\r\n\r\n", b"hello"),
+        (b"content-length: 0\r\n\r\n", b"", b""),
+        (b"\r\n", b"", b""),
+    ],
+)
+@pytest.mark.parametrize("size", [20, 1000], ids=["piecewise", "at-once"])
+def test_who_offers_another_protocol_is_answered_in_this_one(
+    served: Served, head: bytes, body: bytes, came: bytes, size: int
+) -> None:
+    """As Java's HttpClient does with the first request to a port without TLS, and `curl --http2`."""
+    sent = (UPGRADING + head + body) * 2 + POST.replace(b"1000000000", b"3") + b"end"
+    before = len(served.application.bodies)
+    with served.connected() as connection:
+        for start in range(0, len(sent), size):
+            connection.sendall(sent[start : start + size])
+        connection.shutdown(socket.SHUT_WR)
+        assert told(connection).count(b"HTTP/1.1 200") == 3
+    assert served.application.bodies[before:] == [came, came, b"end"]
+
+
+def test_the_body_of_who_offers_another_protocol_may_be_late_like_any_other(
+    served: Served,
+) -> None:
+    with served.connected() as connection:
+        connection.sendall(UPGRADING + b"content-length: 9\r\n\r\nsome")
+        assert told(connection).startswith(b"HTTP/1.1 408")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trainshed.httpd.connections import Connections, Reason
@@ -61,6 +62,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _came = 0
     #: Bytes of a body that nobody waits for any more.
     _unread = 0
+    #: The parser is given a head anew whose request is on its way already.
+    _is_head_known = False
     #: Set once it was refused: nothing that comes is read any more.
     _leaving: asyncio.TimerHandle | None = None
     #: Set once its caller has closed his side while he waits for an answer: until when he gets one.
@@ -122,13 +125,48 @@ class GuardedProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         """Hand bytes to the parser. What of them was progress has set `_spent` back."""
         self._spent += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._in_head:
             return
         self._counted.body(self, self._came)
         self._came = 0
         if self._spent > self._limits.head_bytes:
             self.refuse(400, "The chunk headers or trailers of this body are too long.")
+
+    def _parse(self, data: bytes) -> None:
+        assert self.parser is not None  # It is until the connection is lost.
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+                return
+            framing = self._framing()
+            if framing:
+                self._is_head_known = True
+                self._parse(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+                self._is_head_known = False
+            if rest := data[upgrade.args[0] :]:
+                self._parse(rest)
+
+    def _framing(self) -> bytes:
+        """The headers of the last head that say where its body ends; none, if it has no body.
+
+        For a head that offers another protocol: who does not speak that answers as if nobody had (RFC 9110,
+        7.8), and Java's HttpClient offers HTTP/2 with each first request. The parser holds all behind such a
+        head for the other protocol's, the body too, so it is told of the body once more.
+        """
+        lengths = (
+            b"%b: %b\r\n" % (name, value)
+            for name, value in self.headers
+            if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        )
+        return b"".join(lengths)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -141,12 +179,14 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= self._limits.pipelined:
+        if len(self.pipeline) >= self._limits.pipelined and not self._is_head_known:
             # Ends the parser's work; the answer is the one to what is no HTTP.
             raise ValueError("too many requests wait for an answer on this connection")
         self._in_head = False
         self._begun = False
         self._spent = 0
+        if self._is_head_known:
+            return
         self._unread = 0
         self._counted.active(self)
         before = self.cycle
@@ -167,6 +207,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        assert self.parser is not None
+        if self.parser.should_upgrade() and self._framing() and not self._should_upgrade():
+            return  # Its body is still to come.
         self._in_head = True
         self._spent = 0
         self._counted.body_ended(self)
