@@ -6,15 +6,12 @@ does. Where no reducers are configured they are native, and a line says so: the 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction import process
-from trainshed_reduction import settings as settings_module
-from trainshed_reduction.pytorch.group import ReducingGroup
+from trainshed_reduction.pytorch.group import ReducingGroup, configured
 
 NAME = "trainshed"
 
@@ -27,26 +24,21 @@ def register() -> None:
 
 def _make(given: Any, options: Any) -> ReducingGroup:
     """`given`: store, group_rank, group_size, timeout, group_id, global_ranks_in_group."""
-    group = ReducingGroup(given.store, given.group_rank, given.group_size)
+    rank, size = given.group_rank, given.group_size
+    group = ReducingGroup(given.store, rank, size)
     kinds = dist.ProcessGroup.BackendType
     group._set_default_backend(kinds.GLOO)
-    gloo = dist.ProcessGroupGloo(
-        dist.PrefixStore("gloo", given.store), given.group_rank, given.group_size, given.timeout
-    )
+    store = dist.PrefixStore("gloo", given.store)
+    gloo = dist.ProcessGroupGloo(store, rank, size, given.timeout)
     group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
     if torch.cuda.is_available() and dist.is_nccl_available():
         own = options if options is not None else dist.ProcessGroupNCCL.Options()
         own._timeout = given.timeout
-        nccl = dist.ProcessGroupNCCL(
-            dist.PrefixStore("nccl", given.store), given.group_rank, given.group_size, own
-        )
+        store = dist.PrefixStore("nccl", given.store)
+        nccl = dist.ProcessGroupNCCL(store, rank, size, own)
         group._set_default_backend(kinds.NCCL)
         group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
-    settings = settings_module.from_environ(os.environ)
-    if settings is None:
-        process.tell(
-            "native", "native all-reduce is used: {} is not set".format(settings_module.REDUCERS)
-        )
-    elif given.group_size > 1:
+    settings = configured()
+    if settings is not None and size > 1:
         group.begin(settings, str(given.group_id), is_world=not given.global_ranks_in_group)
     return group

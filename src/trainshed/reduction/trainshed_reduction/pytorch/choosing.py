@@ -11,15 +11,15 @@ from __future__ import annotations
 import array
 import threading
 import time
-from typing import Callable, Dict, Optional
+from typing import Callable, Optional
 
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.choice import GAIN, Choice, Measured, Outcome, Stopwatch, Way
+from trainshed_reduction import process
+from trainshed_reduction.client.choice import GAIN, NATIVE, Choice, Measured, Outcome, Stopwatch
 from trainshed_reduction.client.communicator import Communicator
-from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
-from trainshed_reduction.pytorch.work import ReductionWork
+from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Reduction
 
@@ -39,18 +39,14 @@ class Chooser:
     """Sends each operation the way that was chosen. Operations come in the same order on all ranks."""
 
     def __init__(
-        self,
-        communicator: Communicator,
-        settings: Settings,
-        rank: int,
-        world: int,
-        tell: Callable[[str, str, str], None],
+        self, communicator: Communicator, settings: Settings, rank: int, world: int, is_aloud: bool
     ) -> None:
-        """`tell`: takes a note's name, its text and its severity."""
+        """`is_aloud`: this rank says what is chosen, in the report, or in the log where nobody reads
+        that."""
         self._communicator = communicator
         self._rank = rank
         self._world = world
-        self._tell = tell
+        self._is_aloud = is_aloud
         self._told = 0
         self._lock = threading.Lock()
         self._choice = Choice(may_widen=not settings.credit_bytes)
@@ -67,30 +63,21 @@ class Chooser:
                 return None
             way = self._choice.current
             self._watch.began(self._choice.period, way, nbytes, time.monotonic())
+            work: Optional[dist.Work] = None
             try:
-                work = (
-                    natively() if way.is_native else self._reduce(tensor, reduction, ordinal, way)
-                )
-            except BaseException:
-                self._ended()
-                raise
-        if work is None:
-            self._ended()
-        elif way.is_native:
-            self._communicator.went_natively()
-            work.get_future().add_done_callback(self._ended)
+                if way.is_native:
+                    work = natively()
+                    self._communicator.went_natively()
+                    work.get_future().add_done_callback(self._ended)
+                else:
+                    begun = issue(self._communicator, tensor, reduction, ordinal, way.pace)
+                    if begun is not None:
+                        begun.operation.add_done_callback(self._ended)
+                    work = begun
+            finally:
+                if work is None:
+                    self._ended()
         return work
-
-    def _reduce(
-        self, tensor: torch.Tensor, reduction: Reduction, ordinal: int, way: Way
-    ) -> Optional[ReductionWork]:
-        operation = self._communicator.issue(
-            bytes_of(tensor), DTYPES[tensor.dtype], reduction, ordinal, way.pace
-        )
-        if operation is None:
-            return None
-        operation.add_done_callback(self._ended)
-        return ReductionWork(operation, [tensor])
 
     def _ended(self, _: object = None) -> None:
         self._watch.ended(time.monotonic())
@@ -111,40 +98,31 @@ class Chooser:
         pairs = [Measured(*numbers[at : at + 2]) for at in range(0, len(numbers), 2)]
         reports = [pairs[at : at + len(ways)] for at in range(0, len(pairs), len(ways))]
         outcome = self._choice.compare(reports)
-        if outcome is not None and (outcome.is_new or not self._told):
+        if self._is_aloud and outcome is not None and (outcome.is_new or not self._told):
             self._told += 1
-            name = "chosen {} {}".format(
-                "native" if outcome.way.is_native else "reducers", self._told
+            name, severity = (
+                ("native", "WARNING") if outcome.way.is_native else ("reducers", "INFO")
             )
-            severity = "WARNING" if outcome.way.is_native else "INFO"
-            self._tell(name, said(outcome), severity)
+            process.tell("chosen {} {}".format(name, self._told), said(outcome), severity)
         return True
 
 
 def said(outcome: Outcome) -> str:
     """A line for people."""
-    native = {way: cost for way, cost in outcome.costs.items() if way.is_native}
-    others: Dict[Way, int] = {way: cost for way, cost in outcome.costs.items() if not way.is_native}
-    fastest = min(others, key=lambda way: others[way])
-    text = "measured: {} by the reducers".format(_speed(others[fastest]))
-    if outcome.way.pace is not None and outcome.way.pace.factor > 1:
-        text += ", with {} times as much under way as on a short link".format(
-            outcome.way.pace.factor
-        )
-    for cost in native.values():
-        text += ", {} by the native all-reduce".format(_speed(cost))
-        if outcome.way.is_native:
-            times = others[fastest] / cost
-            why = "{:.2f} times as fast".format(times)
-            if times < 1:
-                why = "reducers are less than {:.0%} faster".format(GAIN)
-            return text + (
-                ", which is used from here on ({}); reducers are tried again now and then".format(
-                    why
-                )
-            )
-        text += ": {:.2f} times as fast".format(cost / others[outcome.way])
-    return text
+    way, native = outcome.way, outcome.costs[NATIVE]
+    reducers = min(cost for each, cost in outcome.costs.items() if not each.is_native)
+    text = "measured: {} by the reducers".format(_speed(reducers))
+    if way.pace is not None and way.pace.factor > 1:
+        text += ", with {} times as much under way as on a short link".format(way.pace.factor)
+    text += ", {} by the native all-reduce".format(_speed(native))
+    if not way.is_native:
+        return text + ": {:.2f} times as fast".format(native / outcome.costs[way])
+    why = "{:.2f} times as fast".format(reducers / native)
+    if reducers < native:
+        why = "reducers are less than {:.0%} faster".format(GAIN)
+    return text + (
+        ", which is used from here on ({}); reducers are tried again now and then".format(why)
+    )
 
 
 def _speed(cost: int) -> str:

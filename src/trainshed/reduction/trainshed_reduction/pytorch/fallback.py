@@ -4,74 +4,51 @@ needed."""
 from __future__ import annotations
 
 import datetime
-from typing import Optional, Sequence
+import functools
+from typing import Sequence
 
 import torch
 import torch.distributed as dist
 
 from trainshed_reduction.client.port import Piece
 from trainshed_reduction.native import library, sums
-from trainshed_reduction.pytorch.tensors import tensor_of
-from trainshed_reduction.wire import Reduction
 
 
 class Fallback:
     """A `client.port.Native`. Every rank makes the same calls in the same order, of each object in one
     thread."""
 
-    def __init__(
-        self, store: dist.Store, prefix: str, rank: int, world: int, seconds: float
-    ) -> None:
+    def __init__(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
+        """`store`: this object's alone on each rank."""
         self._store = store
-        self._prefix = prefix
         self._rank = rank
         self._world = world
-        self._seconds = seconds
-        self._made: Optional[dist.ProcessGroupGloo] = None
+        self._limit = datetime.timedelta(seconds=seconds)
 
     def finish(self, pieces: Sequence[Piece]) -> None:
         """The same bits as the reducers would have made of each piece. Raises RuntimeError (another rank is
         gone)."""
+        found = library.load()
+        assert found is not None, "there were reducers"
         for piece in pieces:
-            raw = tensor_of(piece.data, torch.uint8)
+            raw = torch.frombuffer(piece.data, dtype=torch.uint8)
             if piece.owner >= 0:
                 options = dist.BroadcastOptions()
                 options.rootRank = piece.owner
-                self._gloo().broadcast([raw], options).wait()
+                self._gloo.broadcast([raw], options).wait()
             else:
-                parts = [torch.empty_like(raw) for _ in range(self._world)]
-                self._gloo().allgather([parts], [raw]).wait()
-                _add(piece, parts)
-
-    def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
-        """As gloo does it: alike on all ranks, in no order of ranks. `tensor`: of the CPU, in place."""
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.SUM
-        self._gloo().allreduce([tensor], options).wait()
-        if reduction is Reduction.AVERAGE:
-            tensor.div_(self._world)
+                parts = [memoryview(part.numpy()) for part in self._gather(raw)]
+                sums.add_up(found, piece.dtype, piece.reduction, parts, piece.data)
 
     def largest(self, number: int) -> int:
         """Of what the ranks give."""
-        value = torch.tensor([number], dtype=torch.int64)
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MAX
-        self._gloo().allreduce([value], options).wait()
-        return int(value.item())
+        return max(int(each.item()) for each in self._gather(torch.tensor([number])))
 
+    def _gather(self, own: torch.Tensor) -> "list[torch.Tensor]":
+        parts = [torch.empty_like(own) for _ in range(self._world)]
+        self._gloo.allgather([parts], [own]).wait()
+        return parts
+
+    @functools.cached_property
     def _gloo(self) -> dist.ProcessGroupGloo:
-        if self._made is None:
-            self._made = dist.ProcessGroupGloo(
-                dist.PrefixStore(self._prefix, self._store),
-                self._rank,
-                self._world,
-                datetime.timedelta(seconds=self._seconds),
-            )
-        return self._made
-
-
-def _add(piece: Piece, parts: "list[torch.Tensor]") -> None:
-    found = library.load()
-    assert found is not None, "there were reducers"
-    payloads = [memoryview(part.numpy()) for part in parts]
-    sums.add_up(found, piece.dtype, piece.reduction, payloads, piece.data)
+        return dist.ProcessGroupGloo(self._store, self._rank, self._world, self._limit)

@@ -6,122 +6,31 @@ reductions and element types, sparse or strided tensors, small ones.
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Callable, Dict, Optional, Tuple
+import os
+from typing import Any, Callable, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from trainshed_reduction import process
+from trainshed_reduction import settings as settings_module
 from trainshed_reduction.pytorch import usage
-from trainshed_reduction.pytorch.choosing import Natively
-from trainshed_reduction.pytorch.order import OperationOrder
-from trainshed_reduction.pytorch.session import Group, Session, node_first
+from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.tensors import is_served, reduction_of
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction
 
+# Of them those that this PyTorch has.
 _NATIVE = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
-    "get_group_store",
-    "merge_remote_group",
-    "monitored_barrier",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-    "split_group",
+    *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+    *("all_gather_single", "all_gather_single_coalesced", "allreduce_coalesced"),
+    *("alltoall", "alltoall_base", "all_to_all_single", "barrier", "monitored_barrier"),
+    *("broadcast", "gather", "scatter", "reduce", "send", "recv", "recv_anysource"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("get_group_store", "merge_remote_group", "split_group"),
 )
-
-
-class _Made:
-    """Which group of all ranks this is, of those that this process has made."""
-
-    world = ""
-
-
-class Sessions:
-    """A group's sessions by kind of device, each begun when the first tensor of that kind comes, or by
-    `start`."""
-
-    def __init__(self, settings: Settings, group: Group, backends: "Dict[str, type]") -> None:
-        """`backends`: the native ones' classes, by kind of device. Not the group itself: a cycle would leave
-        it to the garbage collector, which may run in a forked child, and gloo's threads are not there."""
-        self.settings = settings
-        self._group = group
-        self._backends = backends
-        self._lock = threading.Lock()
-        self._by_device: Dict[str, Optional[Session]] = {}
-        self._orders: Dict[str, OperationOrder] = {}
-        process.close_at_exit(self)
-
-    def start(self, device: str, aloud: bool) -> Optional[Session]:
-        """The same on all ranks: None where it is native. `aloud`: rank 0 says in the log what it is."""
-        with self._lock:
-            if device not in self._by_device:
-                self._by_device[device] = self._begin(device, aloud)
-            return self._by_device[device]
-
-    def _begin(self, device: str, aloud: bool) -> Optional[Session]:
-        local = node_first(self._backends.get(device))
-        session = Session(self.settings, self._group, device, local, self._order(device))
-        refusal = session.start()
-        usage.record.began(refusal)
-        if not refusal:
-            if aloud and self._group.rank == 0:
-                session.speak()
-                process.tell("mode", session.describe())
-            return session
-        if session.is_to_blame or (aloud and self._group.rank == 0):
-            process.tell("native", "native all-reduce is used: " + refusal, "WARNING")
-        return None
-
-    def allreduce(
-        self, tensor: torch.Tensor, reduction: Reduction, natively: Natively
-    ) -> "Optional[dist.Work]":
-        """None: `natively`, which is for the caller to call, and it is to be told of (`went_native`). Raises
-        ReductionFailed."""
-        device = tensor.device.type
-        session = self.start(device, aloud=False)
-        if session is None:
-            return None
-        return session.allreduce(tensor, reduction, self._order(device).next(), natively)
-
-    def went_native(
-        self, tensors: Tuple[torch.Tensor, ...], operation: object, work: "Optional[dist.Work]"
-    ) -> None:
-        """To be told of every all-reduce that the native backend has taken; `operation`: of
-        AllreduceOptions."""
-        if tensors:
-            self._order(tensors[0].device.type).native(tensors, operation, work)
-
-    def _order(self, device: str) -> OperationOrder:
-        order = self._orders.get(device)
-        return self._orders.setdefault(device, OperationOrder()) if order is None else order
-
-    def close(self) -> None:
-        for session in self._by_device.values():
-            if session is not None:
-                session.close()
-        process.closed(self)
+_TOLD = ("_set_default_backend", "_set_group_name", "_set_group_desc")
 
 
 class ReducingGroup(dist.ProcessGroup):
@@ -145,45 +54,46 @@ class ReducingGroup(dist.ProcessGroup):
     def begin(self, settings: Settings, name: str, is_world: bool) -> None:
         """Of the group of all ranks: connect now, all together. Others: with their first tensor for the
         reducers."""
-        self._sessions = sessions_of(self, settings, name, self._store, is_world)
+        self._sessions = Sessions(self, settings, name, self._store, is_world)
         if is_world:
-            nccl = getattr(_backends(self).get("cuda"), "__name__", "") == "ProcessGroupNCCL"
-            self._sessions.start("cuda" if nccl else "cpu", aloud=True)
+            self._sessions.begin()
 
     def allreduce(self, *args: Any, **kwargs: Any) -> dist.Work:
         tensors, options = _call(*args, **kwargs)
-        sessions = self._sessions
-        work = None
-        if len(tensors) == 1 and sessions is not None:
-            work = self._reduced(tensors[0], options)
+        operation = getattr(options, "reduceOp", options)
+        work = self._reduced(tensors[0], operation, options) if len(tensors) == 1 else None
         if work is None:
             # One that it refuses is none: it is counted afterwards.
             work = self._native.allreduce(*args, **kwargs)
-            if sessions is not None:
-                sessions.went_native(tensors, _operation(options), work)
+            if self._sessions is not None and tensors:
+                self._sessions.of(tensors[0].device.type).order.native(tensors[0], operation, work)
         return work
 
-    def _reduced(self, tensor: torch.Tensor, options: Any) -> Optional[dist.Work]:
-        assert self._sessions is not None
-        reduction = reduction_of(_operation(options), tensor.dtype)
-        if getattr(options, "sparseIndices", None) is not None or reduction is None:
+    def _reduced(
+        self, tensor: torch.Tensor, operation: object, options: Any
+    ) -> Optional[dist.Work]:
+        """None: it is not for the reducers."""
+        sessions, reduction = self._sessions, reduction_of(operation, tensor.dtype)
+        is_sparse = getattr(options, "sparseIndices", None) is not None
+        if sessions is None or reduction is None or is_sparse:
             return None
-        usage.record.saw(tensor.numel() * tensor.element_size())
-        if not is_served(tensor, self._sessions.settings.min_bytes) or _is_captured(tensor):
+        usage.record.largest = max(usage.record.largest, tensor.numel() * tensor.element_size())
+        # A CUDA graph can hold NCCL's operations, but none that leave the GPU.
+        is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
             return None
-        return self._sessions.allreduce(
-            tensor, reduction, lambda: self._sum_natively(tensor, reduction, options)
-        )
 
-    def _sum_natively(self, tensor: torch.Tensor, reduction: Reduction, options: Any) -> dist.Work:
-        told = dist.AllreduceOptions()
-        for name in ("timeout", "asyncOp"):
-            if hasattr(options, name):
-                setattr(told, name, getattr(options, name))
-        told.reduceOp = dist.ReduceOp.SUM
-        if reduction is Reduction.AVERAGE:
-            tensor.div_(self.size())  # As DDP does: gloo itself has no averages.
-        return self._native.allreduce([tensor], told)
+        def natively() -> dist.Work:
+            told = dist.AllreduceOptions()
+            for name in ("timeout", "asyncOp"):
+                if hasattr(options, name):
+                    setattr(told, name, getattr(options, name))
+            told.reduceOp = dist.ReduceOp.SUM
+            if reduction is Reduction.AVERAGE:
+                tensor.div_(self.size())  # As DDP does: gloo itself has no averages.
+            return self._native.allreduce([tensor], told)
+
+        return sessions.of(tensor.device.type).allreduce(tensor, reduction, natively)
 
     def shutdown(self) -> None:
         self._close()
@@ -197,56 +107,45 @@ class ReducingGroup(dist.ProcessGroup):
         if self._sessions is not None:
             self._sessions.close()
 
-    # Both groups are told what they are made of.
-
     def _register_backend(self, *args: Any) -> None:
         if self.bound_device_id is not None:
             self._native.bound_device_id = self.bound_device_id
         self._native._register_backend(*args)
         super()._register_backend(*args)
 
-    def _set_default_backend(self, *args: Any) -> None:
-        self._native._set_default_backend(*args)
-        super()._set_default_backend(*args)
-
-    def _set_group_name(self, name: str) -> None:
-        self._native._set_group_name(name)
-        super()._set_group_name(name)
-
-    def _set_group_desc(self, text: str) -> None:
-        self._native._set_group_desc(text)
-        super()._set_group_desc(text)
-
 
 def _natively(name: str) -> Callable[..., Any]:
     def method(self: ReducingGroup, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._native, name)(*args, **kwargs)
 
-    method.__name__ = name
+    return method
+
+
+def _by_both(name: str) -> Callable[..., None]:
+    """Both groups are told what they are made of."""
+
+    def method(self: ReducingGroup, *args: Any) -> None:
+        getattr(self._native, name)(*args)
+        getattr(dist.ProcessGroup, name)(self, *args)
+
     return method
 
 
 for _name in _NATIVE:
-    # Those that this PyTorch has.
     if hasattr(dist.ProcessGroup, _name):
         setattr(ReducingGroup, _name, _natively(_name))
+for _name in _TOLD:
+    setattr(ReducingGroup, _name, _by_both(_name))
 
 
-def sessions_of(
-    group: dist.ProcessGroup, settings: Settings, name: str, store: dist.Store, is_world: bool
-) -> Sessions:
-    """Not begun yet. All ranks of the group make them at the same place in the program."""
-    if is_world:
-        _Made.world = str(store.add("trainshed/made/{}".format(group.rank()), 1))
-    # So that a group that is made again, with the same name in the same store, finds nothing of the old one.
-    key = "trainshed/{}/{}/made/{}".format(_Made.world, name, group.rank())
-    instance = "{}.{}".format(_Made.world, store.add(key, 1))
-    described = Group(name, group.rank(), group.size(), store, instance)
-    return Sessions(settings, described, _backends(group))
-
-
-def _backends(group: dist.ProcessGroup) -> Dict[str, type]:
-    return {device.type: type(group._get_backend(device)) for device in group._device_types}
+def configured() -> Optional[Settings]:
+    """For a program that asks for reducers itself; None, and a line that says so, where it has none: it runs
+    anywhere. Raises settings.Unusable, OSError."""
+    settings = settings_module.from_environ(os.environ)
+    if settings is None:
+        text = "native all-reduce is used: {} is not set".format(settings_module.REDUCERS)
+        process.tell("native", text)
+    return settings
 
 
 def _call(
@@ -257,12 +156,3 @@ def _call(
     options = kwargs.get("op", opts)
     several = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     return several, dist.ReduceOp.SUM if options is None else options
-
-
-def _operation(options: Any) -> object:
-    return getattr(options, "reduceOp", options)
-
-
-def _is_captured(tensor: torch.Tensor) -> bool:
-    """A CUDA graph can hold NCCL's operations, but none that leave the GPU."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

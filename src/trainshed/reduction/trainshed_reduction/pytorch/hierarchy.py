@@ -8,28 +8,46 @@ backend adds; half types are rounded there too. All ranks still have the same bi
 from __future__ import annotations
 
 import datetime
+import os
+import socket
 from typing import Dict, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
 
+from trainshed_reduction.variables import NODE_FIRST, REPLICA
+
 _LIMIT = datetime.timedelta(minutes=30)
+
+
+def node_first(backend: "Optional[type]") -> "Optional[type]":
+    """The backend that sums within nodes before the reducers do: a node has one link, however many ranks."""
+    known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
+    return backend if known and os.environ.get(NODE_FIRST) != "0" else None
+
+
+def own_place() -> Dict[str, str]:
+    """Where this process is: the node's name, how many processes its launcher (torchrun) started there, and
+    the replica that the service calls it, "" where none does."""
+    replica = os.environ.get(REPLICA, "")
+    return {
+        "name": os.environ.get("GROUP_RANK") or replica or socket.gethostname(),
+        "processes": os.environ.get("LOCAL_WORLD_SIZE", "1"),
+        "replica": replica,
+    }
 
 
 class UnevenNodes(ValueError):
     """Nodes with several ranks and nodes with fewer: neither all ranks nor all nodes are alike."""
 
 
-def nodes_of(places: "Sequence[Dict[str, object]]") -> Optional[List[List[int]]]:
-    """Ranks by node where nodes have several; None where each has one. Raises UnevenNodes.
-
-    `places`: of each rank, the node's name, how many processes its launcher started there, and the replica
-    that the service calls it, "" where none does: what tells nodes apart where no launcher has anything to
-    say (mp.spawn)."""
+def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
+    """Ranks by node where nodes have several; None where each has one. Raises UnevenNodes. `places`: as of
+    `own_place`, by rank. Where no launcher has anything to say (mp.spawn) replicas tell nodes apart."""
     launched = any(place["processes"] not in ("", "1") for place in places)
     if not launched and not all(place["replica"] for place in places):
         return None
-    nodes: Dict[object, List[int]] = {}
+    nodes: Dict[str, List[int]] = {}
     for rank, place in enumerate(places):
         nodes.setdefault(place["name" if launched else "replica"], []).append(rank)
     sizes = {len(ranks) for ranks in nodes.values()}
@@ -57,10 +75,8 @@ class Node:
         self._store = dist.PrefixStore(str(self.number), store)
         self._made: Dict[str, dist.Backend] = {}
 
-    def padded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The flat tensor, or a copy with zeros at the end, so that all ranks of the node have equal
-        parts."""
-        flat = tensor.view(-1)
+    def padded(self, flat: torch.Tensor) -> torch.Tensor:
+        """It, or a copy with zeros at the end, so that all ranks of the node have equal parts."""
         rest = -flat.numel() % self.size
         return torch.cat([flat, flat.new_zeros(rest)]) if rest else flat
 
@@ -78,17 +94,14 @@ class Node:
 
     def _local(self, use: str) -> dist.Backend:
         use = "both" if self.is_one_at_a_time else use
-        made = self._made.get(use)
-        if made is None:
+        if use not in self._made:
+            limit: object = _LIMIT
+            if self.is_one_at_a_time:  # NCCL.
+                limit = self._backend.Options()
+                limit._timeout = _LIMIT
             store = dist.PrefixStore(use, self._store)
-            if self._backend.__name__ == "ProcessGroupNCCL":
-                options = self._backend.Options()
-                options._timeout = _LIMIT
-                made = self._backend(store, self.place, self.size, options)
-            else:
-                made = self._backend(store, self.place, self.size, _LIMIT)
-            self._made[use] = made
-        return made
+            self._made[use] = self._backend(store, self.place, self.size, limit)
+        return self._made[use]
 
     def shutdown(self) -> None:
         for made in self._made.values():

@@ -4,16 +4,14 @@ model.register_comm_hook(ReductionState(), allreduce_hook)
 """
 
 # Annotations stay objects: DDP looks at a hook's.
-import os
 from typing import Optional
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from trainshed_reduction import process
-from trainshed_reduction import settings as settings_module
-from trainshed_reduction.pytorch.group import ReducingGroup, Sessions, sessions_of
+from trainshed_reduction.pytorch.group import ReducingGroup, configured
+from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.tensors import is_served
 from trainshed_reduction.wire import Reduction
 
@@ -29,36 +27,29 @@ class ReductionState:
             raise RuntimeError("no process group: call torch.distributed.init_process_group first")
         self.process_group = group
         self.sessions: Optional[Sessions] = None
-        if isinstance(group, ReducingGroup):
-            return
-        settings = settings_module.from_environ(os.environ)
-        if settings is None:
-            process.tell(
-                "native",
-                "native all-reduce is used: {} is not set".format(settings_module.REDUCERS),
-            )
-        elif group.size() > 1:
+        settings = None if isinstance(group, ReducingGroup) else configured()
+        if settings is not None and group.size() > 1:
             store = dist.PrefixStore("hook", c10d._world.pg_map[group][1])
-            self.sessions = sessions_of(
-                group, settings, "hook/" + group.group_name, store, is_world=False
-            )
+            name = "hook/" + group.group_name
+            self.sessions = Sessions(group, settings, name, store, is_world=False)
 
 
 def allreduce_hook(
     state: ReductionState, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """The mean of a bucket's gradients over the ranks, as DDP's own. Raises ReductionFailed."""
-    tensor = bucket.buffer()
+    tensor, sessions = bucket.buffer(), state.sessions
 
     def natively() -> dist.Work:
         tensor.div_(state.process_group.size())
         return dist.all_reduce(tensor, group=state.process_group, async_op=True)
 
+    session = None if sessions is None else sessions.of(tensor.device.type)
     work = None
-    if state.sessions is not None and is_served(tensor, state.sessions.settings.min_bytes):
-        work = state.sessions.allreduce(tensor, Reduction.AVERAGE, natively)
+    if session is not None and is_served(tensor, sessions.settings.min_bytes):
+        work = session.allreduce(tensor, Reduction.AVERAGE, natively)
     if work is None:
         work = natively()
-        if state.sessions is not None:
-            state.sessions.went_native((tensor,), dist.ReduceOp.SUM, work)
+        if session is not None:
+            session.order.native(tensor, dist.ReduceOp.SUM, work)
     return work.get_future().then(lambda future: future.value()[0])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,12 @@ _PENDING = 0.5
 _UNKNOWN = 10.0
 """Seconds after which an operation of the native backend is one that does not end: if it is known that it has
 not, and if that cannot be known, since nobody holds its Work any more, or it is NCCL's."""
+_NAMES = ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
 class OperationOrder:
-    """A `client.port.NativeOperations`: which of its group's all-reduces each is, whoever does it, for
-    tensors of one kind of device. Ranks that take different ways at one place are told by it.
+    """A `client.port.NativeOperations`: which of its group's all-reduces each is, for tensors of one kind of
+    device.
 
     A tensor that is too small for the reducers, or of a type that they do not know, goes to the native
     backend. A rank that does that where the others do not would wait there for ever, and they for it at the
@@ -41,54 +42,36 @@ class OperationOrder:
         """The ordinal of the one that comes now, which the reducers do."""
         return next(self._ordinals)
 
-    def native(
-        self, tensors: Tuple[torch.Tensor, ...], operation: object, work: "Optional[dist.Work]"
-    ) -> None:
-        """One has been handed to the native backend. In the way of every small all-reduce: nothing is made of
-        it yet, and neither tensors nor `work` are kept alive."""
+    def native(self, tensor: torch.Tensor, operation: object, work: "Optional[dist.Work]") -> None:
+        """One has been handed to the native backend; of several tensors the first is enough. In the way of
+        every small all-reduce: nothing is made of it yet, and neither `tensor` nor `work` is kept alive."""
         ordinal = next(self._ordinals)
-        first = tensors[0]
-        form = "sparse" if first.layout is not torch.strided else ""
-        if not form and not first.is_contiguous():
-            form = "strided"
+        seen = None if work is None or tensor.is_cuda else weakref.ref(work)
         self._natives[ordinal % _REMEMBERED] = _Native(
-            ordinal,
-            len(tensors),
-            first.shape,
-            first.dtype,
-            form,
-            operation,
-            time.monotonic(),
-            None if work is None or first.is_cuda else weakref.ref(work),
+            ordinal, tensor.shape, tensor.dtype, operation, time.monotonic(), seen
         )
 
     def text(self, ordinal: int, *, is_passed: bool) -> str:
         native = self._natives[ordinal % _REMEMBERED]
         if native is not None and native.ordinal == ordinal:
             return native.text if native.hangs else ""
-        earlier = (each for each in self._natives if each is not None and each.ordinal < ordinal)
-        open_ones = [each for each in earlier if each.is_open] if is_passed else []
-        if not open_ones:
-            return ""
-        oldest = min(open_ones)
-        return "{} as operation {}".format(oldest.text, oldest.ordinal)
+        natives = [each for each in self._natives if each is not None and each.ordinal < ordinal]
+        oldest = min((each for each in natives if is_passed and each.is_open), default=None)
+        return "" if oldest is None else "{} as operation {}".format(oldest.text, oldest.ordinal)
 
 
 class _Native(NamedTuple):
     ordinal: int
-    tensors: int
     shape: torch.Size
     dtype: torch.dtype
-    form: str
     operation: object
     since: float
     work: "Optional[weakref.ref[dist.Work]]"
 
     @property
     def hangs(self) -> bool:
-        if self.work is None or self.work() is None:
-            return time.monotonic() - self.since >= _UNKNOWN
-        return self.is_open
+        is_unknown = self.work is None or self.work() is None
+        return time.monotonic() - self.since >= _UNKNOWN if is_unknown else self.is_open
 
     @property
     def is_open(self) -> bool:
@@ -100,21 +83,11 @@ class _Native(NamedTuple):
     @property
     def text(self) -> str:
         """In the reducers' words, where they have some."""
-        text = "the {} of {} elements of {}".format(
-            _name(self.operation),
+        # By ==, see `tensors.reduction_of`.
+        known = (name for name in _NAMES if self.operation == getattr(dist.ReduceOp, name, None))
+        name = next(known, str(self.operation))
+        return "the {} of {} elements of {}".format(
+            "AVERAGE" if name == "AVG" else name,
             self.shape.numel(),
             str(self.dtype).rpartition(".")[2].upper(),
         )
-        if self.form:
-            text += " in a {} tensor".format(self.form)
-        more = self.tensors - 1
-        return "{} and {} more tensor{}".format(text, more, "s" * (more > 1)) if more else text
-
-
-def _name(operation: object) -> str:
-    """`operation`: of AllreduceOptions. By ==, see `tensors.reduction_of`."""
-    known = ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-    for name in known:
-        if operation == getattr(dist.ReduceOp, name, None):
-            return "AVERAGE" if name == "AVG" else name
-    return str(operation)

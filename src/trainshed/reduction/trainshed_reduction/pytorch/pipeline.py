@@ -7,66 +7,28 @@ in the order of calls, on all ranks alike.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import queue
 import threading
-from typing import Generator, NamedTuple, Optional
+from typing import Callable, Dict, Optional
 
 import torch
 
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import ReductionFailed
+from trainshed_reduction.client.port import Piece, ReductionFailed
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node
+from trainshed_reduction.pytorch.staging import Copies, Slice, Staging
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
-from trainshed_reduction.pytorch.work import Arrival, ReductionWork
+from trainshed_reduction.pytorch.work import Arrival, ReductionWork, on_stream
 from trainshed_reduction.wire import Reduction
 
 _END_SECONDS = 5.0
 
 
-class Slice(NamedTuple):
-    """A part of a tensor as it travels. `host`: on the CPU; `origin`: where its sum goes."""
-
-    host: torch.Tensor
-    origin: torch.Tensor
-
-
-class Copies:
-    """How tensors of a device come to the host's memory and back: here, of those that are there already.
-    `sending` and `down` belong to one thread, `receiving` and `up` to another."""
-
-    def submitted(self, tensor: torch.Tensor) -> object:
-        """In the caller's thread, where its current stream tells when the tensor is ready; what `sending`
-        waits for."""
-        return None
-
-    def sending(self, ready: object) -> "contextlib.AbstractContextManager[object]":
-        return contextlib.nullcontext()
-
-    def share(self, tensor: torch.Tensor) -> None:
-        """It was made while `sending`, and is used while `receiving`, too."""
-
-    def down(self, part: torch.Tensor) -> Generator[Slice, None, None]:
-        yield Slice(part, part)
-
-    def receiving(self) -> "contextlib.AbstractContextManager[object]":
-        return contextlib.nullcontext()
-
-    def up(self, piece: Slice) -> None:
-        """Its sum goes back where it came from."""
-
-    def release(self, piece: Slice) -> None:
-        """It is not needed any more, once its copy is done."""
-
-    def arrival(self) -> Optional[Arrival]:
-        """Of what `up` was called for so far."""
-        return None
-
-
-class PipelinedOperation(Operation):
-    """An all-reduce in the pipeline and, of a GPU, the `Arrival` of its result."""
+class _Job(Operation):
+    """An all-reduce in the pipeline. `ready`: when its tensor is."""
 
     def __init__(
         self,
@@ -74,38 +36,49 @@ class PipelinedOperation(Operation):
         tensor: torch.Tensor,
         reduction: Reduction,
         copies: Copies,
-        ready: object,
+        ready: "Optional[torch.cuda.Event]",
     ) -> None:
         super().__init__(ordinal)
         self.tensor = tensor
         self.reduction = reduction
         self.copies = copies
         self.ready = ready
-        self.flat = tensor
-        self.part = tensor
         self.arrival: Optional[Arrival] = None
-        #: What has gone wrong so far; it is told when the job ends.
+        #: What went wrong first; it is told when nothing of the job is under way any more.
         self.error: Optional[ReductionFailed] = None
 
-    def settled(self) -> None:
-        """Waits until it is done or has failed."""
-        self.exception()
-
     def fail(self, error: BaseException) -> None:
-        """The first failure stays."""
         if self.error is None:
             own = error if isinstance(error, ReductionFailed) else ReductionFailed(str(error))
             own.__cause__ = None if own is error else error
             self.error = own
 
-    # As its own Arrival: which is known when the job has ended.
 
-    def arrived(self) -> None:
-        if self.arrival is not None:
-            self.arrival.arrived()
+class _TaskThread:
+    """A thread that runs what it is given, in that order. Tasks raise nothing."""
 
-    def stream(self) -> "contextlib.AbstractContextManager[object]":
-        return contextlib.nullcontext() if self.arrival is None else self.arrival.stream()
+    def __init__(self, name: str) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._has_ended = False
+        self.put = self._tasks.put
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """When all that was put so far is done."""
+        self.put(self._stop)
+
+    def join(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join(_END_SECONDS)
+
+    def _run(self) -> None:
+        # No task is held by a name while the next one is waited for: it may have a tensor.
+        while not self._has_ended:
+            self._tasks.get()()
+
+    def _stop(self) -> None:
+        self._has_ended = True
 
 
 class Pipeline:
@@ -118,34 +91,30 @@ class Pipeline:
         self._communicator = communicator
         self._after = after
         self._node = node
-        self._copies: dict[torch.device, Copies] = {}
+        self._copies: Dict[torch.device, Copies] = {}
         self._lock = threading.Lock()
         self._submitted = 0
         self._switch: Optional[int] = None
         self._closed = False
-        self._jobs: queue.SimpleQueue[Optional[PipelinedOperation]] = queue.SimpleQueue()
-        self._sent: queue.SimpleQueue[Optional[_Sent]] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=target, name="trainshed-reduction-" + device, daemon=True)
-            for target in (self._send, self._receive)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._down, self._up = (_TaskThread("trainshed-reduction-" + device) for _ in range(2))
 
     def submit(
         self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
     ) -> Optional[ReductionWork]:
         """None: this one and all later ones are the native backend's."""
-        copies = self._copies_of(tensor.device)
         with self._lock:
             if self._closed:
                 raise ReductionFailed("the process group has been destroyed")
             if self._switch is not None and self._submitted >= self._switch:
                 return None
-            job = PipelinedOperation(ordinal, tensor, reduction, copies, copies.submitted(tensor))
+            copies = self._copies.get(tensor.device)
+            if copies is None:
+                copies = Staging(tensor.device) if tensor.is_cuda else Copies()
+                self._copies[tensor.device] = copies
+            job = _Job(ordinal, tensor, reduction, copies, copies.submitted(tensor))
             self._submitted += 1
-            self._jobs.put(job)
-        return ReductionWork(job, [tensor], job)
+            self._down.put(lambda: self._send(job))
+        return ReductionWork(job, tensor, lambda: job.arrival)
 
     def close(self) -> None:
         """After the communicator, which fails what is under way."""
@@ -153,108 +122,84 @@ class Pipeline:
             if self._closed:
                 return
             self._closed = True
-            self._jobs.put(None)
+            self._down.put(self._end)
+            self._down.end()
         # A thread that the interpreter's end finds in the middle of gloo's or CUDA's code would abort the
         # process.
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(_END_SECONDS)
+        self._down.join()
+        self._up.join()
 
-    def _copies_of(self, device: torch.device) -> Copies:
-        made = self._copies.get(device)
-        if made is None:
-            if device.type == "cuda":
-                from trainshed_reduction.pytorch.staging import Staging
+    # ---- the thread downwards
 
-                made = Staging(device)
-            else:
-                made = Copies()
-            self._copies[device] = made
-        return made
+    def _send(self, job: _Job) -> None:
+        flat = part = job.tensor.detach().view(-1)
+        try:
+            with on_stream(job.copies.downwards):
+                if job.copies.downwards is not None and job.ready is not None:
+                    job.copies.downwards.wait_event(job.ready)
+                if self._node is not None:
+                    flat = self._node.padded(flat)
+                    job.copies.share(flat)
+                    part = self._node.scatter(flat, job.reduction is Reduction.AVERAGE)
+                    job.copies.share(part)
+                for piece in job.copies.down(part):
+                    operation = self._issue(job, piece)
+                    self._up.put(functools.partial(self._bring_up, job, piece, operation))
+        except Exception as error:
+            # PyTorch's: it is the operation's, and the thread goes on for the others.
+            job.fail(error)
+        self._up.put(functools.partial(self._finish, job, flat, part))
+        if self._node is not None and self._node.is_one_at_a_time:
+            job.exception()  # When it is done.
 
-    def _send(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                self._sent.put(None)
-                return
-            try:
-                with job.copies.sending(job.ready):
-                    self._send_one(job)
-            except Exception as error:
-                # PyTorch's or the reducers': it is the operation's, and the thread goes on for the others.
-                job.fail(error)
-            self._sent.put(_Sent(job, None, None))
-            if self._node is not None and self._node.is_one_at_a_time:
-                job.settled()
-
-    def _send_one(self, job: PipelinedOperation) -> None:
-        job.flat = job.part = job.tensor.detach().view(-1)
-        if self._node is not None:
-            job.flat = self._node.padded(job.flat)
-            job.copies.share(job.flat)
-            job.part = self._node.scatter(job.flat, job.reduction is Reduction.AVERAGE)
-        job.copies.share(job.part)
-        with contextlib.closing(job.copies.down(job.part)) as pieces:
-            for piece in pieces:
-                try:
-                    operation = self._issue(piece, job)
-                except BaseException:
-                    job.copies.release(piece)
-                    raise
-                self._sent.put(_Sent(job, piece, operation))
-
-    def _issue(self, piece: Slice, job: PipelinedOperation) -> Optional[Operation]:
-        dtype = DTYPES[piece.host.dtype]
-        operation = self._communicator.issue(bytes_of(piece.host), dtype, job.reduction, job.number)
-        if operation is None:
-            if self._switch is None:
-                # All ranks come here with the same slice, but with more or less in the queue behind it.
-                with self._lock:
-                    self._switch = self._after.largest(self._submitted)
-            self._after.allreduce(piece.host, job.reduction)
+    def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
+        """None: nothing is to be waited for."""
+        if job.error is not None:
+            return None
+        data, dtype = bytes_of(piece.host), DTYPES[piece.host.dtype]
+        try:
+            operation = self._communicator.issue(data, dtype, job.reduction, job.number)
+            if operation is None:
+                if self._switch is None:
+                    # All ranks come here with the same slice, but with more or less in the queue behind it.
+                    with self._lock:
+                        self._switch = self._after.largest(self._submitted)
+                self._after.finish([Piece(data, dtype, job.reduction, -1)])
+        except Exception as error:
+            job.fail(error)
+            return None
         return operation
 
-    def _receive(self) -> None:
-        while True:
-            sent = self._sent.get()
-            if sent is None:
-                if self._node is not None:
-                    self._node.shutdown()
-                return
-            job, piece, operation = sent
-            try:
-                with job.copies.receiving():
-                    if piece is None:
-                        self._finish(job)
-                    else:
-                        if operation is not None:
-                            operation.wait()
-                        job.copies.up(piece)
-            except Exception as error:
-                # As in `_send`.
-                job.fail(error)
-            if piece is None:
-                job.finish(job.error)
-            else:
-                job.copies.release(piece)
-
-    def _finish(self, job: PipelinedOperation) -> None:
-        if job.error is not None:
-            return
+    def _end(self) -> None:
         if self._node is not None:
-            self._node.gather(job.flat, job.part)
-            own = job.tensor.detach().view(-1)
-            if job.flat.data_ptr() != own.data_ptr():
-                own.copy_(job.flat[: own.numel()])
-        job.arrival = job.copies.arrival()
-        # The user's tensor alone stays until he drops it.
-        job.flat = job.part = job.tensor
+            self._up.put(self._node.shutdown)
+        self._up.end()
 
+    # ---- the thread upwards
 
-class _Sent(NamedTuple):
-    """A slice on its way, or (no piece) the end of a job."""
+    def _bring_up(self, job: _Job, piece: Slice, operation: Optional[Operation]) -> None:
+        try:
+            if operation is not None:
+                operation.wait()
+        except ReductionFailed as error:
+            job.fail(error)
+        try:
+            with on_stream(job.copies.upwards):
+                job.copies.up(piece, is_whole=job.error is None)
+        except Exception as error:
+            # As in `_send`; so below.
+            job.fail(error)
 
-    job: PipelinedOperation
-    piece: Optional[Slice]
-    operation: Optional[Operation]
+    def _finish(self, job: _Job, flat: torch.Tensor, part: torch.Tensor) -> None:
+        try:
+            if job.error is None:
+                with on_stream(job.copies.upwards):
+                    if self._node is not None:
+                        self._node.gather(flat, part)
+                        own = job.tensor.detach().view(-1)
+                        if flat.data_ptr() != own.data_ptr():
+                            own.copy_(flat[: own.numel()])
+                    job.arrival = job.copies.arrival()
+        except Exception as error:
+            job.fail(error)
+        job.finish(job.error)

@@ -49,8 +49,3 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous tensor on the CPU, which it keeps alive."""
     flat = tensor.detach().view(-1).view(torch.uint8)
     return memoryview(flat.numpy())
-
-
-def tensor_of(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over that memory."""
-    return torch.frombuffer(data, dtype=dtype)

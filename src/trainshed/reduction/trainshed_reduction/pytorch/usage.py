@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import sys
+from typing import Set
 
 from trainshed_reduction import process
 from trainshed_reduction.variables import REPORT_FILE
@@ -21,54 +22,46 @@ class UsageRecord:
     """What became of the process's groups."""
 
     def __init__(self) -> None:
-        self._groups: list[str] = []
-        self._refused = False
-        self._operations = 0
-        self._largest = 0
-
-    @property
-    def has_no_group(self) -> bool:
-        return not self._groups
+        #: Whether some group may use reducers, and what the others were made with.
+        self.is_served = False
+        self.unserved: Set[str] = set()
+        #: All ranks of a group have agreed to do without, and have said why.
+        self.is_refused = False
+        #: Bytes of the largest all-reduce that the reducers could do, but for its size; -1: there was none.
+        self.largest = -1
 
     def made(self, backend: str, world: int, served: bool) -> None:
         """A group, by what it was made with."""
-        if not served:
-            self._groups.append("1 rank" if world == 1 else "backend {}".format(backend))
+        if served:
+            self.is_served = True
         else:
-            self._groups.append("")
-
-    def began(self, refusal: str) -> None:
-        """A group is about to use its reducers, or all its ranks agree not to."""
-        self._refused = self._refused or bool(refusal)
-
-    def saw(self, size: int) -> None:
-        """An all-reduce that the reducers could do, but for its size in bytes."""
-        self._operations += 1
-        self._largest = max(self._largest, size)
+            self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
     def verdict(self, smallest: int) -> str:
         """Why the reducers are idle; "" if they are not, or if it has been said."""
-        if self._refused or "trainshed_reduction.arrays" in sys.modules:
+        if self.is_refused or "trainshed_reduction.arrays" in sys.modules:
             return ""
-        if not self._groups:
+        if not self.is_served and not self.unserved:
+            if _others_have_used():
+                return ""
             if "horovod" in sys.modules:
                 return "Horovod brings its own all-reduce, which does not know reducers; use PyTorch's DDP"
             return "the program made no process group of PyTorch's (torch.distributed)"
-        if not any(group == "" for group in self._groups):
+        if not self.is_served:
             return (
                 "they serve groups of several ranks with backend gloo or nccl; "
-                "this program made: {}".format(", ".join(sorted(set(self._groups))))
+                "this program made: {}".format(", ".join(sorted(self.unserved)))
             )
-        if not self._operations:
+        if self.largest < 0:
             return (
                 "the program summed nothing with all-reduce; reduce-scatter and all-gather (FSDP, ZeRO) gain "
                 "nothing from reducers and are native"
             )
-        if self._largest < smallest:
+        if self.largest < smallest:
             return (
                 "its largest all-reduce has {} bytes, and below {} the native way is faster "
                 "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: "
-                "DistributedDataParallel(bucket_cap_mb=64))".format(self._largest, smallest)
+                "DistributedDataParallel(bucket_cap_mb=64))".format(self.largest, smallest)
             )
         return ""
 
@@ -88,9 +81,8 @@ def report_at_exit(smallest: int) -> None:
         if own != str(os.getpid()) or multiprocessing.parent_process() is not None:
             return
         text = record.verdict(smallest)
-        if text and not (record.has_no_group and _others_have_used()):
-            text = "the reducers were not used: " + text
-            process.tell("idle", text, "WARNING")
+        if text:
+            process.tell("idle", "the reducers were not used: " + text, "WARNING")
 
     atexit.register(report)
 

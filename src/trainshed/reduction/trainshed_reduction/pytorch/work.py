@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import queue
 import threading
-from typing import Callable, List, Optional, Protocol
+from typing import Callable, List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
 
+from trainshed_reduction.client.choice import Pace
+from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
+from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
+from trainshed_reduction.wire import Reduction
+
+
+class Arrival(NamedTuple):
+    """A result is on its GPU when `stream`, which copies it there, has come to `event`."""
+
+    stream: torch.cuda.Stream
+    event: torch.cuda.Event
 
 
 class ReductionWork(dist.Work):
-    """PyTorch's Work over an all-reduce by the reducers. `synchronize` makes the caller's stream wait for the
-    result, which on a GPU may still be on its way."""
+    """PyTorch's Work over an all-reduce of `tensor`. `arrival`: asked when the operation is done; None: the
+    result is there already."""
 
     def __init__(
-        self, pending: Operation, tensors: List[torch.Tensor], arrival: "Optional[Arrival]" = None
+        self,
+        operation: Operation,
+        tensor: torch.Tensor,
+        arrival: "Callable[[], Optional[Arrival]]" = lambda: None,
     ) -> None:
         super().__init__()
-        self._pending = pending
-        self._tensors = tensors
+        self.operation = operation
+        self._tensor = tensor
         self._arrival = arrival
         self._future: Optional[torch.futures.Future[List[torch.Tensor]]] = None
         self._lock = threading.Lock()
@@ -31,29 +46,31 @@ class ReductionWork(dist.Work):
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         """Raises ReductionFailed, RuntimeError (the time is over; 0 and None are without limit)."""
         seconds = timeout.total_seconds() if timeout else None
-        if not self._pending.wait(seconds):
+        if not self.operation.wait(seconds):
             raise RuntimeError("an all-reduce was not done within {:g} s".format(seconds or 0))
         self.synchronize()
         return True
 
     def synchronize(self) -> None:
-        if self._arrival is not None:
-            self._arrival.arrived()
+        """Whatever the caller's current stream does from here on, it does after the result is there."""
+        arrival = self._arrival()
+        if arrival is not None:
+            torch.cuda.current_stream(self._tensor.device).wait_event(arrival.event)
 
     def block_current_stream(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._pending.done()
+        return self.operation.done()
 
     def is_success(self) -> bool:
-        return self._pending.done() and self._pending.exception() is None
+        return self.operation.done() and self.operation.exception() is None
 
     def exception(self) -> Optional[BaseException]:
-        return self._pending.exception() if self._pending.done() else None
+        return self.operation.exception() if self.operation.done() else None
 
     def result(self) -> List[torch.Tensor]:
-        return self._tensors
+        return [self._tensor]
 
     def source_rank(self) -> int:
         raise RuntimeError("an all-reduce has no source")
@@ -63,40 +80,43 @@ class ReductionWork(dist.Work):
         others."""
         with self._lock:
             if self._future is None:
-                devices = [each.device for each in self._tensors if each.is_cuda]
+                devices = [self._tensor.device] if self._tensor.is_cuda else []
                 begun: torch.futures.Future[object] = torch.futures.Future(devices=devices)
                 # A future that is given an exception from Python looks successful to C++; one whose callback
                 # raises does not.
                 self._future = begun.then(self._value)
-                self._pending.add_done_callback(
-                    lambda _: _completions.put(lambda: self._complete(begun))
-                )
+                complete = functools.partial(self._complete, begun)
+                self.operation.add_done_callback(lambda _: _completions.put(complete))
             return self._future
 
     def _complete(self, begun: "torch.futures.Future[object]") -> None:
-        if self._arrival is None:
-            begun.set_result(self._tensors)
-        else:
-            with self._arrival.stream():
-                begun.set_result(self._tensors)
+        arrival = self._arrival()
+        with on_stream(None if arrival is None else arrival.stream):
+            begun.set_result(self.result())
 
     def _value(self, _: "torch.futures.Future[object]") -> List[torch.Tensor]:
-        failure = self._pending.exception()
+        failure = self.operation.exception()
         if failure is not None:
             raise failure.with_traceback(None)
-        return self._tensors
+        return self.result()
 
 
-class Arrival(Protocol):
-    """The arrival of a result on a GPU, whose copy may have been begun only."""
+def issue(
+    communicator: Communicator,
+    tensor: torch.Tensor,
+    reduction: Reduction,
+    ordinal: int,
+    pace: Optional[Pace] = None,
+) -> Optional[ReductionWork]:
+    """Of a tensor of the CPU, as `Communicator.issue`."""
+    data, dtype = bytes_of(tensor), DTYPES[tensor.dtype]
+    operation = communicator.issue(data, dtype, reduction, ordinal, pace)
+    return None if operation is None else ReductionWork(operation, tensor)
 
-    def arrived(self) -> None:
-        """Whatever the caller's current stream does from here on, it does after it."""
-        ...
 
-    def stream(self) -> "contextlib.AbstractContextManager[object]":
-        """Within it, the current stream is one that has waited."""
-        ...
+def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":
+    """Makes it the current one; None: nothing. (PyTorch's own with None would initialize CUDA.)"""
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class Completions:
@@ -114,9 +134,8 @@ class Completions:
             if self._free:
                 self._free -= 1
             else:
-                threading.Thread(
-                    target=self._run, name="trainshed-reduction-futures", daemon=True
-                ).start()
+                name = "trainshed-reduction-futures"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
         self._tasks.put(task)
 
     def _run(self) -> None:
