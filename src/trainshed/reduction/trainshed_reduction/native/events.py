@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple, Tuple
 
 from trainshed_reduction import wire
 from trainshed_reduction.wire import Header
@@ -43,18 +43,14 @@ class Odd(NamedTuple):
     header: bytes
 
 
-class Record(NamedTuple):
-    """What an event says in C; frames.h says what of it each kind has."""
+Record = Tuple[int, int, int, int, bytes]
+"""An event's kind, lane, position, acknowledged and text; frames.h says what of it each kind has."""
 
-    kind: int
-    lane: int
-    position: int
-    acknowledged: int
-    text: bytes
 
-    def message(self) -> Message:
-        at = wire.HEADER.size
-        return Message(self.lane, wire.unpack(self.text[:at]), self.text[at:])
+def message(lane: int, text: bytes) -> Message:
+    """Of a record of this kind."""
+    at = wire.HEADER.size
+    return Message(lane, wire.unpack(text[:at]), text[at:])
 
 
 class Report:
@@ -71,4 +67,5 @@ class Report:
         count = run(whose, seconds, *room)
         records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)
         for kind, lane, position, acknowledged, offset, size in _EVENT.iter_unpack(records):
-            yield Record(kind, lane, position, acknowledged, bytes(texts[offset : offset + size]))
+            text = bytes(texts[offset : offset + size]) if size else b""
+            yield kind, lane, position, acknowledged, text

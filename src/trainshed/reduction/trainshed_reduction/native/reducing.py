@@ -8,7 +8,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 from trainshed_reduction import wire
-from trainshed_reduction.native.events import LOST, MESSAGE, Lost, Message, Odd, Report
+from trainshed_reduction.native.events import LOST, MESSAGE, Lost, Message, Odd, Report, message
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 
@@ -121,13 +121,14 @@ class NativeReducer:
         never); a second after something has moved in any case. After a `Message` nothing more is read of that
         connection until `resume`."""
         events: List[Event] = []
-        for record in self._report.of(self._run, self.handle, -1.0 if seconds is None else seconds):
-            if record.kind == LOST:
-                events.append(Lost(record.lane))
-            elif record.kind == MESSAGE:
-                events.append(record.message())
+        patience = -1.0 if seconds is None else seconds
+        for kind, slot, _, _, text in self._report.of(self._run, self.handle, patience):
+            if kind == LOST:
+                events.append(Lost(slot))
+            elif kind == MESSAGE:
+                events.append(message(slot, text))
             else:
-                events.append(Odd(record.lane, record.text))
+                events.append(Odd(slot, text))
         return events
 
     def numbers(self) -> Numbers:

@@ -109,14 +109,14 @@ class NativeTransfer:
         """Move bytes until there are events, `wake` was called, or the time is over."""
         found: List[Event] = []
         told: Set[int] = set()
-        for record in self._report.of(self._run, self._open(), seconds):
-            kind, lane, position, acknowledged, text = record
+        records = self._report.of(self._run, self._open(), seconds)
+        for kind, lane, position, acknowledged, text in records:
             told.add(lane)
             if kind == events.RESULT:
                 self.acknowledged[lane] = max(self.acknowledged[lane], acknowledged)
                 found.append(Result(lane, position))
             elif kind == events.MESSAGE:
-                found.append(record.message())
+                found.append(events.message(lane, text))
             else:
                 cause = "the connection was closed by the other side"
                 if kind == events.MALFORMED:
