@@ -36,10 +36,12 @@ def new_engine(
     directory: Path, port: int, here: LocalEngine | None = None, **more: Any
 ) -> RemoteEngine:
     """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
-    otherwise, what is down is lost. `alone`: below which agents have all for themselves."""
+    otherwise, what is down is lost. `alone`: below which agents have all for themselves. `ready_idle`:
+    seconds for which interpreters are up there for programs to come."""
     names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
     shared, alone = more.pop("shared", ()), more.pop("alone", "")
+    ready_idle = float(more.pop("ready_idle", 0.0))
     nodes = str(directory / "nodes")
     options = RemoteOptions(
         identity="labs",
@@ -53,6 +55,7 @@ def new_engine(
             preflight=preflight,
             shared=shared,
             alone=alone,
+            ready_idle=ready_idle,
         ),
         command=module_command,
         autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directories=(nodes,)),
@@ -172,13 +175,30 @@ class RemoteLab(LabWithNodes):
         """Processes of the agents by node, by the name of each hold."""
         return self._cluster.held()
 
+    def has_interpreter_up(self, node: str) -> bool:
+        """Whether an agent there keeps one for programs to come."""
+        up = [pid for agent in self._agents(node) for pid in _children(agent)]
+        return any(Path(f"/proc/{pid}/comm").read_text() == "ts-preloader\n" for pid in up)
+
     def agents_directories(self) -> list[Path]:
         """On all nodes."""
         return list((self._directory / "nodes").iterdir())
 
     def _signal(self, node: str, number: int) -> None:
         """To the agents; their programs are not touched."""
-        for pid in self._cluster.agents_on(node):
-            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-                os.kill(int(children[0]), number)
+        for agent in self._agents(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agent, number)
+
+    def _agents(self, node: str) -> list[int]:
+        """Of those that live, what the process of each is."""
+        holders = [_children(pid) for pid in self._cluster.agents_on(node)]
+        return [children[0] for children in holders if children]
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, thread.read_text().split())
+    return found

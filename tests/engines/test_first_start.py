@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.contract.engines.warm.runtimes import ToyRuntime
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import RemoteLab
 from tests.ports import free_port
@@ -124,6 +125,32 @@ class TestAgentsApart(Conformance):
             await stage.started(uid, replica)
             assert set(stage.starts(uid, replica)) == {1}
             assert not stage.ends(uid, replica)
+
+
+class TestKnownNodesThatAreKept:
+    runtime: ToyRuntime
+
+    @pytest.fixture
+    def lab(self, tmp_path: Path, known: bytes) -> Lab:
+        self.runtime = ToyRuntime(
+            tmp_path / "runtime", (sys.version_info.major, sys.version_info.minor)
+        )
+        return RemoteLab(tmp_path, free_port(), known=known, keep=60.0, ready_idle=60.0)
+
+    @staged
+    async def test_have_an_interpreter_up_after_their_first_program(self, stage: Stage) -> None:
+        """It has begun without the agent, whose next one is to find what it needs."""
+        lab = stage.lab
+        assert isinstance(lab, RemoteLab)
+        [node, *_] = await stage.nodes()
+        uid = stage.job()
+        await stage.allocate(uid, node=node)
+        plan = msgspec.structs.replace(
+            stage.plan(uid, FOREVER), warm=self.runtime.warm_without_imports()
+        )
+        await stage.launch(plan)
+        await stage.started(uid)
+        await stage.until(lambda: lab.has_interpreter_up(node), "an interpreter that is up")
 
 
 class TestKnownNodes(Conformance):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, Software
+from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, Software, WarmStart
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.launch.documents import (
@@ -62,6 +62,15 @@ def document(
         shared=shared,
         trainer_token=trainer_token,
     )
+
+
+@pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
+def test_who_has_asked_for_imports_is_told_why_there_are_none(level: str) -> None:
+    """And nobody else, though all would begin in an interpreter that is up if there was one."""
+    host = replace(HOST, level=level)
+    asked = replace(PLAN, warm=WarmStart("/env", ("numpy",)))
+    assert document(host, asked).warm.cold_because
+    assert not document(host, replace(PLAN, warm=WarmStart("/env"))).warm.cold_because
 
 
 def test_environment_of_a_slot() -> None:

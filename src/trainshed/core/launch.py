@@ -96,6 +96,11 @@ class WarmStart(Struct, frozen=True):
     #: Why it is not to be had, as a clause; "" = it may be.
     cold_because: str = ""
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Somebody has asked for it, and is told how the program begins."""
+        return bool(self.modules or self.cold_because)
+
 
 class LaunchPlan(Struct, frozen=True):
     """How to start one incarnation of one replica."""

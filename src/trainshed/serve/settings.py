@@ -237,6 +237,11 @@ class Settings(Struct, frozen=True):
         return self.engine == "local" and self.warm_idle > 0
 
     @property
+    def keeps_interpreters(self) -> bool:
+        """Programs can begin in interpreters that are up. Of Slurm's nodes agents know whether they can."""
+        return self.ready_interpreters and (self.keeps_imports or self.engine == "slurm")
+
+    @property
     def is_handed_down(self) -> bool:
         """Jobs wait for nodes in the queue of a cluster, and not in ours."""
         return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN

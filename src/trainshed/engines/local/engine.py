@@ -285,6 +285,15 @@ class LocalEngine:
             for slot_handle, _, document in some:
                 self._autopsies.capture(slot_handle.directory, document)
 
+    def expect_more(self, plans: Sequence[LaunchPlan]) -> None:
+        """After `launch` of programs that were begun before this engine was started: more like them may
+        follow, and are to find an interpreter that is up."""
+        for plan in plans if self.host.namespaced else ():
+            slot_handle = self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica)
+            if plan.warm is not None and slot_handle.plan is not None:
+                environ = slot_handle.plan["environ"]
+                self._preloaders.expect(plan.warm, plan.account.project, environ)
+
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
         # What has begun need not wait for that; and what runs may be what fills the disk.

@@ -140,6 +140,15 @@ class Preloaders:
             preloaded=found.preloaded,
         )
 
+    def expect(self, warm: WarmStart, project: str, environ: Mapping[str, str]) -> None:
+        """Have an interpreter be up for programs like one that has begun in one of its own."""
+        if warm.is_asked_for or self._refusal(environ, imports=False):
+            return
+        own = warm_start.own_values(environ, imports=False)
+        key = _Key(project, warm.runtime, environ=own, modules=())
+        if key not in self._found:
+            self._make(key)
+
     def _are_many(self, now: float) -> bool:
         """Whether more programs begin at once than are to be forked, with this one."""
         if len(self._forked) == self._forked.maxlen and now - self._forked[0] < _AT_ONCE_SECONDS:

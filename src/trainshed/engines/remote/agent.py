@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.core.launch import LaunchPlan
+from trainshed.core.launch import LaunchPlan, WarmStart
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
@@ -357,13 +357,14 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _launch(self, order: messages.Launch) -> None:
-        plans = [own_image.completed(plan) for plan in order.plans]
+        plans = [_without_imports(own_image.completed(plan)) for plan in order.plans]
         await asyncio.to_thread(_require_software, plans, self._document.node)
         await asyncio.to_thread(self._begin_logs, plans, order.lines)
         if self._files and not self._files[-1].until:
             # A stall that is under way was told, if at all, to what ran here before.
             self._untold.add(None, self._files[-1])
         await self._engine.launch_by(plans, _as_given(plans, order.masked))
+        self._engine.expect_more(plans)
 
     async def _fetch(self, content: "Manifest") -> None:
         if self._cache is None:
@@ -611,6 +612,15 @@ async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
     finally:
         writer.close()
+
+
+def _without_imports(plan: LaunchPlan) -> LaunchPlan:
+    """On nodes interpreters may be up for programs to come, but none that has imported anything: an agent
+    lives too briefly for that, in memory of the job's."""
+    if plan.warm is None or not plan.warm.modules:
+        return plan
+    why = "no frameworks are kept imported on nodes"
+    return replace(plan, warm=WarmStart(cold_because=why))
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:

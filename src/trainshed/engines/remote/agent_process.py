@@ -164,6 +164,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         processes=document.processes,
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
+        warm_idle=document.ready_idle,
         # After a power cut another agent is started, which removes what this one had.
         outlasts_power=False,
         # As the agent before it chose, if there was one: peers were told.

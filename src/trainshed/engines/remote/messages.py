@@ -85,6 +85,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     alone: str = ""
     #: Directories there that hold what agents were sent, whichever attempt it is for.
     kept: tuple[str, ...] = ()
+    #: Seconds without a program after which an interpreter that is up for programs to come ends; 0 = none is.
+    ready_idle: float = 0.0
 
 
 # --- what the service says ---

@@ -182,6 +182,8 @@ def _document(
         cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
+        # Without shared files runtimes there come and go; agents of nodes that are not kept end too soon.
+        ready_idle=settings.keep if settings.shared else 0.0,
         # What is its own, `RemoteOptions.agent` says.
         **{**told(), **trust, **own},
     )
