@@ -9,6 +9,7 @@ import pytest
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.lanes import Dial, Lane
+from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import GROUP, Hello
 
@@ -28,3 +29,20 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
         due = lane.connect(dial, lambda _: hello, 0.0)
     assert lane.cause == "it does not answer"
     assert due is not None  # Trying again may help.
+
+
+def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction: trying again would be of no use, whatever the reducer says."""
+
+    def connect(*_: object, tls: object) -> None:
+        raise proof.Refused("")
+
+    monkeypatch.setattr(proof, "connect", connect)
+    news = threading.Event()
+    dial = Dial(Settings((), b"token"), news.set)
+    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
+    lane = Lane(0, ("10.0.0.2", 2222))
+    lane.connect(dial, lambda _: hello, time.monotonic())
+    assert news.wait(10)
+    with pytest.raises(ReductionFailed, match=r"10\.0\.0\.2:2222 refuses this worker"):
+        lane.connect(dial, lambda _: hello, time.monotonic())

@@ -66,7 +66,7 @@ class Connection:
         #: When all ranks are there; the socket is the communicator's thread's alone from then on.
         self.start: Optional[Start] = None
         self.socket: Optional[socket.socket] = None
-        #: Why it could not be made.
+        #: Why it could not be made; told when all else is.
         self.cause = ""
         #: Trying again would be of no use.
         self.is_refused = False
@@ -97,7 +97,7 @@ class Connection:
         try:
             self.start = self._connect()
         except proof.Refused as error:
-            self.is_refused, self.cause = True, str(error)
+            self.is_refused, self.cause = True, str(error) or "it does not say why"
         except socket.timeout:
             self.cause = "it does not answer"
         except (OSError, wire.Malformed, ValueError) as error:
