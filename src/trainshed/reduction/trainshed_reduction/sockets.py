@@ -2,7 +2,9 @@
 
 import contextlib
 import socket
+from typing import Tuple
 
+_BACKLOG = 4096
 _CUBIC, _RENO = b"cubic", b"reno"
 
 
@@ -34,3 +36,16 @@ def set_options(connection: socket.socket, seconds: float) -> None:
             # A system may allow programs what it uses itself alone.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, congestion, _RENO)
+
+
+def listen(address: Tuple[str, int]) -> socket.socket:
+    """Raises OSError."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

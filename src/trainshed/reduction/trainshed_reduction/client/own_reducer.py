@@ -12,8 +12,8 @@ from trainshed_reduction import proof, variables
 from trainshed_reduction.client.lanes import Address
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.server import Server
-from trainshed_reduction.reducer.threads import listen
 from trainshed_reduction.settings import Settings
+from trainshed_reduction.sockets import listen
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,19 +1,35 @@
 """python -m trainshed_reduction.reducer: a reducer, until SIGTERM. All it needs to know is in its environment
-(`settings`)."""
+(`settings`).
+
+It has a thread for each processor, which is in C nearly all of the time; the first one only watches. They end
+together: workers have a lane to each, so a reducer without one of them is none.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import queue
+import resource
+import signal
+import socket
+import ssl
 import sys
+import threading
 import time
-from typing import List, Mapping, NamedTuple, Tuple
+import traceback
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainshed_reduction import proof, settings, variables
 from trainshed_reduction.native import library
 from trainshed_reduction.reducer.counters import Overview
-from trainshed_reduction.reducer.threads import listen, serve
+from trainshed_reduction.reducer.server import Server
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Unusable
+from trainshed_reduction.sockets import listen
+
+_END_SECONDS = 5.0
+"""For the threads to end."""
 
 
 class Options(NamedTuple):
@@ -70,16 +86,97 @@ def main() -> int:
         listener = listen(told.address)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*told.address, error))
-    overview = Overview(told.threads, reports, _write, time.monotonic())
-    return serve(
-        listener,
-        told.threads,
-        token=told.token,
-        tls=tls,
-        library=found,
-        overview=overview,
-        write=_write,
-    )
+    _allow_handles()
+    return Process(told, listener, tls, found, reports).run()
+
+
+class Process:
+    """The threads of a reducer, and what they tell."""
+
+    def __init__(
+        self,
+        told: Options,
+        listener: socket.socket,
+        tls: Optional[ssl.SSLContext],
+        found: library.Library,
+        reports: Reports,
+    ) -> None:
+        """Raises OSError."""
+        #: Of which thread, what it tells (`Outlet`), or `end`, and the exit status.
+        self._news: queue.SimpleQueue[Tuple[int, str, Any]] = queue.SimpleQueue()
+        self._overview = Overview(told.threads, reports, _write, time.monotonic())
+        self._servers = [
+            Server(
+                None if number else listener,
+                told.token,
+                library=found,
+                outlet=functools.partial(self._tell, number),
+                tls=tls,
+            )
+            for number in range(told.threads)
+        ]
+        for server in self._servers:
+            server.all = self._servers
+        host, port = listener.getsockname()[:2]
+        count = f"{told.threads} thread{'' if told.threads == 1 else 's'}"
+        self._greeting = f"listening on {host}:{port} ({count}){' with TLS' if tls else ''}"
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT, or until a thread fails; the exit status."""
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda _number, _frame: self._tell(0, "end", 0))
+        threads = [
+            threading.Thread(target=self._serve, args=pair, daemon=True)
+            for pair in enumerate(self._servers)
+        ]
+        for thread in threads:
+            thread.start()
+        _write(self._greeting)
+        ended: Optional[int] = None
+        while ended is None:
+            ended = self._hear()
+        for server in self._servers:
+            server.end()
+        deadline = time.monotonic() + _END_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        while not self._news.empty():
+            self._hear()
+        self._overview.report()
+        return ended
+
+    def _tell(self, number: int, what: str, value: object) -> None:
+        self._news.put((number, what, value))
+
+    def _serve(self, number: int, server: Server) -> None:
+        try:
+            server.run()
+        except Exception:
+            # Whatever it is: a reducer that serves a part of its lanes would be waited for.
+            traceback.print_exc()
+            self._tell(number, "log", f"thread {number} has failed: the reducer ends")
+            self._tell(number, "end", 1)
+
+    def _hear(self) -> Optional[int]:
+        """What a thread tells, or that it is time for something; the exit status when all is to end."""
+        moment = self._overview.moment
+        patience = None if moment is None else max(0.0, moment - time.monotonic())
+        try:
+            number, what, value = self._news.get(timeout=patience)
+            if what == "end":
+                return value
+            self._overview.hear(number, what, value, time.monotonic())
+        except queue.Empty:
+            pass
+        self._overview.keep_time(time.monotonic())
+        return None
+
+
+def _allow_handles() -> None:
+    """A connection is a handle, and there may be thousands."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":
