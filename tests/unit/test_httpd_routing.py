@@ -76,3 +76,17 @@ def test_a_long_path_costs_no_more_than_its_length() -> None:
     found = table.match("GET", "/o/" + "/" * 60_000)
     assert found is not None
     assert len(found[1]["object"]) == 60_000
+
+
+@pytest.mark.parametrize("colon", [":", "%3A", "%3a"])
+def test_an_encoded_colon_is_the_verbs_where_no_name_fits(colon: str) -> None:
+    """As clients send it that encode whatever they can."""
+    table = Router(
+        (
+            ("GET", Template.parse("/jobs/{job}"), "get"),
+            ("POST", Template.parse("/jobs/{job}:cancel"), "cancel"),
+        )
+    )
+    assert table.match("POST", f"/jobs/7{colon}cancel") == ("cancel", {"job": "7"})
+    assert table.match("POST", f"/jobs/7{colon}fly") is None
+    assert table.match("GET", "/jobs/7%3Acancel") == ("get", {"job": "7:cancel"})

@@ -147,12 +147,20 @@ class Router(Generic[T]):
         if found is None and not (colon and self._colon_is_verb):
             found = self._find(self._root, parts, 0, (method, ""))
         if found is None:
-            return None
+            return self._match_encoded_verb(method, path)
         template, target = found
         return target, {
             name: unquote("/".join(parts[start : end or None]))
             for name, start, end in template.variables
         }
+
+    def _match_encoded_verb(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
+        """Of a path that fits nothing as it is: some clients encode whatever they can."""
+        for colon in ("%3A", "%3a"):
+            head, found, custom = path.rpartition(colon)
+            if found and custom in self._customs:
+                return self.match(method, f"{head}:{custom}")
+        return None
 
     def _find(
         self, node: _Node[T], parts: Sequence[str], at: int, key: tuple[str, str]
