@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -33,7 +32,7 @@ from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
 from trainshed.loading import compiled
 from trainshed.replica import protocol
-from trainshed.serve import clock
+from trainshed.serve import clock, collector
 from trainshed.serve.addresses import (
     SERVICE_FILE,
     own_hosts,
@@ -62,9 +61,6 @@ DRAIN = 2
 """Seconds that open requests get when the service stops."""
 _SHOWN = 10
 """Records set aside that are named."""
-_COLLECTED = (20_000, 10, 10)
-"""Thresholds of the cycle collector. With its own, 700, it looks through the young objects twice for each
-submit, whose objects nearly all go without it."""
 _AFTER_READY = 1.0
 """Seconds until what no start waits for is loaded: jobs that ran on are taken over by then, which is waited
 for."""
@@ -116,10 +112,7 @@ class Service:
         )
         with no_collection():
             await self._app.controller.start()
-        # What was loaded stays: it need not be looked through for garbage again and again.
-        gc.freeze()
-        gc.set_threshold(*_COLLECTED)
-        gc.enable()
+        collector.begin()
         await self._take_over()
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
