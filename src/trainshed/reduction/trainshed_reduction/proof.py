@@ -47,29 +47,22 @@ def group_digest(name: str) -> bytes:
 
 def prove_worker(token: bytes, challenge: bytes, hello: Hello) -> Hello:
     """`hello`, which has its nonce already, with the worker's proof. `challenge`: the reducer's nonce."""
-    return hello._replace(proof=_worker(token, challenge, hello))
+    return hello._replace(proof=_mac(token, b"worker" + challenge + hello.nonce + hello.body))
 
 
 def is_worker(token: bytes, challenge: bytes, hello: Hello) -> bool:
-    return hmac.compare_digest(_worker(token, challenge, hello), hello.proof)
+    return hmac.compare_digest(prove_worker(token, challenge, hello).proof, hello.proof)
 
 
 def prove_reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> Accept:
     """`accept` with the reducer's proof, which is an answer to this HELLO alone."""
-    return accept._replace(proof=_reducer(token, challenge, hello, accept))
+    body = hello.body + wire.pack_accept(accept._replace(proof=b""))
+    return accept._replace(proof=_mac(token, b"reducer" + hello.nonce + challenge + body))
 
 
 def is_reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> bool:
-    return hmac.compare_digest(_reducer(token, challenge, hello, accept), accept.proof)
-
-
-def _worker(token: bytes, challenge: bytes, hello: Hello) -> bytes:
-    return _mac(token, b"worker" + challenge + hello.nonce + hello.body)
-
-
-def _reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> bytes:
-    body = wire.pack_accept(accept._replace(proof=b""))
-    return _mac(token, b"reducer" + hello.nonce + challenge + hello.body + body)
+    proved = prove_reducer(token, challenge, hello, accept)
+    return hmac.compare_digest(proved.proof, accept.proof)
 
 
 def _mac(token: bytes, text: bytes) -> bytes:
@@ -194,9 +187,7 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     """The worker's side of the handshake. `deadline`: on the monotonic clock. Raises as `connect` does."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
-        raise wire.Malformed(
-            "a challenge of {} bytes should have {}".format(len(challenge), wire.NONCE)
-        )
+        raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
     proved = prove_worker(token, challenge, hello._replace(nonce=nonce()))
     connection.settimeout(_left(deadline))
     connection.sendall(frame(Kind.HELLO, wire.pack_hello(proved)))
@@ -243,7 +234,6 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise socket.timeout(
-            "timed out"
-        )  # TimeoutError itself since Python 3.10, an OSError before.
+        # TimeoutError itself since Python 3.10, an OSError before.
+        raise socket.timeout("timed out")
     return left

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from typing import Any, Dict
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ import torch.distributed as dist
 from trainshed_reduction import process
 from trainshed_reduction import settings as settings_module
 from trainshed_reduction.pytorch import usage
+from trainshed_reduction.pytorch.backend import register
+from trainshed_reduction.pytorch.group import ReducingGroup
 from trainshed_reduction.settings import Settings
 
 _MAKER = "_new_process_group_helper"
@@ -55,19 +57,17 @@ def install() -> None:
 
 def _check(native: Any, group: Any) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    fault = ""
     if version < _OLDEST:
-        raise RuntimeError(
-            "PyTorch {} is older than {}.{}; trainshed_reduction.pytorch.allreduce_hook serves DDP "
-            "there".format(torch.__version__, *_OLDEST)
-        )
-    if group is not dist.ProcessGroup or native is None:
-        raise RuntimeError(
-            "PyTorch {} makes process groups in another way".format(torch.__version__)
-        )
-    if tuple(inspect.signature(native).parameters)[: len(_PARAMETERS)] != _PARAMETERS:
-        raise RuntimeError(
-            "PyTorch {} makes process groups of other things".format(torch.__version__)
-        )
+        fault = (
+            "is older than {}.{}; trainshed_reduction.pytorch.allreduce_hook serves DDP there"
+        ).format(*_OLDEST)
+    elif group is not dist.ProcessGroup or native is None:
+        fault = "makes process groups in another way"
+    elif tuple(inspect.signature(native).parameters)[: len(_PARAMETERS)] != _PARAMETERS:
+        fault = "makes process groups of other things"
+    if fault:
+        raise RuntimeError("PyTorch {} {}".format(torch.__version__, fault))
 
 
 def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
@@ -78,8 +78,6 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
         call = signature.bind(*args, **kwargs).arguments
         backend, size = str(call["backend"]).lower(), call["group_size"]
         if backend == "trainshed":
-            from trainshed_reduction.pytorch.backend import register
-
             register()
         served = size > 1 and _is_served(c10d, backend)
         usage.record.made(backend, size, served or backend == "trainshed")
@@ -91,7 +89,10 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
             made = native(*args, **kwargs)
         finally:
             c10d.ProcessGroup = before
-        _begin(made[0], call, settings)
+        # Else this rank is not in the group, or the group was there already.
+        if isinstance(made[0], ReducingGroup) and not made[0].has_begun:
+            is_world = not call["global_ranks_in_group"]
+            made[0].begin(settings, str(call["group_name"]), is_world)
         return made
 
     make.trainshed = True  # type: ignore[attr-defined]
@@ -100,21 +101,12 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
 
 def _is_served(c10d: Any, backend: str) -> bool:
     try:
-        return set(
-            c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map().values()
-        ) <= set(_SERVED)
+        config = c10d.BackendConfig(c10d.Backend(backend))
+        return set(config.get_device_backend_map().values()) <= set(_SERVED)
     except Exception:
         # PyTorch raises what it likes for a backend that it does not know (AttributeError, ValueError,
         # KeyError, by version), and says what is wrong with it when the group is made.
         return False
-
-
-def _begin(made: object, call: "Dict[str, Any]", settings: Settings) -> None:
-    from trainshed_reduction.pytorch.group import ReducingGroup
-
-    if not isinstance(made, ReducingGroup) or made.has_begun:
-        return  # This rank is not in the group, or the group was there already.
-    made.begin(settings, str(call["group_name"]), is_world=not call["global_ranks_in_group"])
 
 
 class _Kind(type):
@@ -122,8 +114,6 @@ class _Kind(type):
     moment."""
 
     def __call__(cls, *args: Any) -> object:
-        from trainshed_reduction.pytorch.group import ReducingGroup
-
         # Without a store: PyTorch's own, for a backend that brings its own ranks.
         return ReducingGroup(*args) if len(args) == 3 else dist.ProcessGroup(*args)
 
