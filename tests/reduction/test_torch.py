@@ -235,6 +235,14 @@ def test_ranks_that_go_different_ways_are_told_at_once(
     assert any(ANOTHER[differing] in line for line in ended[1].said)
 
 
+def test_the_way_of_a_gpu_gives_back_what_it_takes(
+    torch_python: Path, torch_nursery: Nursery, site: Path
+) -> None:
+    """spec/reduction#exactness: slices come back where they were taken from, also after a failure."""
+    ended = run_one(torch_python, ["staged.py"], environment(site), torch_nursery)
+    assert (ended.status, ended.output) == (0, "ok\n")
+
+
 @pytest.mark.gpu
 def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
     """spec/reduction#exactness: tensors of a GPU go through pinned memory, exactly, in the order of their
