@@ -6,8 +6,10 @@ from typing import Any, assert_never
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.missing_modules import advice, missing_module
+from trainshed.core.failure.refused_paths import advice_on_path, refused_path
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
 from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.records import Outcome, Replica, Retry
 from trainshed.core.lifecycle.states import (
@@ -39,7 +41,6 @@ def evidence(
     """What the failure table is asked about; `replica` None: the attempt as a whole."""
     spec = transition.job.spec
     pool = replica.id.pool if replica else 0
-    missing = missing_module(exit_record.tail) if exit_record else ""
     return Evidence(
         cause,
         transition.job.name,
@@ -49,8 +50,16 @@ def evidence(
         is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
-        advice=advice(missing, spec, pool) if missing else "",
+        advice=_advice(exit_record.tail, spec, pool) if exit_record else "",
     )
+
+
+def _advice(tail: str, spec: JobSpec, pool: int) -> str:
+    """What the user can do about what the program's last lines say; "" if they say nothing that is known."""
+    if missing := missing_module(tail):
+        return advice(missing, spec, pool)
+    refused = refused_path(tail)
+    return advice_on_path(refused, spec.pool(pool).program) if refused else ""
 
 
 def judge_end(
