@@ -71,6 +71,10 @@ class FakeService:
 
 
 class _Server(ThreadingHTTPServer):
+    #: Callers that may wait to be taken: with the five of the standard library's, one of many that come at
+    #: once is turned away now and then, as no service would.
+    request_queue_size = 128
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print what went wrong, but for a client that has hung up: it may be a test later, and stand in its
         output."""
