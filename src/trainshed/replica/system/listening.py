@@ -18,16 +18,15 @@ def listen_unix(path: "Path") -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
     try:
         with unix_sockets.reachable(str(path)) as short:
             listener.bind(short)
+            # Not by a umask, which is every thread's. Nobody can call before it listens.
+            os.chmod(short, 0o600)
         listener.listen(_BACKLOG)
     except OSError:
         listener.close()
         raise
-    finally:
-        os.umask(before)
     return listener
 
 
