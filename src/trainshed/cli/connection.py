@@ -3,7 +3,6 @@
 A service on this machine leaves `service.json` in its data directory: address, token, process.
 """
 
-import contextlib
 import functools
 import json
 import os
@@ -18,6 +17,7 @@ import click
 from trainshed.cli.client import PATIENCE, Client, Unaddressed, Unreachable
 from trainshed.cli.spelling import data_option
 from trainshed.replica import protocol
+from trainshed.replica.system import processes
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
@@ -165,22 +165,9 @@ def _lock_holder(locks: str, file: os.stat_result) -> int | None:
         if int(inode) != file.st_ino:
             continue
         # On btrfs and overlayfs a file tells another device than its locks do; files that are open do not.
-        if device == place or _has_open(int(pid), file):
+        if device == place or processes.has_open(int(pid), file):
             return max(0, int(pid))
     return None
-
-
-def _has_open(pid: int, file: os.stat_result) -> bool:
-    """Whether a process has a file open, as far as this one may look."""
-    try:
-        opened = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-    for each in opened:
-        with contextlib.suppress(OSError):  # Closed meanwhile.
-            if os.path.samestat(each.stat(), file):
-                return True
-    return False
 
 
 def _start_at(data: Path) -> str:

@@ -335,17 +335,10 @@ def _end_holders(slot: str, entries: Entries, force: bool) -> None:
 def _has_open(process: int, slot: str) -> bool:
     """Whether a process has a slot's journal open: what tells a shim from a stranger with the same number."""
     try:
-        journal_file = os.stat(os.path.join(slot, protocol.JOURNAL))
-        handles = os.listdir("/proc/%d/fd" % process)
+        file = os.stat(os.path.join(slot, protocol.JOURNAL))
     except OSError:
         return False
-    for handle in handles:
-        try:
-            if os.path.samestat(os.stat("/proc/%d/fd/%s" % (process, handle)), journal_file):
-                return True
-        except OSError:
-            continue
-    return False
+    return processes.has_open(process, file)
 
 
 def ended_record(

@@ -222,6 +222,22 @@ def own_memory(process: int) -> int:
     return total
 
 
+def has_open(process: int, file: os.stat_result) -> bool:
+    """Whether a process has a file open, as far as this one may look."""
+    places = "/proc/%d/fd/" % process
+    try:
+        handles = os.listdir(places)
+    except OSError:
+        return False
+    for handle in handles:
+        try:
+            if os.path.samestat(os.stat(places + handle), file):
+                return True
+        except OSError:
+            continue  # Closed meanwhile.
+    return False
+
+
 def send(process: int, number: int) -> None:
     """Signal a process, if it is still there."""
     try:
