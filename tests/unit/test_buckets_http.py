@@ -305,6 +305,18 @@ def test_resumable_upload_by_hand(ask: Ask) -> None:
     assert ask("GET", ITEM + "big?alt=media").body == b"hello"
 
 
+def test_a_client_that_knows_no_308_is_told_otherwise(ask: Ask) -> None:
+    """Go's client libraries ask for it, and take a 308 for a failure (google.golang.org/api, gensupport)."""
+    start = ask("POST", UPLOAD + "?uploadType=resumable&name=big")
+    target = start.headers["location"].removeprefix("http://h:1")
+    part = ask("PUT", target, b"hel", content_range="bytes 0-2/*", x_guploader_no_308="yes")
+    assert (part.status, part.headers["x-http-status-code-override"]) == (200, "308")
+    assert part.headers["range"] == "bytes=0-2"
+    last = ask("PUT", target, b"lo", content_range="bytes 3-4/5", x_guploader_no_308="yes")
+    assert (last.status, last.json["size"]) == (200, "5")
+    assert "x-http-status-code-override" not in last.headers
+
+
 def test_resumable_edges(ask: Ask) -> None:
     def start(name: str) -> str:
         answer = ask("POST", f"{UPLOAD}?uploadType=resumable&name={name}")

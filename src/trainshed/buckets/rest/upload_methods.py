@@ -160,11 +160,19 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
         record = await call.run(writer.commit, _expected(call, {}))
         return _finished(call, writer.spec, record)
     await call.run(writer.sync)
-    response = answer(status=308)
+    response = _incomplete(call)
     with_header(response, "X-GUploader-UploadID", writer.upload_id)
     if writer.offset:
         with_header(response, "Range", f"bytes=0-{writer.offset - 1}")
     return response
+
+
+def _incomplete(call: Call) -> Response:
+    """308, in which the public API's sense is another than HTTP's: Go's client libraries ask for a header in
+    its place, and take the status for a failure."""
+    if call.request.headers.get("x-guploader-no-308", "") != "yes":
+        return answer(status=308)
+    return with_header(answer(), "X-HTTP-Status-Code-Override", "308")
 
 
 async def _append(call: Call, writer: UploadWriter, first: int) -> None:
