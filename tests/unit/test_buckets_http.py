@@ -368,6 +368,9 @@ def test_copies(ask: Ask) -> None:
     assert (done["done"], done["resource"]["name"]) == (True, "y/z")
     assert (done["resource"]["metadata"], done["resource"]["contentType"]) == ({"k": "v"}, "t/x")
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c").json["contentType"] == "t/x"
+    # As Go's client library writes that there is nothing to be changed; rclone copies so.
+    nothing = ask("POST", ITEM + "x/rewriteTo/b/bucket/o/n", b"null\n").json
+    assert (nothing["done"], nothing["resource"]["contentType"]) == (True, "t/x")
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/c?ifGenerationMatch=0").status == 412
     assert ask("POST", ITEM + "x/copyTo/b/bucket/o/d?ifSourceGenerationMatch=1").status == 412
     assert ask("POST", ITEM + "x/moveTo/o/m").json["name"] == "m"

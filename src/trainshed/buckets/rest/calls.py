@@ -144,8 +144,8 @@ class Call:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object from bytes, {} from none; raises ``InvalidRequest``."""
-    if not body.strip():
+    """A JSON object from bytes, {} from none and from `null`; raises ``InvalidRequest``."""
+    if body.strip() in (b"", b"null"):
         return {}
     try:
         value = msgspec.json.decode(body)
