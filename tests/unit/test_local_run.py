@@ -134,6 +134,15 @@ def test_lists_with_commas_keep_what_belongs_together() -> None:
     assert split_requirements(given) == ["pandas", "scipy>=1.3,<2", "a[b,c]==1", "d"]
 
 
+def test_a_file_in_a_list_stands_for_what_it_names(tmp_path: Path) -> None:
+    """It is no package of that name: somebody else's could be had."""
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("pandas>=2,<3  # tables\nscipy\n")
+    assert split_requirements((f"a,{listed},b",)) == ["a", "pandas>=2,<3", "scipy", "b"]
+    with pytest.raises(PackagingError, match=r"none\.txt cannot be read"):
+        split_requirements((f"{tmp_path}/none.txt",))
+
+
 def test_every_path_that_is_wrong_is_named(directory: Path) -> None:
     """spec/submit#refusals."""
     request = LocalRunRequest(

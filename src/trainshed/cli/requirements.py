@@ -20,11 +20,17 @@ _HASH = re.compile(r"\s--hash=\S+")
 
 
 def split_requirements(texts: tuple[str, ...]) -> list[str]:
-    """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`."""
+    """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`. A file NAME.txt
+    stands for what it names. Raises PackagingError for one that cannot be read."""
     requirements: list[str] = []
     for text in texts:
         begun = False
         for part in filter(None, (part.strip() for part in text.split(","))):
+            if part.endswith(".txt"):
+                # Never a package of that name: indexes have some, put there for those who leave out a `-r`.
+                requirements.extend(read_requirements(Path(part)))
+                begun = False
+                continue
             if begun and (
                 part[0] in "<>=!~" or requirements[-1].count("[") > requirements[-1].count("]")
             ):

@@ -258,6 +258,7 @@ def test_a_job_file_of_either_api_is_submitted(
         (("PROGRAM/other.py", "--accelerator", "NVIDIA_L4"), "replica is to have: --gpus 1"),
         (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE"),
         (("PROGRAM/other.py", "--requirements", "-e ."), "options are not read here"),
+        (("PROGRAM/other.py", "--requirements", "no.txt"), "no.txt cannot be read"),
         (("PROGRAM",), "--module FILE.py"),
         (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "leave out --gpus, arguments"),
     ],

@@ -93,7 +93,8 @@ class ProgramCommand(click.Command):
     "--requirements",
     multiple=True,
     metavar="LIST",
-    help="Packages to install, separated by commas; requirements.txt is read too.",
+    help="Packages to install, or files that list them, separated by commas; requirements.txt beside PATH"
+    " is read too.",
 )
 @click.option(
     "--replicas", type=click.IntRange(1, 100_000), default=1, help="Number of replicas. Default: 1."

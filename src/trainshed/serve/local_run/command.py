@@ -7,6 +7,7 @@ import click
 
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.requirements import split_requirements
+from trainshed.cli.sdist import PackagingError
 from trainshed.serve.settings import SettingsError, load
 
 
@@ -180,7 +181,7 @@ def command(
         )
         check(request, (Path.home().resolve(), Path("/"), Path("/tmp").resolve()))
         status = run(request, settings)
-    except (NotRun, SettingsError) as failure:
+    except (NotRun, PackagingError, SettingsError) as failure:
         tell(f"Error: {failure}")
         status = NOT_RUN
     raise SystemExit(status)
