@@ -8,10 +8,11 @@ import of `sitecustomize` returns, and the interpreter comes up. There is no mod
 the interpreter goes on with the job's program (`main_program`). So what lies beneath a program on the stack
 is what lies beneath it in an interpreter of its own.
 
-The preloader itself never reads anything of a job. It accepts a connection and forks; the child reads whose
-process namespace it is to enter, and forks twice more: the first fork is in that namespace, the second has a
-parent that ends there, so that the namespace's first process, the guardian, becomes its parent. There it
-waits, perhaps before there is a job. Only then it reads arguments and environment. Runs on Python 3.6.
+The preloader itself never reads anything of a job. A guardian that connects says in which process namespace
+its fork is to be, and there the preloader bears it (where that belongs to another user's namespace, a child
+enters both and forks). This one forks once more and ends, so that the namespace's first process, the
+guardian, becomes the last one's parent. There it waits, perhaps before there is a job. Only then it reads
+arguments and environment. Runs on Python 3.6.
 
 The guardian (`supervisor.warm_start`) and the fork speak over one connection, in turns. The guardian's lines
 are JSON, with file handles beside them:

@@ -38,17 +38,48 @@ _ADOPTION_SECONDS = 5.0
 """Until the guardian is this process's parent; it takes microseconds."""
 
 
+class Guardian:
+    """One that has connected to the preloader, and whose fork is to be a child of its own."""
+
+    __slots__ = ("_names", "connection", "namespaces")
+
+    def __init__(self, connection: socket.socket, line: bytes, namespaces: "list[int]") -> None:
+        """`line`: its first; `namespaces`: the handles beside that, which are ours."""
+        self.connection = connection
+        self.namespaces = namespaces
+        try:
+            self._names: "list[str]" = json.loads(line.decode("utf-8"))["namespaces"]
+        except (ValueError, LookupError, TypeError):
+            self._names = []
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it has said in which namespaces the fork is to be, before it was gone."""
+        return 0 < len(self._names) == len(self.namespaces)
+
+    @property
+    def bears_forks(self) -> bool:
+        """Whether a fork can be born in its process namespace: that is the preloader's own user's."""
+        return self._names == ["pid"]
+
+    def enter(self) -> None:
+        """Have this process's children be born there. Raises OSError."""
+        _enter(self._names, self.namespaces)
+
+    def close(self) -> None:
+        kernel.close_all(self.namespaces)
+        self.connection.close()
+
+
 def become(
-    connection: socket.socket,
-    root: str,
-    before: "main_program.Before",
-    pages: touched_pages.TouchedPages,
+    guardian: Guardian, root: str, before: "main_program.Before", pages: touched_pages.TouchedPages
 ) -> None:
-    """In a fork that belongs to nobody yet: be the program that the connection tells of. `root`: the
-    runtime's directory; `pages`: what it is to copy while it waits. Returns when the interpreter is to come
-    up and go on with it."""
+    """In a fork of the preloader: be the program that the guardian tells of. `root`: the runtime's directory;
+    `pages`: what it is to copy while it waits. Returns when the interpreter is to come up and go on with
+    it."""
+    connection = guardian.connection
     try:
-        _be_guarded(*receive(connection))
+        _be_guarded(guardian)
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, connection.fileno()})
         kernel.name_process(WAITING)
         connection.sendall(b"waiting %d\n" % os.getpid())
@@ -108,21 +139,20 @@ _GUARDIAN_SECONDS = 600.0
 """A guardian that says nothing for so long has been stopped by somebody."""
 
 
-def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
-    """Into the namespaces that are named; returns the handles that are something else."""
-    names = message["namespaces"]
+def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
+    """Into the namespaces of these names; returns the handles that are something else."""
     for name, handle in zip(names, handles):  # noqa: B905 - `strict` is too young
         kernel.enter_namespace(handle, _KINDS[name])
         os.close(handle)
     return handles[len(names) :]
 
 
-def _be_guarded(first: "dict[str, Any]", handles: "list[int]") -> None:
-    """Into the process namespace, and to be the guardian's child. Only the last of three processes
-    returns."""
-    _enter(first, handles)
-    if os.fork():
-        os._exit(0)
+def _be_guarded(guardian: Guardian) -> None:
+    """Be the guardian's child in its process namespace. Only the last of these processes returns."""
+    if not guardian.bears_forks:
+        guardian.enter()
+        if os.fork():
+            os._exit(0)
     # This one is in the process namespace: when it ends its child is the first process's.
     if os.fork():
         os._exit(0)
@@ -137,7 +167,7 @@ def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.so
     """Have no more rights than a program that the guardian starts; say that all is ready."""
     if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != second["processors"]:
         raise Cold("it may use other processors than its runtime was loaded on")
-    handles = _enter(second, places)
+    handles = _enter(second["namespaces"], places)
     os.setsid()
     os.umask(0o022)
     kernel.leave_keyring()

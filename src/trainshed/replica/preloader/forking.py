@@ -23,7 +23,7 @@ from trainshed.replica.preloader import (
 )
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel, touched_pages
+from trainshed.replica.system import kernel, touched_pages, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> N
     _use_large_pages()
     _tell(control, {"imported": versions, "python": sys.version_info[:2]})
     pages = touched_pages.TouchedPages()
-    connection = _next_program(control, listener, configuration["idle"], pages)
+    guardian = _next_program(control, listener, configuration["idle"], pages)
     before = main_program.Before(custom, printed, None if configuration["modules"] else found)
-    becoming.become(connection, configuration["root"], before, pages)
+    becoming.become(guardian, configuration["root"], before, pages)
 
 
 class Refused(Exception):
@@ -190,39 +190,70 @@ def _use_large_pages() -> None:
 
 def _next_program(
     control: socket.socket, listener: socket.socket, idle: float, pages: touched_pages.TouchedPages
-) -> socket.socket:
-    """Fork a child for each connection; returns it, in the child."""
+) -> becoming.Guardian:
+    """Fork a child for each guardian; returns it, in the child."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
     listener.setblocking(False)
+    #: By handle: those that have not said yet where their fork is to be.
+    silent: "dict[int, socket.socket]" = {}
     until = time.monotonic() + idle
     while True:
         left = until - time.monotonic()
         if left <= 0 or _is_memory_short():
             os._exit(0)
-        ready = dict(poll.poll(min(left, _LOOK_SECONDS) * 1000 + 1))
+        ready = {handle for handle, _ in poll.poll(min(left, _LOOK_SECONDS) * 1000 + 1)}
         if control.fileno() in ready and not _answer(control):
             os._exit(0)
-        if listener.fileno() not in ready:
-            continue
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            continue  # It has gone again.
-        until = time.monotonic() + idle
-        pages.look()
-        try:
-            child = os.fork()
-        except OSError as error:
-            becoming.say(connection, "cold the preloader cannot fork (%s)" % error.strerror)
-        else:
-            if child == 0:
-                control.close()
-                listener.close()
-                connection.setblocking(True)
-                return connection
-        connection.close()
+        if listener.fileno() in ready:
+            connection = _accept(listener)
+            if connection is not None:
+                silent[connection.fileno()] = connection
+                poll.register(connection, select.POLLIN)
+                ready.add(connection.fileno())  # It has mostly spoken by now.
+                until = time.monotonic() + idle
+        for handle in ready & set(silent):
+            connection = silent[handle]
+            try:
+                line, handles = unix_sockets.receive_some(connection)
+            except BlockingIOError:
+                continue
+            except OSError:
+                line, handles = b"", []
+            poll.unregister(handle)
+            del silent[handle]
+            pages.look()
+            guardian = becoming.Guardian(connection, line, handles)
+            if guardian.has_spoken and _fork(guardian) == 0:
+                return guardian
+            guardian.close()
+
+
+def _accept(listener: socket.socket) -> "socket.socket | None":
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        return None  # It has gone again.
+    connection.setblocking(True)
+    return connection
+
+
+def _fork(guardian: becoming.Guardian) -> int:
+    """As `os.fork`; the child is in the guardian's process namespace already, if it can be born there. -1 =
+    there is none, and the guardian knows why."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    child = -1
+    try:
+        if guardian.bears_forks:
+            kernel.enter_namespace(guardian.namespaces[0], kernel.CLONE_NEWPID)
+        child = os.fork()
+    except OSError as error:
+        becoming.say(guardian.connection, "cold the preloader cannot fork (%s)" % error.strerror)
+    if child and guardian.bears_forks:
+        kernel.enter_namespace(own, kernel.CLONE_NEWPID)
+    os.close(own)
+    return child
 
 
 def _answer(control: socket.socket) -> bool:

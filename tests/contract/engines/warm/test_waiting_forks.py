@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 from tests.contract.engines.conftest import House, Run
@@ -29,6 +30,7 @@ from tests.contract.engines.warm.runtimes import ToyRuntime
 from trainshed.core import warm_start
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.replica.preloader import becoming
+from trainshed.replica.system import unix_sockets
 
 
 def count_waiting_forks(house: House) -> int:
@@ -56,6 +58,38 @@ def test_forks_wait_for_programs_with_idle_shims(house: Run, runtime: ToyRuntime
         os.kill(stopped, signal.SIGCONT)
 
     house(test)
+
+
+def test_who_connects_to_a_preloader_and_says_nothing_holds_nobody_up(
+    house: Run, runtime: ToyRuntime
+) -> None:
+    @namespaced
+    async def test(house: House) -> None:
+        assert await preloaded(house, runtime) == WARM
+        made = preloader_of()
+        (place,) = (
+            each for each in house.data.rglob("*") if each.is_socket() and is_of(each, made)
+        )
+        with contextlib.ExitStack() as stack:
+            for said in (b"", b"", b"{", b"nothing\n", b'{"namespaces": ["pid"]}\n'):
+                connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                unix_sockets.connect(connection, str(place))
+                connection.sendall(said)
+            for _ in range(MOST_IDLE + 2):
+                assert await preloaded(house, runtime) == WARM
+        assert preloader_of() == made
+
+    house(test)
+
+
+def is_of(place: Path, process: int) -> bool:
+    """Whether this process listens there."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    inodes = {line[6] for line in lines if line[-1].endswith(place.name)}
+    opened = Path(f"/proc/{process}/fd").iterdir()
+    return bool(
+        {f"socket:[{inode}]" for inode in inodes} & {str(each.readlink()) for each in opened}
+    )
 
 
 def test_of_a_fork_that_waited_in_vain_nothing_is_left(house: Run, runtime: ToyRuntime) -> None:
