@@ -88,7 +88,7 @@ def test_a_worker_s_own_reducer_has_to_show_the_job_s_certificate(
 
 def _meet(address: Address, tls: ssl.SSLContext) -> str:
     """Why a worker does not believe a reducer; "" if it does."""
-    hello = Hello(b"", b"", proof.group_digest("met"), 1, 0, 1, 0, 0)
+    hello = Hello(proof.group_digest("met"), 1, 0, 1)
     try:
         proof.connect(address, TOKEN, hello, tls=tls)[0].close()
     except ssl.SSLError as error:

@@ -21,7 +21,7 @@ from tests.reduction.workers import SECONDS, TOKEN, Worker
 from trainshed_reduction import wire
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.server import Server
-from trainshed_reduction.wire import DType, Header, Kind, Reduction
+from trainshed_reduction.wire import DType, Header, Kind, Reduction, Start
 
 _numbers = itertools.count()
 
@@ -119,7 +119,7 @@ class SimulatedWorker:
             self.break_off()
             return
         if header.kind is Kind.START:
-            self.position = wire.unpack_start(data).position
+            self.position = wire.unpack_message(Start, data).position
             return
         shape = self.shapes[len(self.results)]
         assert (header.kind, header.operation, header.chunk) == (

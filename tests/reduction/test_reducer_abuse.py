@@ -82,10 +82,8 @@ def test_an_overheard_hello_is_worth_nothing(tmp_path: Path) -> None:
     with _unshaken(tmp_path, 8 * _MIB) as running:
         connection = _stranger(running.port)
         _, challenge = proof.read_frame(connection, time.monotonic() + SECONDS)
-        hello = Hello(proof.nonce(), b"", proof.group_digest("group"), 1, 0, 1, 0, 0)
-        frame = proof.frame(
-            Kind.HELLO, wire.pack_hello(proof.prove_worker(TOKEN, challenge, hello))
-        )
+        hello = Hello(proof.group_digest("group"), 1, 0, 1)
+        frame = proof.frame(Kind.HELLO, proof.signed(TOKEN, hello, challenge))
         connection.sendall(frame)
         header, _ = proof.read_frame(connection, time.monotonic() + SECONDS)
         assert header.kind is Kind.ACCEPT
@@ -113,7 +111,9 @@ def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) 
         _forged(chunk=7),
         _forged(dtype=9),
         _forged(reduction=2),
-        _forged(kind=Kind.HELLO, nbytes=513),
+        _forged(rank=1),
+        _forged(kind=Kind.RESULT),
+        _forged(kind=Kind.HELLO, nbytes=wire.MAX_TEXT + 1),
         _forged(kind=Kind.ERROR, nbytes=wire.MAX_TEXT + 1),
         b"GET / HTTP/1.1\r\n\r\n".ljust(wire.HEADER.size),
     ]

@@ -47,7 +47,7 @@ class Worker:
     ) -> None:
         self.rank = rank
         self.statuses: list[str] = []
-        hello = Hello(b"", b"", proof.group_digest(group), generation, rank, world, lane, received)
+        hello = Hello(proof.group_digest(group), generation, rank, world, lane, received)
         self.connection, self.accept = proof.connect(
             ("127.0.0.1", port), token, hello, seconds, tls
         )
@@ -62,7 +62,7 @@ class Worker:
         """The next one that is no STATUS. Raises Ended, OSError."""
         deadline = time.monotonic() + seconds
         while True:
-            header, payload = proof.read_frame(self.connection, deadline)
+            header, payload = proof.read_frame(self.connection, deadline, wire.MAX_CHUNK)
             if header.kind is Kind.ERROR:
                 raise Ended(payload.decode())
             if header.kind is not Kind.STATUS:
@@ -77,7 +77,7 @@ class Worker:
     def start(self) -> Start:
         header, payload = self.frame()
         assert header.kind is Kind.START, header
-        return wire.unpack_start(payload)
+        return wire.unpack_message(Start, payload)
 
     def header(
         self,

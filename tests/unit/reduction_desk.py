@@ -8,7 +8,7 @@ from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Group, Member
 from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 from trainshed_reduction.reducer.sessions import Sessions
-from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction
+from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
 
 GROUP = proof.group_digest("group")
 
@@ -73,7 +73,7 @@ class Desk:
         received: int = 0,
         now: float = 0.0,
     ) -> Member:
-        hello = Hello(b"", b"", GROUP, generation, rank, world, 0, received)
+        hello = Hello(GROUP, generation, rank, world, 0, received)
         member, following = self.sessions.admit(hello, now)
         self.carry_out(following)
         return member
@@ -84,7 +84,6 @@ class Desk:
         count: int = 1,
         dtype: DType = DType.FLOAT32,
         *,
-        rank: int | None = None,
         reduction: Reduction = Reduction.SUM,
         operation: int = 0,
         ordinal: int | None = None,
@@ -96,7 +95,7 @@ class Desk:
             Kind.DATA,
             dtype,
             reduction,
-            member.rank if rank is None else rank,
+            member.rank,
             operation=operation,
             total=total or count,
             step=count,
@@ -104,7 +103,7 @@ class Desk:
             ordinal=operation + 1 if ordinal is None else ordinal,
         )
         taking = self._rows.get(member.group) if member not in self.dismissed else None
-        if taking is None or rank is not None or not taking.take(header, now):
+        if taking is None or not taking.take(header, now):
             self.carry_out(member.group.odd(member, header))
 
     def bye(self, member: Member) -> None:
@@ -128,7 +127,7 @@ class Desk:
                         effect.frame[wire.HEADER.size :],
                     )
                     assert wire.unpack(header).kind is Kind.START
-                    self.starts[effect.member] = wire.unpack_start(payload).position
+                    self.starts[effect.member] = wire.unpack_message(Start, payload).position
                 case groups.Dismiss():
                     self.dismissed[effect.member] = effect.farewell[wire.HEADER.size :].decode()
                 case groups.Log():

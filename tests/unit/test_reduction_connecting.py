@@ -21,7 +21,7 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
     monkeypatch.setattr(proof, "connect", functools.partial(proof.connect, seconds=0.05))
     news = threading.Event()
     dial = Dial(Settings((), b"token"), news.set)
-    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
+    hello = Hello(bytes(GROUP), 1, 0, 2)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         lane = Lane(0, frozen.getsockname()[:2])
         assert lane.connect(dial, lambda _: hello, time.monotonic()) is None
@@ -40,7 +40,7 @@ def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(proof, "connect", connect)
     news = threading.Event()
     dial = Dial(Settings((), b"token"), news.set)
-    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
+    hello = Hello(bytes(GROUP), 1, 0, 2)
     lane = Lane(0, ("10.0.0.2", 2222))
     lane.connect(dial, lambda _: hello, time.monotonic())
     assert news.wait(10)

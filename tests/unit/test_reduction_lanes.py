@@ -29,11 +29,11 @@ def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatc
         connection = socket.create_connection(listener.getsockname())
 
         def connect(*_: object, tls: object) -> tuple[socket.socket, Accept]:
-            return connection, Accept(b"", 1)
+            return connection, Accept(1)
 
         monkeypatch.setattr(proof, "connect", connect)
         news = threading.Event()
-        hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
+        hello = Hello(bytes(GROUP), 1, 0, 2)
         lane.connect(Dial(Settings((), b"token"), news.set), lambda _: hello, time.monotonic())
         assert news.wait(10)
         assert lane.complaint() == "reducer 10.0.0.2:2222: it has not said yet whom it waits for"

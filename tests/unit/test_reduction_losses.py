@@ -16,7 +16,7 @@ def test_a_silent_reducer_is_reported_once_and_no_worker_s_own(tmp_path: Path) -
     """spec/reduction#losses: the timeline says why a job stands still before the reducer is given up; a
     worker's own is silent with it."""
     report = tmp_path / "report"
-    hello = Hello(b"", b"", bytes(GROUP), 1, 0, 2, 0, 0)
+    hello = Hello(bytes(GROUP), 1, 0, 2)
     settings = Settings((), b"", lost_seconds=30.0)
     told = Membership(
         settings,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.reduction_desk import Desk
 from trainshed_reduction.reducer.sessions import Refusal
-from trainshed_reduction.wire import DType, Header, Kind, Malformed, Reduction
+from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
 # ---- who takes part
 
@@ -182,17 +182,6 @@ def test_integers_have_no_average() -> None:
     desk.send(members[1], 1, DType.INT64, reduction=Reduction.AVERAGE, ordinal=4)
     text = "operation 4: rank 1 asks for the AVERAGE of INT64; integers can only be summed"
     assert desk.dismissed == dict.fromkeys(members, text)
-
-
-def test_a_chunk_in_the_name_of_another_rank_is_no_protocol() -> None:
-    """spec/reduction: a worker speaks for itself alone, and only after START."""
-    desk = Desk()
-    alone = desk.join(0)
-    with pytest.raises(Malformed, match="before START"):
-        desk.send(alone)
-    other = desk.join(1)
-    with pytest.raises(Malformed, match="rank 1 sent a chunk as rank 0"):
-        desk.send(other, rank=0)
 
 
 def test_a_worker_that_cannot_go_on_tells_the_others() -> None:

@@ -1,8 +1,7 @@
 """Both sides prove to each other that they know the job's token, before anything else is said.
 
-The functions over messages are pure and serve either side; `connect` and `read_frame` are for a worker, which
-may block. A proof covers both nonces and all that is said, so that none can be used a second time or for
-another group.
+The functions over messages serve either side; `connect` and `read_frame` are for a worker, which may block. A
+proof covers both nonces and all that is said, so that none can be used a second time or for another group.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import socket
 import ssl
 import tempfile
 import time
-from typing import Generator, Mapping, Optional, Tuple
+from typing import Generator, Mapping, Optional, Tuple, Type, TypeVar
 
 from trainshed_reduction import variables, wire
 from trainshed_reduction.tunnel import Tunnel
@@ -23,7 +22,11 @@ from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
 """From the connection to ACCEPT, on either side."""
-_HANDSHAKE_BYTES = wire.MAX_TEXT
+_VERSION = wire.VERSION.to_bytes(2, "little")
+"""Comes first, as in all versions."""
+_BODY = len(_VERSION) + hashlib.sha256().digest_size
+"""Where it begins in a signed payload."""
+Signed = TypeVar("Signed", Hello, Accept)
 WRONG_TOKEN = "the token is not the one of this job"
 """All that a reducer says to somebody who does not know it."""
 
@@ -45,24 +48,28 @@ def group_digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
-def prove_worker(token: bytes, challenge: bytes, hello: Hello) -> Hello:
-    """`hello`, which has its nonce already, with the worker's proof. `challenge`: the reducer's nonce."""
-    return hello._replace(proof=_mac(token, b"worker" + challenge + hello.nonce + hello.body))
+def signed(token: bytes, message: "Hello | Accept", said: bytes) -> bytes:
+    """The payload of a HELLO or ACCEPT: the version, a proof, a nonce and the message. `said`: all that was
+    said before it on the connection, of which the proof is as well, so it is good for this answer alone."""
+    body = nonce() + wire.pack_message(message)
+    return _VERSION + _mac(token, type(message).__name__.encode() + said + body) + body
 
 
-def is_worker(token: bytes, challenge: bytes, hello: Hello) -> bool:
-    return hmac.compare_digest(prove_worker(token, challenge, hello).proof, hello.proof)
-
-
-def prove_reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> Accept:
-    """`accept` with the reducer's proof, which is an answer to this HELLO alone."""
-    body = hello.body + wire.pack_accept(accept._replace(proof=b""))
-    return accept._replace(proof=_mac(token, b"reducer" + hello.nonce + challenge + body))
-
-
-def is_reducer(token: bytes, challenge: bytes, hello: Hello, accept: Accept) -> bool:
-    proved = prove_reducer(token, challenge, hello, accept)
-    return hmac.compare_digest(proved.proof, accept.proof)
+def read_signed(
+    token: bytes, kind: "Type[Signed]", payload: bytes, said: bytes
+) -> Optional[Signed]:
+    """None: whoever sent it does not know the token. Raises Malformed, also where it is of another
+    version."""
+    version = int.from_bytes(payload[: len(_VERSION)], "little")
+    if version != wire.VERSION:
+        raise wire.Malformed(
+            f"worker and reducer speak different versions of the protocol ({version} and {wire.VERSION}): "
+            "install the same trainshed_reduction on both"
+        )
+    proof, body = payload[len(_VERSION) : _BODY], payload[_BODY:]
+    if not hmac.compare_digest(proof, _mac(token, kind.__name__.encode() + said + body)):
+        return None
+    return wire.unpack_message(kind, body[wire.NONCE :])
 
 
 def _mac(token: bytes, text: bytes) -> bytes:
@@ -77,7 +84,7 @@ def frame(kind: Kind, payload: bytes = b"", ordinal: int = 0) -> bytes:
 
 
 def text_frame(kind: Kind, text: str, ordinal: int = 0) -> bytes:
-    """A STATUS, ERROR or REFUSE; a text that is too long loses its end."""
+    """A STATUS or ERROR; a text that is too long loses its end."""
     payload = text.encode()[: wire.MAX_TEXT]
     return frame(kind, payload.decode(errors="ignore").encode(), ordinal)
 
@@ -165,8 +172,7 @@ def connect(
     tls: Optional[ssl.SSLContext] = None,
 ) -> "Tuple[socket.socket, Accept]":
     """A connection that both sides have proved themselves on; nothing that comes after ACCEPT was read from
-    it. Its time-out is still set to what was left. `hello`'s nonce and proof are made here. Over TLS it
-    is a `Tunnel`.
+    it. Its time-out is still set to what was left. Over TLS it is a `Tunnel`.
 
     Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one, and so is ssl.SSLError).
     """
@@ -188,11 +194,12 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
-    proved = prove_worker(token, challenge, hello._replace(nonce=nonce()))
+    said = signed(token, hello, challenge)
     connection.settimeout(_left(deadline))
-    connection.sendall(frame(Kind.HELLO, wire.pack_hello(proved)))
-    accept = wire.unpack_accept(_expect(connection, Kind.ACCEPT, deadline))
-    if not is_reducer(token, challenge, proved, accept):
+    connection.sendall(frame(Kind.HELLO, said))
+    answer = _expect(connection, Kind.ACCEPT, deadline)
+    accept = read_signed(token, Accept, answer, challenge + said)
+    if accept is None:
         raise Untrusted(
             "what listens there does not know the job's token: it is no reducer of this job"
         )
@@ -200,8 +207,8 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
 
 
 def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
-    header, payload = read_frame(connection, deadline, _HANDSHAKE_BYTES)
-    if header.kind is Kind.REFUSE:
+    header, payload = read_frame(connection, deadline)
+    if header.kind is Kind.ERROR:
         raise Refused(payload.decode(errors="replace"))
     if header.kind is not kind:
         raise wire.Malformed("{} came where {} was due".format(header.kind.name, kind.name))
@@ -209,7 +216,7 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
 
 
 def read_frame(
-    connection: socket.socket, deadline: float, limit: int = wire.MAX_CHUNK
+    connection: socket.socket, deadline: float, limit: int = wire.MAX_TEXT
 ) -> "Tuple[Header, bytes]":
     """The next frame, and not a byte more. `limit`: bytes of payload that may come. Raises wire.Malformed,
     OSError: TimeoutError at the deadline, ConnectionResetError at the connection's end."""

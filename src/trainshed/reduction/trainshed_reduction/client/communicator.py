@@ -47,7 +47,7 @@ class Communicator:
         """`group`: a name that all ranks give alike and no other group of the job has. The rest as in
         `Membership`."""
         self._operations = operations = OperationQueue()
-        hello = Hello(b"", b"", proof.group_digest(group), 0, rank, world, 0, 0)
+        hello = Hello(proof.group_digest(group), 0, rank, world)
         agreement = None
         if board is not None:
             prefix = f"reduction/{hello.group.hex()}/{settings.attempt}"

@@ -117,15 +117,13 @@ class Connection:
         self.accept = accept
         dial.wake()
         while not self._is_closed:
-            header, payload = proof.read_frame(
-                connection, time.monotonic() + _SILENCE, wire.MAX_TEXT
-            )
+            header, payload = proof.read_frame(connection, time.monotonic() + _SILENCE)
             text = "" if header.kind is Kind.START else payload.decode(errors="replace")
             if header.kind not in (Kind.START, Kind.STATUS):
                 raise proof.Refused(text or header.kind.name)
             self.heard(time.monotonic(), text)
             if header.kind is Kind.START:
-                return wire.unpack_start(payload)
+                return wire.unpack_message(Start, payload)
         raise ConnectionAbortedError("nobody wants it any more")
 
 

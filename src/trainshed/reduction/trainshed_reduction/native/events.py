@@ -9,7 +9,7 @@ from typing import Any, Iterator, NamedTuple, Tuple
 from trainshed_reduction import wire
 from trainshed_reduction.wire import Header
 
-RESULT, MESSAGE, LOST, MALFORMED = 1, 2, 3, 4
+RESULT, MESSAGE, LOST, STRANGE, ODD = 1, 2, 3, 4, 5
 _EVENT = struct.Struct("=iiQQII")
 """kind, lane or slot, position, acknowledged, offset and size of the text: `struct event`."""
 
@@ -30,17 +30,23 @@ class Message(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection broke, or carried what is no protocol."""
+    """The connection broke, or is of no use any more."""
 
     lane: int
     cause: str = ""
 
 
-class Odd(NamedTuple):
-    """A header is not as it should be, by itself or for a chunk in its place; nothing more is read."""
+class Strange(NamedTuple):
+    """A frame came that nobody sends who keeps to the protocol; nothing more is read."""
 
     lane: int
-    header: bytes
+
+
+class Odd(NamedTuple):
+    """A chunk came that does not belong to those of the other ranks; nothing more is read."""
+
+    lane: int
+    header: Header
 
 
 Record = Tuple[int, int, int, int, bytes]

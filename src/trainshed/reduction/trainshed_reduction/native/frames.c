@@ -15,18 +15,20 @@
 /* Bytes of a payload that a system keeps for us until all of it is there. */
 #define WHOLE (256 << 10)
 
-static uint32_t limits[LAST_KIND + 1];
-
-/* Payloads of each kind have at most so many bytes. */
-EXPORT void frames_limit(const uint32_t *by_kind)
+static bool is_ours(const struct header *header)
 {
-    memcpy(limits, by_kind, sizeof limits);
+    return memcmp(header->magic, MAGIC, sizeof header->magic) == 0;
+}
+
+static bool has_chunk(const struct header *header)
+{
+    return header->kind >= DATA && header->kind <= RESULT;
 }
 
 bool is_short(const struct header *header)
 {
-    return header->kind > 0 && header->kind <= LAST_KIND && header->kind != DATA && header->kind != FINAL &&
-           header->kind != RESULT && header->nbytes <= limits[header->kind];
+    bool is_known = header->kind > 0 && header->kind <= LAST_KIND;
+    return is_ours(header) && is_known && !has_chunk(header) && header->nbytes <= TEXT;
 }
 
 uint32_t width_of(int dtype)
@@ -37,11 +39,11 @@ uint32_t width_of(int dtype)
 bool is_chunk(const struct header *header)
 {
     uint64_t first = (uint64_t)header->chunk * header->step;
-    if (memcmp(header->magic, MAGIC, sizeof header->magic) != 0 || header->kind < DATA || header->kind > RESULT)
+    if (!is_ours(header) || !has_chunk(header))
         return false;
     if (header->dtype < FLOAT32 || header->dtype > INT64 || header->reduction > 1)
         return false;
-    if (!header->step || first >= header->total || header->nbytes > limits[header->kind])
+    if (!header->step || first >= header->total || header->nbytes > CHUNK)
         return false;
     uint64_t left = header->total - first, count = left < header->step ? left : header->step;
     return header->nbytes == count * width_of(header->dtype);

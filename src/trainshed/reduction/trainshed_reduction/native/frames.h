@@ -10,9 +10,11 @@
 #include <sys/types.h>
 
 /* wire.Kind, as far as C has to know it. */
-enum kind { DATA = 6, FINAL = 7, RESULT = 8, LAST_KIND = 11 };
+enum kind { DATA = 6, FINAL = 7, RESULT = 8, LAST_KIND = 10 };
 #define MAGIC "TSR2"
-#define TEXT 1024 /* bytes that a frame without a chunk has at most: wire.MAX_TEXT */
+/* Bytes of payload of a frame at most, with a chunk and without: wire.MAX_CHUNK and wire.MAX_TEXT. */
+#define CHUNK (4u << 20)
+#define TEXT 1024
 
 struct header {
     char magic[4];
@@ -32,9 +34,11 @@ struct event {
     uint64_t position, acknowledged;
     uint32_t offset, size; /* of its text */
 };
-/* `position` of the event:       of the result; -;           errno, 0 = closed by the other side; of the result due, or
- * ~0 if none is. Text:           -;             the frame;   -;                               the header. */
-enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_MALFORMED };
+/* What an event's `position` and text are.
+ * RESULT: a result's; -. MESSAGE: -; the frame, which is no chunk. LOST: errno, 0 = closed by the other side; -.
+ * STRANGE, of a frame that nobody sends who keeps to the protocol: neither. ODD, of a chunk that does not belong to those
+ * of the other ranks: -; its header. */
+enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_STRANGE, EVENT_ODD };
 
 /* Events and their texts, in memory of the caller's. */
 struct report {
@@ -72,7 +76,7 @@ bool incoming_is_whole(struct incoming *incoming, int handle);
 
 /* Whether it is a chunk of an operation, and as long as it says there. */
 bool is_chunk(const struct header *header);
-/* Whether it is a kind of frame that carries no chunk, and no longer than such a one may be. */
+/* Whether it is a frame that carries no chunk. */
 bool is_short(const struct header *header);
 
 /* Bytes of an element. */

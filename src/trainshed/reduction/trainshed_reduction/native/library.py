@@ -11,14 +11,12 @@ from ctypes import c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uin
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from trainshed_reduction import wire
 from trainshed_reduction.variables import NATIVE
 
 DIRECTORY = Path(__file__).resolve().parent
 SOURCES = tuple(sorted(each.name for each in DIRECTORY.glob("*.[ch]")))
 
 _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
-    "frames_limit": (None, [c_void_p]),
     "sums_widen": (None, [c_int, c_void_p, c_void_p, c_size_t]),
     "sums_add": (None, [c_int, c_void_p, c_void_p, c_size_t]),
     "sums_finish": (None, [c_int, c_int, c_uint32, c_void_p, c_void_p, c_size_t]),
@@ -66,8 +64,6 @@ class Library:
                 function = getattr(functions, name)
                 function.restype = result
                 function.argtypes = arguments
-        limits = [0, *(wire.LIMITS[kind] for kind in wire.Kind)]
-        self.functions.frames_limit((c_uint32 * len(limits))(*limits))
 
 
 def load() -> Optional[Library]:

@@ -137,9 +137,15 @@ static struct event *tell(struct reducer *r, struct member *member, enum event_k
     return report_add(&r->report, kind, member->slot, error);
 }
 
+static bool tell_strange(struct reducer *r, struct member *member)
+{
+    tell(r, member, EVENT_STRANGE, 0);
+    return false;
+}
+
 static bool tell_odd(struct reducer *r, struct member *member)
 {
-    report_text(&r->report, tell(r, member, EVENT_MALFORMED, 0), &member->incoming.header, HEADER);
+    report_text(&r->report, tell(r, member, EVENT_ODD, 0), &member->incoming.header, HEADER);
     return false;
 }
 
@@ -156,13 +162,14 @@ static bool begin(void *whose)
     struct member *member = reading->member;
     const struct header *in = &member->incoming.header;
     if (in->kind != DATA && in->kind != FINAL) {
-        if (memcmp(in->magic, MAGIC, sizeof in->magic) != 0 || !is_short(in))
-            return tell_odd(reading->reducer, member);
+        if (!is_short(in))
+            return tell_strange(reading->reducer, member);
         member->incoming.payload = member->text;
         return true;
     }
-    bool divides = in->reduction && (in->dtype == INT32 || in->dtype == INT64);
-    if (!member->group || !is_chunk(in) || in->rank != member->rank || divides)
+    if (!member->group || !is_chunk(in) || in->rank != member->rank)
+        return tell_strange(reading->reducer, member);
+    if (in->reduction && (in->dtype == INT32 || in->dtype == INT64))
         return tell_odd(reading->reducer, member);
     member->payload = block_take(&reading->reducer->blocks, in->nbytes);
     if (!member->payload) {

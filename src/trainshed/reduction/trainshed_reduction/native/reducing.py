@@ -8,11 +8,12 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Union
 
 from trainshed_reduction import wire
-from trainshed_reduction.native.events import LOST, MESSAGE, Lost, Message, Odd, Report, message
+from trainshed_reduction.native import events
+from trainshed_reduction.native.events import Lost, Message, Odd, Report, Strange
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 
-Event = Union[Message, Lost, Odd]
+Event = Union[Message, Lost, Strange, Odd]
 _NEVER = 2**64 - 1
 
 
@@ -120,16 +121,18 @@ class NativeReducer:
         """Serve until there are events, the caller has something else to do, or the time is over (None:
         never); a second after something has moved in any case. After a `Message` nothing more is read of that
         connection until `resume`."""
-        events: List[Event] = []
+        found: List[Event] = []
         patience = -1.0 if seconds is None else seconds
         for kind, slot, _, _, text in self._report.of(self._run, self.handle, patience):
-            if kind == LOST:
-                events.append(Lost(slot))
-            elif kind == MESSAGE:
-                events.append(message(slot, text))
+            if kind == events.LOST:
+                found.append(Lost(slot))
+            elif kind == events.MESSAGE:
+                found.append(events.message(slot, text))
+            elif kind == events.ODD:
+                found.append(Odd(slot, wire.unpack(text)))
             else:
-                events.append(Odd(slot, text))
-        return events
+                found.append(Strange(slot))
+        return found
 
     def numbers(self) -> Numbers:
         numbers = (ctypes.c_uint64 * len(Numbers._fields))()

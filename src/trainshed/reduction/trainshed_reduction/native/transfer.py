@@ -14,10 +14,9 @@ from trainshed_reduction import wire
 from trainshed_reduction.native import events
 from trainshed_reduction.native.events import Lost, Message, Report, Result
 from trainshed_reduction.native.library import Library
-from trainshed_reduction.wire import Header, Kind
+from trainshed_reduction.wire import Header
 
 Event = Union[Result, Message, Lost]
-_NONE_DUE = 2**64 - 1
 
 
 class Frame(NamedTuple):
@@ -119,8 +118,8 @@ class NativeTransfer:
                 found.append(events.message(lane, text))
             else:
                 cause = "the connection was closed by the other side"
-                if kind == events.MALFORMED:
-                    cause = _fault(self._lanes[lane], position, text)
+                if kind == events.STRANGE:
+                    cause = wire.STRANGE
                 elif position:
                     cause = os.strerror(position)
                 self._lanes[lane].frames = None
@@ -168,21 +167,3 @@ class NativeTransfer:
 def _address(view: memoryview) -> int:
     """Raises TypeError: it is read-only, or not in one piece."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
-
-
-def _fault(lane: _Lane, position: int, data: bytes) -> str:
-    """Why this header was not to be followed."""
-    try:
-        header = wire.unpack(data)
-    except wire.Malformed as malformed:
-        return str(malformed)
-    if header.kind is not Kind.RESULT:
-        return f"a {header.kind.name} frame came, which only workers send"
-    if position == _NONE_DUE:
-        return "a result came for a chunk that was not sent"
-    assert lane.frames is not None
-    sent = lane.frames[position - lane.first].header
-    return (
-        f"the result of chunk {header.chunk} of operation {header.ordinal} came in place of "
-        f"chunk {sent.chunk} of operation {sent.ordinal}"
-    )

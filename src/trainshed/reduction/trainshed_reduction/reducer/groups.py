@@ -146,7 +146,7 @@ class Group:
         head = min([each.hello.received for each in self.members.values()] + self.departed)
         self._reached = self._reached._replace(head=head)
         self._running = True
-        frame = proof.frame(Kind.START, wire.pack_start(Start(head, self.generation)))
+        frame = proof.frame(Kind.START, wire.pack_message(Start(head, self.generation)))
         is_first, self._completed = not self._completed, True
         return [*(Tell(each, frame) for each in self.members.values()), Started(self, is_first)]
 
@@ -159,8 +159,7 @@ class Group:
         return effects
 
     def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
-        """What came on a connection and is no chunk. Raises Malformed: it is to be closed, and `lose`
-        called."""
+        """What came on a connection and is no chunk. Raises Malformed: it is to be closed."""
         if header.kind is Kind.BYE:
             return self._leave(member, now)
         if header.kind is Kind.ERROR:
@@ -170,20 +169,12 @@ class Group:
         raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
 
     def odd(self, member: Member, header: Header) -> List[Effect]:
-        """A header that was not taken where chunks are added up. Raises Malformed, as `frame` does."""
-        if header.kind not in (Kind.DATA, Kind.FINAL):
-            raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
-        if self._rows is None:
-            raise Malformed("a chunk came before START")
-        if header.rank != member.rank:
-            raise Malformed(f"rank {member.rank} sent a chunk as rank {header.rank}")
-        objection = self._objection(member, header, self._rows.seen(self._state(member).position))
-        if not objection:
-            raise Malformed(f"a {header.kind.name} frame came that no worker sends")
-        return self.fail(objection)
+        """The header of a chunk that cannot be added to the others'."""
+        seen = None if self._rows is None else self._rows.seen(self._state(member).position)
+        return self.fail(self._objection(member, header, seen))
 
     def _objection(self, member: Member, shape: Header, seen: Optional[Seen]) -> str:
-        """Why such a chunk does not belong there; "" if it does."""
+        """Why such a chunk does not belong there."""
         dtype = DType(shape.dtype)
         if shape.reduction == Reduction.AVERAGE and dtype.is_integer:
             return (

@@ -18,7 +18,7 @@ from collections import deque
 from typing import Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
-from trainshed_reduction.native.events import Lost, Message, Odd
+from trainshed_reduction.native.events import Lost, Message, Odd, Strange
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
@@ -49,7 +49,8 @@ class Peer:
         self.address = address
         #: The connection's number in C.
         self.slot = -1
-        self.challenge = proof.nonce()
+        #: On the connection, by either side, as far as proofs are of it.
+        self.said = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
         #: When the connection is closed, if it was told why.
@@ -221,7 +222,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._take(peer)
             self._strangers[peer] = None
-            self._native.tell(peer.slot, proof.frame(Kind.CHALLENGE, peer.challenge))
+            self._native.tell(peer.slot, proof.frame(Kind.CHALLENGE, peer.said))
         self._listen(len(self._strangers) < STRANGERS)
 
     def _prepared(self, connection: socket.socket) -> socket.socket:
@@ -238,15 +239,17 @@ class Server:
 
     def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
         """What a stranger says. Raises Malformed."""
-        if isinstance(event, Odd):
-            wire.unpack(event.header)
         if isinstance(event, Odd) or event.header.kind is not Kind.HELLO:
             raise Malformed("HELLO must come first")
-        hello = wire.unpack_hello(event.payload)
-        if not proof.is_worker(self._token, peer.challenge, hello):
+        hello = proof.read_signed(self._token, Hello, event.payload, peer.said)
+        if hello is None:
             return self._refuse(peer, proof.WRONG_TOKEN, "a worker")
+        peer.said += event.payload
+        who = f"rank {hello.rank}"
+        if not hello.rank < hello.world <= wire.MAX_WORLD:
+            return self._refuse(peer, f"{who} of {hello.world} is none", who)
         if hello.lane >= len(self.all):
-            return self._refuse(peer, f"there are {len(self.all)} threads", f"rank {hello.rank}")
+            return self._refuse(peer, f"there are {len(self.all)} threads", who)
         serving = self.all[hello.lane]
         if serving is self:
             self._native.resume(peer.slot)
@@ -265,15 +268,14 @@ class Server:
         self._strangers.pop(peer, None)
         peer.member = member
         self._members[member] = peer
-        accept = Accept(b"", len(self.all))
-        accept = proof.prove_reducer(self._token, peer.challenge, hello, accept)
-        self._native.tell(peer.slot, proof.frame(Kind.ACCEPT, wire.pack_accept(accept)))
+        accept = proof.signed(self._token, Accept(len(self.all)), peer.said)
+        self._native.tell(peer.slot, proof.frame(Kind.ACCEPT, accept))
         return following
 
     def _refuse(self, peer: Peer, text: str, who: str) -> List[Effect]:
         self._counters.refused += 1
         self._outlet("log", f"refused {who} at {peer.address}: {text}")
-        return self._dismiss(peer, proof.text_frame(Kind.REFUSE, text))
+        return self._dismiss(peer, proof.text_frame(Kind.ERROR, text))
 
     # ---- what comes, and what is to be done
 
@@ -286,11 +288,13 @@ class Server:
         if peer.until:
             return []  # Something before it has ended the connection.
         try:
+            if isinstance(event, Strange):
+                raise Malformed(wire.STRANGE)
             if peer.member is None:
                 return self._greet(peer, event)
-            if isinstance(event, Message):
-                return peer.member.group.frame(peer.member, event.header, event.payload, self._now)
-            return peer.member.group.odd(peer.member, wire.unpack(event.header))
+            if isinstance(event, Odd):
+                return peer.member.group.odd(peer.member, event.header)
+            return peer.member.group.frame(peer.member, event.header, event.payload, self._now)
         except Malformed as error:
             self._outlet("log", f"{peer.address}: {error}")
             return self._dismiss(peer, proof.text_frame(Kind.ERROR, str(error)))
