@@ -40,12 +40,9 @@ def set_options(connection: socket.socket, seconds: float) -> None:
 
 def listen(address: Tuple[str, int]) -> socket.socket:
     """Raises OSError."""
-    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    if ":" not in address[0]:
+        return socket.create_server(address, backlog=_BACKLOG)
+    both = socket.has_dualstack_ipv6()
+    return socket.create_server(
+        address, family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=both
+    )

@@ -20,7 +20,7 @@ _ROOM = 512 << 10
 _LAST_WORDS = 2.0
 """Seconds for what is still to be sent when nobody reads any more."""
 _INTERVAL = 2e-4
-"""Seconds after which a thread that computes in Python gives the interpreter away while there are tunnels:
+"""Seconds after which a thread that computes in Python gives the interpreter away, from the first tunnel on:
 with Python's own 5 ms they would stand still for most of the time."""
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -34,6 +34,7 @@ class Tunnel(socket.socket):
     ) -> None:
         """`handshake`: called in the tunnel's thread before anything is carried, while the connection still
         blocks; where it raises OSError, this end finds the end of the connection."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), _INTERVAL))
         near, far = socket.socketpair()
         super().__init__(near.family, near.type, near.proto, near.detach())
         self._connection = connection
@@ -120,7 +121,7 @@ class _Direction:
 def _carry(
     connection: ssl.SSLSocket, far: socket.socket, handshake: Optional[Callable[[], object]]
 ) -> None:
-    with connection, far, _interval, contextlib.suppress(OSError):
+    with connection, far, contextlib.suppress(OSError):
         if handshake is not None:
             handshake()
         for side in (connection, far):
@@ -149,28 +150,3 @@ def _wait(
             poll.register(side, events)
     told = dict(poll.poll(1000 * _LAST_WORDS if inward.is_over else None))
     return bool(told.get(far.fileno(), 0) & select.POLLHUP)
-
-
-class _Interval:
-    """Python's switch interval, shorter while there is a tunnel in this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tunnels = 0
-        self._before = 0.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._tunnels:
-                self._before = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._before, _INTERVAL))
-            self._tunnels += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._tunnels -= 1
-            if not self._tunnels:
-                sys.setswitchinterval(self._before)
-
-
-_interval = _Interval()

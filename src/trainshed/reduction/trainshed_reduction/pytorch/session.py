@@ -1,12 +1,11 @@
 """A group's way to the reducers, for each kind of device: begun by all of its ranks together, or by none.
 
-Three steps that every rank goes, each with a limit: agree on the settings and the layout of nodes; connect
-and add a few numbers; agree that all could. Whoever cannot says why, and the group is native on all ranks.
+Three steps that every rank goes, each with a limit: agree on the settings and the layout of nodes; connect;
+agree that all could. Whoever cannot says why, and the group is native on all ranks.
 """
 
 from __future__ import annotations
 
-import array
 import json
 import threading
 from typing import ClassVar, Dict, List, NamedTuple, Optional
@@ -26,7 +25,7 @@ from trainshed_reduction.pytorch.order import OperationOrder
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
-from trainshed_reduction.wire import DType, Reduction
+from trainshed_reduction.wire import Reduction
 
 
 class Group(NamedTuple):
@@ -258,7 +257,6 @@ class Session:
             self._pipeline = Pipeline(communicator, after, self._device, node)
         elif self._chooses:
             self._chooser = Chooser(communicator, settings, rank, world, self._is_aloud)
-        _try_out(communicator, rank, world, settings.start_seconds)
 
     def _conclude(self, board: StoreBoard, own: str) -> str:
         """`own`: this rank's failure, or "". Why the group is native, "" if it is not."""
@@ -279,22 +277,6 @@ class Session:
                 )
             return ""
         return answer.decode(errors="replace")
-
-
-def _try_out(communicator: Communicator, rank: int, world: int, seconds: float) -> None:
-    """Add what each rank knows the sum of. Raises ReductionFailed."""
-    for code, dtype in (("f", DType.FLOAT32), ("q", DType.INT64)):
-        numbers = array.array(code, [rank + 1, -2 * (rank + 1)])
-        operation = communicator.issue(memoryview(numbers).cast("B"), dtype, Reduction.SUM, 0)
-        if operation is None or not operation.wait(seconds):
-            raise ReductionFailed("the first sum did not come")
-        whole = world * (world + 1) // 2
-        if list(numbers) != [whole, -2 * whole]:
-            raise ReductionFailed(
-                "the first sum of {} was {} and not {}".format(
-                    dtype.name, list(numbers), [whole, -2 * whole]
-                )
-            )
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:

@@ -72,9 +72,6 @@ class ReductionWork(dist.Work):
     def result(self) -> List[torch.Tensor]:
         return [self._tensor]
 
-    def source_rank(self) -> int:
-        raise RuntimeError("an all-reduce has no source")
-
     def get_future(self) -> "torch.futures.Future[List[torch.Tensor]]":
         """Its value is [tensor]; what waits for it runs in a thread of its own, and may itself wait for
         others."""
