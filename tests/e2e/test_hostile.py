@@ -24,7 +24,7 @@ from tests.e2e.hostile.table import (
     strongest,
 )
 from tests.e2e.hostile.warm import FORKED, SERVICE, ReadyYard, WarmYard
-from tests.e2e.hostile.yard import MEMORY, OWN, Yard, opened
+from tests.e2e.hostile.yard import MEMORY, OWN, RootYard, Yard, opened
 from tests.e2e.running import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -54,9 +54,14 @@ class Siege:
             else [pytest.mark.soak],
             id=column.name + told,
         )
-        for kind, told in ((Yard, ""), (ReadyYard, ", forked"), (WarmYard, ", begun warm"))
+        for kind, told in (
+            (Yard, ""),
+            (ReadyYard, ", forked"),
+            (WarmYard, ", begun warm"),
+            (RootYard, ", in a root of its own"),
+        )
         for column in COLUMNS
-        # Without namespaces nothing is forked.
+        # Without namespaces nothing is forked, and there is no other root.
         if kind is Yard or column.level != "session"
     ],
 )

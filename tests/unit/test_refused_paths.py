@@ -43,6 +43,15 @@ def test_a_prebuilt_image_is_told_where_it_may_write() -> None:
     told = advice_on_path("/workspace", Program(RUNTIME, command=("python3",)))
     assert "cannot write /workspace here" in told
     assert "/tmp" in told
+    assert "trainshed-own-root=on" in told
+
+
+def test_who_wants_the_machines_own_files_is_not_told_of_the_label() -> None:
+    """It would not help him."""
+    program = Program(RUNTIME, command=("python3",))
+    assert "trainshed-own-root" not in advice_on_path("/usr/x", program)
+    assert "trainshed-own-root" not in advice_on_path("/root", program)
+    assert "trainshed-own-root" in advice_on_path("/library", program)
 
 
 def test_of_an_image_of_ones_own_all_may_be_changed() -> None:

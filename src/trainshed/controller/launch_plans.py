@@ -11,6 +11,7 @@ from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import (
+    OWN_ROOT_LABEL,
     PROGRESS_LABEL,
     REDUCTION_PACKAGES,
     STALL_LABEL,
@@ -53,6 +54,8 @@ class LaunchDefaults(Struct, frozen=True):
     warm_starts: warm_start.WarmStarts = "trials"
     #: All others begin in a fork of an interpreter that has come up already, unless their jobs say otherwise.
     ready_interpreters: bool = True
+    #: Programs in the machine's files have root directories of their own, unless their jobs say otherwise.
+    own_root: bool = False
     #: There are processes in which programs can begin warm.
     keeps_imports: bool = True
 
@@ -139,7 +142,11 @@ def stall_after(job: Job, usual: int) -> int:
 
 def reports_progress(job: Job, usual: bool) -> bool:
     """Whether the job's primary program is told where it can report how far it is."""
-    said = dict(job.labels).get(PROGRESS_LABEL, "")
+    return _says(job, PROGRESS_LABEL, usual)
+
+
+def _says(job: Job, label: str, usual: bool) -> bool:
+    said = dict(job.labels).get(label, "")
     return said == "on" or (usual and said != "off")
 
 
@@ -194,6 +201,7 @@ def _plan(
             path=runtime.path,
             read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
             image=ImageRoot(image.root, image.workdir, image.user) if image else None,
+            own_root=image is None and _says(job, OWN_ROOT_LABEL, launching.own_root),
         ),
         limits=Limits(
             memory=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),

@@ -25,6 +25,10 @@ they do not."""
 PROGRESS_LABEL = "trainshed-progress-reports"
 """Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
 
+OWN_ROOT_LABEL = "trainshed-own-root"
+"""Label of a job: "on" = its programs that run in the machine's files have a root directory of their own,
+"off" = they do not."""
+
 
 class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
@@ -50,6 +54,8 @@ class Software(Struct, frozen=True):
     read_only: tuple[str, ...] = ()
     #: The program runs in this file system; None = in the machine's.
     image: ImageRoot | None = None
+    #: In the machine's: its root directory is its own (docs/adr/0139).
+    own_root: bool = False
 
 
 class Limits(Struct, frozen=True):

@@ -263,6 +263,7 @@ def _launch_defaults(settings: Settings) -> LaunchDefaults:
         warm_starts=settings.warm_starts if settings.keeps_imports else "off",
         ready_interpreters=settings.keeps_interpreters,
         keeps_imports=settings.keeps_imports,
+        own_root=settings.own_root,
     )
 
 

@@ -134,6 +134,8 @@ class Settings(Struct, frozen=True):
     warm_starts: WarmStarts = "trials"
     #: All other programs begin in a fork of their runtime's interpreter, which has come up already.
     ready_interpreters: bool = True
+    #: Programs in prebuilt images have root directories of their own, unless their jobs say otherwise.
+    own_root: bool = False
     #: Seconds without a program after which frameworks are kept imported no longer; 0 = they are not.
     warm_idle: Amount = 600.0
     #: Seconds after a job's end before the public APIs tell its error.

@@ -19,7 +19,7 @@ import pytest
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.running import ROOT, NotStarted, Service, cache_of, ready
-from trainshed.core.launch import WARM_LABEL
+from trainshed.core.launch import OWN_ROOT_LABEL, WARM_LABEL
 from trainshed.core.names import project_number
 from trainshed.replica.system import trees
 
@@ -207,6 +207,15 @@ class Yard:
         for _ in range(2):
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             yield pid
+
+
+@dataclass
+class RootYard(Yard):
+    """Their programs have root directories of their own (docs/adr/0139)."""
+
+    labels: dict[str, str] = field(
+        default_factory=lambda: {WARM_LABEL: "off", OWN_ROOT_LABEL: "on"}
+    )
 
 
 def common_ground() -> Path:

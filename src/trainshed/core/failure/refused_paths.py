@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from trainshed.core.job.spec import Program
+from trainshed.core.launch import OWN_ROOT_LABEL
 from trainshed.core.runtime import CONTAINER
 
 _REFUSED: Final = re.compile(
@@ -19,6 +20,22 @@ _REFUSED: Final = re.compile(
 """Of a traceback of Python's, and of what shells, mkdir, cp and touch say."""
 _WRITABLE: Final = ("/tmp/", "/var/tmp/", "/dev/", "/gcs/")
 """There it is something else that is in the way."""
+_MACHINES: Final = (
+    *(
+        "/bin/",
+        "/boot/",
+        "/etc/",
+        "/home/",
+        "/lib/",
+        "/lib32/",
+        "/lib64/",
+        "/proc/",
+        "/root/",
+        "/run/",
+    ),
+    *("/sbin/", "/sys/", "/usr/", "/var/"),
+)
+"""The machine's in any case, also with a root directory of its own."""
 
 
 def refused_path(tail: str) -> str:
@@ -34,8 +51,13 @@ def advice_on_path(path: str, program: Program) -> str:
     may change."""
     if program.runtime.family == CONTAINER:
         return ""
+    label = (
+        f"With the job's label {OWN_ROOT_LABEL}=on it can make directories of its own in / (not at isolation "
+        "level session). "
+    )
     return (
         f"A program in a prebuilt image cannot write {path} here, as it could in a container of its own: it "
         "writes in its working directory, its home, /tmp, /var/tmp and /dev/shm, and in buckets below /gcs. "
+        f"{'' if f'{path}/'.startswith(_MACHINES) else label}"
         "Name one of these, or run an image of your own, all of whose files its program may change."
     )

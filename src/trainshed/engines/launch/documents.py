@@ -262,6 +262,7 @@ def _isolation(
         devices=edits.devices,
         buckets=plan.buckets if host.namespaced else (),
         image=image.directory if image else "",
+        own_root=host.namespaced and software.own_root,
         image_user=image.user if image else "",
         roots=str(shared.access.trust or "") if intercepted(host, shared) else "",
         shm_bytes=_memory(plan, host),

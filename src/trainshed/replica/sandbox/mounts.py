@@ -225,6 +225,87 @@ def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> N
         kernel.bind(scratch, parent)
 
 
+OPEN_DIRECTORIES = ("mnt", "media", "opt", "srv")
+"""Directories of the root in which images let their programs make what they like."""
+_MOST_ENTRIES = 100
+"""A directory with more is shown as it is: each is a mount."""
+
+
+def show_machine(place: str, owners: "users.Users | None", names: "Iterable[str]") -> None:
+    """Make the directory `place` the root, as the program's own, with what the machine has in its root: the
+    same links, and mounts of all else. OPEN_DIRECTORIES are made in the same way; they and those that are
+    `names` are there in any case. Links that a program left in it lead nowhere. Raises OSError."""
+    handle = open_path(place, os.O_DIRECTORY | os.O_NOFOLLOW)
+    # Made by this handle: behind the mount that maps owners a user of the machine can make nothing.
+    os.chmod("/proc/self/fd/%d" % handle, 0o755)
+    shown = _copy_entries("/", handle, (*names, *OPEN_DIRECTORIES))
+    for name in OPEN_DIRECTORIES:
+        if "/" + name in shown and _is_open("/" + name):
+            shown.remove("/" + name)
+            inner = open_path(name, os.O_DIRECTORY | os.O_NOFOLLOW, handle)
+            shown += _copy_entries("/" + name, inner)
+            os.close(inner)
+    Source(handle, owners).show(place)
+    # Else what is bound into it would have it again, with all that is hidden later.
+    kernel.mount(None, place, None, kernel.MS_UNBINDABLE)
+    for path in shown:
+        try:
+            kernel.bind(path, place + path)
+        except FileNotFoundError:
+            pass  # It was deleted meanwhile.
+    kernel.pivot_root(place)
+    kernel.mount(None, "/", None, kernel.MS_PRIVATE)
+
+
+def _is_open(path: str) -> bool:
+    """Whether all may see what is in a directory of the machine's, and none but root may change it: with that
+    bound into another directory nothing is to be had that was not, and nothing missed."""
+    return (
+        os.stat(path).st_mode & 0o007 == 0o005
+        and (os.geteuid() == 0 or not os.access(path, os.W_OK))
+        and len(os.listdir(path)) <= _MOST_ENTRIES
+    )
+
+
+def _copy_entries(directory: str, handle: int, names: "Iterable[str]" = ()) -> "list[str]":
+    """Have directories of these names in another one, and the entries of a directory: links as they are,
+    empty files and directories for what is to be mounted there, whose paths are returned."""
+    places: "list[str]" = []
+    for name in names:
+        _have(name, handle, True, "")
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            link = os.readlink(entry.path) if entry.is_symlink() else ""
+            _have(entry.name, handle, entry.is_dir(follow_symlinks=False), link)
+            if not link:
+                places.append(entry.path)
+    return places
+
+
+def _have(name: str, handle: int, directory: bool, link: str) -> None:
+    """Have an empty file, a directory or a link in a directory. What a program has made in its place goes out
+    of the way."""
+    try:
+        mode = os.lstat(name, dir_fd=handle).st_mode
+    except FileNotFoundError:
+        mode = 0
+    if mode:
+        if stat.S_ISLNK(mode):
+            is_right = bool(link) and os.readlink(name, dir_fd=handle) == link
+        else:
+            is_right = not link and stat.S_ISDIR(mode) == directory
+        if is_right:
+            return
+        os.rename(name, name + "~", src_dir_fd=handle, dst_dir_fd=handle)
+    if link:
+        os.symlink(link, name, dir_fd=handle)
+    elif directory:
+        os.mkdir(name, 0o755, dir_fd=handle)
+    else:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+        os.close(os.open(name, flags, 0o644, dir_fd=handle))
+
+
 def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:
     """Mount it; returns where. `layer`: a directory that keeps the changes, made if needed; the same one
     again shows them again. Raises OSError."""

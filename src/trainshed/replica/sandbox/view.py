@@ -31,6 +31,7 @@ class View:
         files: str,
         scratch: str,
         layer: str = "",
+        root: str = "",
         binds: "Sequence[tuple[str, str]]" = (),
         lent: "Sequence[tuple[str, Sequence[str], str]]" = (),
         namespace: "users.Namespace | None" = None,
@@ -42,6 +43,8 @@ class View:
         self._scratch = scratch
         #: Where what the program changes in the image is kept.
         self._layer = layer
+        #: A directory that becomes its root, with the machine's directories in it; "" = the machine's is.
+        self._own_root = root
         #: (source, target), shown writable.
         self._binds = binds
         #: (directory, names of the directories from there on, target), shown read-only; without an image.
@@ -76,6 +79,9 @@ class View:
         """Give this process, and all that it starts, the view. Raises OSError."""
         if not self._is_detached:
             self.detach()
+        if self._own_root:
+            # First: what is opened from here on is opened where it will be seen.
+            mounts.show_machine(self._own_root, self._file_owners(), (GCS[1:],))
         # Not they themselves: there may be more of them than files can be open.
         around = {
             place: mounts.open_path(place)

@@ -482,7 +482,7 @@ def _guard(
         _, lock = _next(receiver)
         if refused is not None:
             raise refused
-        program.make_directories(files)
+        program.make_directories(files, *[program.ROOT] * isolation.own_root)
         if plan.network.trainer_token:
             program.leave_token(files, plan.network.trainer_token)
         if namespaced:
@@ -562,6 +562,7 @@ def _view(
         files=files,
         scratch=os.path.join(slot, "view"),
         layer=os.path.join(files, program.LAYER),
+        root=os.path.join(files, program.ROOT) if isolation.own_root else "",
         binds=binds,
         namespace=namespace,
     )

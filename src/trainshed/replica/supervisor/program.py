@@ -28,6 +28,8 @@ TRAINER_TOKEN = ".trainer-token"
 """In `HYPERTUNE`: the token of `trainer_status`."""
 LAYER = "layer"
 """What a program has changed in its container image."""
+ROOT = "root"
+"""What it has made in a root directory of its own."""
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -42,13 +44,13 @@ _IGNORED_OR_HANDLED = (
 )
 
 
-def make_directories(files: str) -> None:
-    """Make the program's directories; what an earlier incarnation left in them stays
-    (spec/failures#lost-replicas).
+def make_directories(files: str, *others: str) -> None:
+    """Make the program's directories, and those that not every program has; what an earlier incarnation left
+    in them stays (spec/failures#lost-replicas).
 
     `files` itself is its home directory: each directory more is felt in every start.
     """
-    for name in ("", WORK, TEMPORARY, KEPT_TEMPORARY, HYPERTUNE):
+    for name in ("", WORK, TEMPORARY, KEPT_TEMPORARY, HYPERTUNE, *others):
         path = os.path.join(files, name)
         try:
             os.mkdir(path, 0o700)

@@ -238,7 +238,9 @@ class Run:
         return self._workspace.directory / "packages"
 
     def _defaults(self) -> LaunchDefaults:
-        return LaunchDefaults(memory_cap=self._settings.memory_per_replica << 20)
+        return LaunchDefaults(
+            memory_cap=self._settings.memory_per_replica << 20, own_root=self._settings.own_root
+        )
 
     def _plan(
         self,

@@ -1,0 +1,142 @@
+"""A root directory of a replica's own, with the machine's directories in it: what a program makes there is
+its own, and what was not to be seen or changed is not (docs/adr/0139)."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.replica.conftest import Place
+from trainshed.replica import protocol
+from trainshed.replica.sandbox import mounts
+
+WRITE = """
+import json, os
+made, refused = [], []
+for path in {paths}:
+    try:
+        os.makedirs(path)
+        with open(path + "/written", "w") as file:
+            file.write("x")
+        made.append(path)
+    except OSError as error:
+        refused.append(path)
+print(json.dumps([made, refused]))
+"""
+OURS = ["/trainshed-test", "/mnt/trainshed-test/a", "/srv/trainshed-test", "/opt/trainshed-test/ml"]
+LISTED = "import json, os; print(json.dumps(sorted(os.listdir('/'))))"
+
+
+@pytest.fixture
+def own(place: Place) -> Place:
+    if place.level == protocol.LEVEL_SESSION:
+        pytest.skip("there is no view at this level")
+    return place
+
+
+def owns_the_machines(place: Place) -> bool:
+    """Whether its programs may change the machine's own files without it (docs/isolation.md)."""
+    return place.level != protocol.LEVEL_OWN and not os.geteuid()
+
+
+def said(place: Place, program: str, **fields: object) -> Any:
+    line = place.python(program, own_root=True, **fields)
+    record = line.record()
+    assert record["exit_code"] == 0, place.texts()
+    return json.loads(place.texts()[-1])
+
+
+def test_what_it_makes_in_the_root_is_its_own_and_stays(own: Place) -> None:
+    assert said(own, WRITE.format(paths=OURS)) == [OURS, []]
+    assert not [path for path in OURS if os.path.lexists(path)], "made on the machine"
+    root = own.slot / protocol.FILES / "root"
+    assert (root / "trainshed-test" / "written").read_text() == "x"
+    assert said(
+        own, f"import os; print('true' if all(map(os.path.exists, {OURS})) else 'false')"
+    ), "the next incarnation goes on with it"
+
+
+def test_nothing_of_it_is_there_for_who_did_not_ask(own: Place) -> None:
+    own.python(LISTED).record()
+    assert {path.name for path in Path("/").iterdir()} <= {*json.loads(own.texts()[-1]), "gcs"}
+    if not owns_the_machines(own):
+        own.python(WRITE.format(paths=OURS[:1])).record()
+        assert json.loads(own.texts()[-1]) == [[], OURS[:1]]
+
+
+def test_what_is_there_of_the_machine_is_there_as_before(own: Place) -> None:
+    own.python(LISTED).record()
+    before = json.loads(own.texts()[-1])
+    assert not {*before} - {*said(own, LISTED)}
+    # Links are links, and an interpreter finds itself where it is.
+    links = [f"/{name}" for name in before if Path("/", name).is_symlink()]
+    program = f"import json, os; print(json.dumps([os.readlink(link) for link in {links}]))"
+    assert said(own, program) == [str(Path(link).readlink()) for link in links]
+    assert said(own, "import json, sys; print(json.dumps(sys.prefix))") == sys.prefix
+
+
+def test_what_is_the_machines_cannot_be_changed(own: Place) -> None:
+    if owns_the_machines(own):
+        pytest.skip("its programs own the machine's files")
+    above = [Path("/"), *(Path("/", name) for name in mounts.OPEN_DIRECTORIES)]
+    private = {"tmp", "proc", "sys", "dev", "gcs", *mounts.OPEN_DIRECTORIES}
+    wanted = [
+        str(inner / "trainshed-test")
+        for outer in above
+        for inner in outer.iterdir()
+        if inner.name not in private and inner.is_dir() and not inner.is_symlink()
+    ]
+    assert len(wanted) > 5
+    assert said(own, WRITE.format(paths=wanted)) == [[], wanted]
+
+
+def test_what_is_hidden_is_hidden(own: Place, tmp_path: Path) -> None:
+    """Also below the replica's own files, where its root lies."""
+    secret = tmp_path / "secrets"
+    secret.mkdir()
+    (secret / "key").write_text("x")
+    program = f"""
+import json, os
+places = [{str(secret)!r}]
+home = {str(own.slot / protocol.FILES)!r}
+places += [home + "/root" + {str(secret)!r}, home + "/root/usr/bin", home + "/root/proc/self"]
+print(json.dumps([os.listdir(place) if os.path.isdir(place) else [] for place in places]))
+"""
+    assert said(own, program, hidden=[str(tmp_path)]) == [[], [], [], []]
+
+
+LINKS = """
+import os
+os.symlink({target!r}, "/trainshed-later")
+home = {home!r}
+os.rename(home + "/root", home + "/old")
+os.mkdir(home + "/root")
+for name in ("usr", "opt", "gcs"):
+    os.symlink({target!r}, home + "/root/" + name)
+os.symlink("/nowhere", home + "/root/bin")
+print("[]")
+"""
+
+
+def test_links_that_it_leaves_lead_nowhere(own: Place, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    home = str(own.slot / protocol.FILES)
+    said(own, LINKS.format(target=str(target), home=home))
+    program = "import json, os; print(json.dumps([os.path.islink('/usr'), os.readlink('/bin')]))"
+    if not Path("/bin").is_symlink():
+        program = program.replace("os.readlink('/bin')", "''")
+    assert said(own, program) == [False, str(Path("/bin").readlink()) if "bin" in program else ""]
+    assert not list(target.iterdir())
+
+
+def test_a_root_that_is_a_link_is_replaced(own: Place, tmp_path: Path) -> None:
+    home = str(own.slot / protocol.FILES)
+    moved = f"os.rename({home!r} + '/root', {home!r} + '/old')"
+    program = f"import os; {moved}; os.symlink({str(tmp_path)!r}, {home!r} + '/root'); print(1)"
+    said(own, program)
+    assert said(own, WRITE.format(paths=OURS[:1])) == [OURS[:1], []]
+    assert not (tmp_path / "usr").exists()
