@@ -223,6 +223,15 @@ def test_wrong_settings_of_an_engine_are_named_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
+def test_a_ready_file_that_cannot_be_written_is_named(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    expect_error(
+        up(data, "--port", "0", "--ready-file", str(file / "ready.json")),
+        *("--ready-file", str(file / "ready.json"), "cannot be written"),
+    )
+
+
 def test_files_that_are_not_its_own_are_refused(data: Path) -> None:
     data.mkdir()
     (data / "trainshed.db").write_text("no database, and long enough to look like one" * 50)

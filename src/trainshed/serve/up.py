@@ -230,7 +230,13 @@ def _write_addresses(
             for key, value in document.items()
             if key not in ("token", "console", "taken_over")
         }
-        write_private(ready_file, {**public, "token_file": token_file})
+        try:
+            write_private(ready_file, {**public, "token_file": token_file})
+        except OSError as failure:
+            raise click.ClickException(
+                f"--ready-file {ready_file} cannot be written: {failure.strerror}. Name a file in a directory"
+                " that can be written."
+            ) from None
     if ready_fd is not None:
         write_line(ready_fd, document)
 
