@@ -20,7 +20,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import nursery
+
+COLLECTING = "(until all tests are collected)"
 _GROUPS = Path("/sys/fs/cgroup/cpuacct")
+_Row = tuple[str, float, float, str, float]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +44,8 @@ class _Account:
         self._labs: dict[Path, int] = {}
         #: Of those whose group was made anew.
         self._former = 0
+        # Nurseries of its own: what another worker's does for it would count as that one's.
+        os.environ[nursery.RUN] = f"{os.getpid()} {os.getpid()}"
         self._group = _GROUPS / f"trainshed-tests-{os.getpid()}"
         try:
             self._group.mkdir()
@@ -48,6 +54,12 @@ class _Account:
             print(f"only processes that were waited for are accounted: {error}", file=sys.stderr)
             self._group = None
 
+    def pytest_collection_finish(self) -> None:
+        # What this process needed before its group was there is in no group.
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        used = max(self._used(), own.ru_utime + own.ru_stime)
+        self._write((COLLECTING, used, 0.0, self._worker, time.monotonic()))
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         cpu, wall = self._used(), time.monotonic()
@@ -55,9 +67,11 @@ class _Account:
             return (yield)
         finally:
             now = time.monotonic()
-            row = (item.nodeid, self._used() - cpu, now - wall, self._worker, now)
-            with self._path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            self._write((item.nodeid, self._used() - cpu, now - wall, self._worker, now))
+
+    def _write(self, row: _Row) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
     def _used(self) -> float:
         if self._group is not None:
@@ -99,7 +113,7 @@ def main() -> None:
     _print_last(rows)
 
 
-def _print_last(rows: list[tuple[str, float, float, str, float]]) -> None:
+def _print_last(rows: list[_Row]) -> None:
     """What each worker ran last, and how long before the end of all it was done."""
     ends = [row[4] for row in rows]
     last: dict[str, dict[str, float]] = collections.defaultdict(dict)

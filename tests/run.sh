@@ -66,6 +66,19 @@ fi
 # used: seconds in which one of this machine's processors computed, by whomever.
 used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
 began=$(date +%s) used=$(used)
+# On a disk a fifth of the processor's time goes into directories, journals and what is forced to it; so whoever may
+# mount has the tests' files in memory (docs/adr/0147). Those of tests that pass are deleted at once, and a few hundred
+# megabytes are there at a time; those of tests that fail go with the run, which asks them once more on the disk.
+memory=$(awk '/^MemAvailable/ { printf "%d", $2 / 1048576 }' /proc/meminfo 2>/dev/null || echo 0)
+if [ "$(id -u)" -eq 0 ] && [ "${memory:-0}" -ge 8 ] && [ -z "${PYTEST_DEBUG_TEMPROOT:-}${TRAINSHED_TEST_SOAKS:-}" ]; then
+    # Short: sockets below it have names of a hundred characters at most.
+    place=$(mktemp -d "${TMPDIR:-/tmp}/t-XXXXXX")
+    trap 'umount -l "$place" 2>/dev/null || true; rmdir "$place" 2>/dev/null || true' EXIT
+    trap 'exit 130' HUP INT TERM
+    if mount -t tmpfs -o size=4g,mode=755 trainshed-tests "$place" 2>/dev/null; then
+        export PYTEST_DEBUG_TEMPROOT="$place"
+    fi
+fi
 # Much of the time goes into waiting for real processes, so files are run three more at a time than there are processors.
 # Soaks take minutes each, or prove at length what other tests prove in short; they are for ./dev test-all.
 workers=$((processors + 3))
@@ -89,6 +102,7 @@ if [ "$code" -ne 1 ] || [ "$count" -eq 0 ] || [ "$count" -gt 5 ]; then
     exit "$code"
 fi
 printf '\n%s test(s) failed beside others and run once more, alone:\n' "$count" >&2
+unset PYTEST_DEBUG_TEMPROOT
 .venv/bin/python -m pytest -m "$marks" --last-failed -vv
 printf 'NOTE: %s test(s) passed only alone. Each is a race in a test or in Trainshed, and to be mended:\n%s\n' \
     "$count" "$failed" >&2

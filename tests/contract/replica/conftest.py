@@ -161,6 +161,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 BETWEEN = (protocol.LEVEL_ROOT, protocol.LEVEL_USER) if os.geteuid() == 0 else ()
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a place is."""
+    return tmp_path
+
+
 @pytest.fixture(
     params=[
         # Between the strongest and the weakest; tests/engines has an ordinary user's, and
@@ -170,11 +176,11 @@ BETWEEN = (protocol.LEVEL_ROOT, protocol.LEVEL_USER) if os.geteuid() == 0 else (
     ]
 )
 def place(
-    tmp_path: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest
+    root: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
     """A slot at each level that this host allows; nothing of it is left at the end."""
     if request.param in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
         pytest.skip("only root can use this level")
-    place = Place(tmp_path, zygote, request.param)
+    place = Place(root, zygote, request.param)
     yield place
     assert journal.expel(str(place.slot), 10**6, "the test is over")

@@ -2,6 +2,9 @@
 spec/machines#memory)."""
 
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +47,13 @@ with open('data', 'rb') as file:
     print(sum(view[i] for i in range(0, len(view), 4096)))
     time.sleep(1)
 """
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """On a disk: what is in files counts as memory where they are in memory (tests/run.sh)."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(params=["polling", "kernel"])
