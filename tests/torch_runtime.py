@@ -11,9 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import time
-import venv
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -23,7 +21,9 @@ from tests.soaks import SOAKS
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import PYTORCH
 from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.service import LocalRuntimes
+from trainshed.runtimes.sheet import format_minor
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 """A prebuilt image that it stands for."""
@@ -63,13 +63,16 @@ def _locked() -> Generator[None]:
 def _alone() -> Path:
     release = PYTORCH.releases[0]
     pins = PYTORCH.lock(release)
-    version = "{}.{}".format(*sys.version_info[:2])
+    interpreters = Interpreters(CACHE / "interpreters.json")
+    interpreter = interpreters.get(interpreters.usual())
+    assert interpreter is not None
+    version = format_minor(interpreter.minor)
     name = f"{version}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:16]}"
     place, draft = CACHE / "torch" / name, CACHE / "torch" / "draft"
     python = place / "bin" / "python3"
     if not place.exists():
         shutil.rmtree(draft, ignore_errors=True)
-        venv.create(draft, symlinks=True)
+        subprocess.run([interpreter.executable, "-m", "venv", "--without-pip", draft], check=True)
         site = draft / "lib" / f"python{version}" / "site-packages"
         _install(draft / "bin" / "python3", site, pins, release.first)
         draft.rename(place)

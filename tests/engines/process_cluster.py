@@ -121,10 +121,14 @@ class ProcessCluster:
             stderr=(self._directory / f"{hold.name}-{node}.err").open("ab"),
         )
         assert process.stdin is not None
-        process.stdin.write(await given.parcel(self.said))
+        # Who has ended already reads nothing; that it has is found out as for any other.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(await given.parcel(self.said))
         await given.permission()
-        process.stdin.write(BEGIN)
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(BEGIN)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
         path = self._directory / f"{hold.name}.hold"
         held = json.loads(path.read_text())
         held["agents"][node] = process.pid

@@ -25,7 +25,7 @@ class Pythons:
     others: tuple[Minor, ...] = ()
     searches: int = 0
 
-    def running(self) -> Minor:
+    def usual(self) -> Minor:
         return self.own
 
     def found(self) -> Sequence[Minor]:

@@ -20,7 +20,7 @@ class Pythons:
     own: Minor = (3, 12)
     others: tuple[Minor, ...] = ((3, 11),)
 
-    def running(self) -> Minor:
+    def usual(self) -> Minor:
         return self.own
 
     def found(self) -> Sequence[Minor]:

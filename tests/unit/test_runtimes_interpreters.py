@@ -42,7 +42,7 @@ def test_the_own_interpreter_is_free(tmp_path: Path) -> None:
     own = interpreters.get(sys.version_info[:2])
     assert own is not None
     assert own == running_interpreter()
-    assert interpreters.running() == sys.version_info[:2]
+    assert interpreters.usual() in ((3, 11), sys.version_info[:2])
     assert Path(own.stdlib, "os.py").exists()
     assert _runs(fake) == 0
 

@@ -54,8 +54,8 @@ _NAME_THEM = (
 class KnownPythons(Protocol):
     """The interpreters that runtimes can be built on."""
 
-    def running(self) -> Minor:
-        """The Python that the service itself runs on. Free."""
+    def usual(self) -> Minor:
+        """The Python of programs that ask for no other. May search as `found` does."""
         ...
 
     def found(self) -> Sequence[Minor]:
@@ -78,14 +78,13 @@ def newest(
     sheet: Sheet, pythons: KnownPythons, version: str = "", near: Minor | None = None
 ) -> Candidate | None:
     """The newest release, or the one of `version`, on the Python nearest to `near`, or on the one that the
-    family is most at home on. The machine is searched for Pythons only where the service's own will not
-    do."""
-    running = pythons.running()
+    family is most at home on. The machine is searched for Pythons only where the usual one will not do."""
+    usual = pythons.usual()
     low, high = sheet.preferred_pythons
     asked = [each for each in sheet.releases if each.version == version]
     releases = asked or [each for each in sheet.releases if not each.for_gpu and not each.is_slim]
-    at_once = low <= running <= high if near is None else running == near
-    found = _candidates(releases, [running]) if at_once else []
+    at_once = low <= usual <= high if near is None else usual == near
+    found = _candidates(releases, [usual]) if at_once else []
     if not found:
         ordered = sorted(
             pythons.found(),
@@ -117,11 +116,11 @@ def nearest(
         for each in sheet.releases
         if (for_gpu or not each.for_gpu) and (slim or not each.is_slim)
     ]
-    # Ask for the whole list only when the service's own Python is not the one: it may need a search.
-    running = pythons.running()
-    if sheet.own_python:
-        python = running
-    found = _candidates(releases, [running] if running == python else pythons.found())
+    # Ask for the whole list only when the usual Python is not the one: it may need a search.
+    usual = pythons.usual()
+    if sheet.usual_python:
+        python = usual
+    found = _candidates(releases, [usual] if usual == python else pythons.found())
     if not any(each.is_exactly(version, python) for each in found):
         found = _candidates(releases, pythons.found())
     return min(

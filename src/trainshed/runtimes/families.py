@@ -230,7 +230,7 @@ PYTORCH = Sheet(
     smoke=_smoke_test("pytorch"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="pytorch",
-    own_python=True,
+    usual_python=True,
     preloads=("numpy", "torch"),
 )
 
@@ -264,7 +264,7 @@ TENSORBOARD = Sheet(
     requirements=(),
     smoke=_smoke_test("tensorboard"),
     preferred_pythons=((3, 10), (3, 13)),
-    own_python=True,
+    usual_python=True,
 )
 
 

@@ -21,6 +21,7 @@ from msgspec.structs import asdict
 from trainshed.runtimes.sheet import Minor
 
 _PROBE_SECONDS = 20
+_USUAL: Minor = (3, 11)
 _PROBE = """
 import json, sys, sysconfig
 paths = sysconfig.get_paths()
@@ -97,9 +98,12 @@ class Interpreters:
         self._lock = threading.Lock()
         self._all: tuple[Interpreter, ...] | None = None
 
-    def running(self) -> Minor:
-        """The Python that the service runs on."""
-        return self._own.minor
+    def usual(self) -> Minor:
+        """The Python of programs that ask for no other: 3.11 if it is there, else the service's own. So it
+        is the same for services that run on different ones, and no newer than what its packages are built
+        for."""
+        own = self._own.minor
+        return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
     def found(self) -> Sequence[Minor]:
         """Every Python found, highest first; the first call searches (under a second, then remembered)."""

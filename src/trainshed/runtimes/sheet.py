@@ -91,8 +91,8 @@ class Sheet(Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
     #: The prebuilt images' framework that it stands for (`core.catalog.images`); "" = none.
     framework: str = ""
-    #: The service's own Python is nearer than the image's, because builds for others are hard to get.
-    own_python: bool = False
+    #: The usual Python is nearer than the image's, because builds for others are hard to get.
+    usual_python: bool = False
     #: Its versions are those of `ml` v1 runtimes.
     runtime_versions: bool = False
     #: Modules that are imported already in programs that begin warm (docs/adr/0096), in this order; only such

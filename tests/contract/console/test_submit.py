@@ -228,7 +228,7 @@ async def test_examples_of_every_kind_would_start(browser: Browser, kind: str) -
     ("text", "said"),
     [
         ("", "Line 1, column 1"),
-        ('{"a": 1,\n}', "Line 2, column 1"),
+        ('{"a": 1,\n2}', "Line 2, column 1"),
         ("[]", "begins with {"),
         ("[" * 100_000, "cannot be read"),
         (json.dumps({**SEARCH, "maxTrialCount": 0, "displayName": ""}), "max_trial_count"),
