@@ -42,9 +42,14 @@ def test_the_own_interpreter_is_free(tmp_path: Path) -> None:
     own = interpreters.get(sys.version_info[:2])
     assert own is not None
     assert own == running_interpreter()
-    assert interpreters.usual() in ((3, 11), sys.version_info[:2])
     assert Path(own.stdlib, "os.py").exists()
     assert _runs(fake) == 0
+
+
+def test_programs_have_3_11_where_it_is_and_the_services_own_elsewhere(tmp_path: Path) -> None:
+    assert _look(tmp_path).usual() == sys.version_info[:2]
+    _fake(tmp_path / "bin" / "python3.11", (3, 11, 9))
+    assert _look(tmp_path, PATH=str(tmp_path / "bin")).usual() == (3, 11)
 
 
 def test_a_memory_that_cannot_be_written_costs_only_searches(tmp_path: Path) -> None:
