@@ -113,8 +113,12 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
     "docs/models.md#Lineage": Runs(soak=True, says="gs://trainshed/runs/8/model"),
     # What is proved elsewhere.
     "README.md#See it work": Elsewhere("these run the tests themselves", "tests/e2e/test_demo.py"),
-    "docs/clients.md#Node, Java and other gRPC clients": Elsewhere(
+    "docs/clients.md#Node, Java, Go and other clients": Elsewhere(
         "needs Node and its packages", "tests/e2e/test_grpc_clients.py::test_the_node_client"
+    ),
+    "docs/clients.md#Storage": Elsewhere(
+        "needs rclone, whose requests are played",
+        "tests/unit/test_buckets_http.py::test_a_client_that_knows_no_308_is_told_otherwise",
     ),
     "docs/containers.md#gcloud builds images": Elsewhere(
         "a script for PATH, not a command",
