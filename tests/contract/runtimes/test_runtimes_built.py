@@ -86,7 +86,7 @@ def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:
     assert replica.python("import sys; print(sys.executable)") == str(
         replica.root / "python" / "bin" / "python3"
     )
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    version = replica.python("import sys; print('%d.%d' % sys.version_info[:2])").strip()
     for name in ("python", "python3", f"python{version}"):
         assert replica.run(name, "-c", "import numpy").returncode == 0
     # A child process, as multiprocessing starts it, is the same environment.

@@ -10,8 +10,8 @@ is what lies beneath it in an interpreter of its own.
 
 The preloader itself never reads anything of a job. A guardian that connects says in which process namespace
 its fork is to be, and there the preloader bears it (where that belongs to another user's namespace, a child
-enters both and forks). This one forks once more and ends, so that the namespace's first process, the
-guardian, becomes the last one's parent. There it waits, perhaps before there is a job. Only then it reads
+enters both and forks). It is born as an orphan there (`system.orphans`), so that the namespace's first
+process, the guardian, becomes its parent. There it waits, perhaps before there is a job. Only then it reads
 arguments and environment. Runs on Python 3.6.
 
 The guardian (`supervisor.warm_start`) and the fork speak over one connection, in turns. The guardian's lines

@@ -19,7 +19,7 @@ from importlib.util import MAGIC_NUMBER
 from trainshed.replica import protocol
 from trainshed.replica.preloader import main_program, shown_arguments
 from trainshed.replica.sandbox import call_filter, users
-from trainshed.replica.system import kernel, touched_pages, unix_sockets
+from trainshed.replica.system import kernel, orphans, touched_pages, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,14 +148,11 @@ def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
 
 
 def _be_guarded(guardian: Guardian) -> None:
-    """Be the guardian's child in its process namespace. Only the last of these processes returns."""
+    """Be the guardian's child in its process namespace. Only the process that is returns."""
     if not guardian.bears_forks:
         guardian.enter()
-        if os.fork():
+        if orphans.in_two_copies():
             os._exit(0)
-    # This one is in the process namespace: when it ends its child is the first process's.
-    if os.fork():
-        os._exit(0)
     until = time.monotonic() + _ADOPTION_SECONDS
     while os.getppid() != 1:
         if time.monotonic() > until:

@@ -23,12 +23,12 @@ from trainshed.replica.preloader import (
 )
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel, touched_pages, unix_sockets
+from trainshed.replica.system import kernel, orphans, touched_pages, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
+    from typing import Any, Callable
 
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at how much memory the machine has left."""
@@ -83,7 +83,9 @@ def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> N
     _use_large_pages()
     _tell(control, {"imported": versions, "python": sys.version_info[:2]})
     pages = touched_pages.TouchedPages()
-    guardian = _next_program(control, listener, configuration["idle"], pages)
+    # A framework's own steps at a fork are for the process that forks, and for its child.
+    bear = orphans.in_two_copies if configuration["modules"] else orphans.forker()
+    guardian = _next_program(control, listener, configuration["idle"], pages, bear)
     before = main_program.Before(custom, printed, None if configuration["modules"] else found)
     becoming.become(guardian, configuration["root"], before, pages)
 
@@ -189,9 +191,13 @@ def _use_large_pages() -> None:
 
 
 def _next_program(
-    control: socket.socket, listener: socket.socket, idle: float, pages: touched_pages.TouchedPages
+    control: socket.socket,
+    listener: socket.socket,
+    idle: float,
+    pages: touched_pages.TouchedPages,
+    bear: "Callable[[], int]",
 ) -> becoming.Guardian:
-    """Fork a child for each guardian; returns it, in the child."""
+    """Fork a process for each guardian; returns it, in that process. `bear`: as `orphans.forker`."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
@@ -225,7 +231,7 @@ def _next_program(
             del silent[handle]
             pages.look()
             guardian = becoming.Guardian(connection, line, handles)
-            if guardian.has_spoken and _fork(guardian) == 0:
+            if guardian.has_spoken and _fork(guardian, bear) == 0:
                 return guardian
             guardian.close()
 
@@ -239,15 +245,17 @@ def _accept(listener: socket.socket) -> "socket.socket | None":
     return connection
 
 
-def _fork(guardian: becoming.Guardian) -> int:
-    """As `os.fork`; the child is in the guardian's process namespace already, if it can be born there. -1 =
-    there is none, and the guardian knows why."""
+def _fork(guardian: becoming.Guardian, bear: "Callable[[], int]") -> int:
+    """As `os.fork`; the child is the guardian's own already, if it can be born in its namespace. -1 = there
+    is none, and the guardian knows why."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     child = -1
     try:
         if guardian.bears_forks:
             kernel.enter_namespace(guardian.namespaces[0], kernel.CLONE_NEWPID)
-        child = os.fork()
+            child = bear()
+        else:
+            child = os.fork()
     except OSError as error:
         becoming.say(guardian.connection, "cold the preloader cannot fork (%s)" % error.strerror)
     if child and guardian.bears_forks:

@@ -1,0 +1,90 @@
+"""Forks an orphan: a process whose parent ended when it had borne it, so that the first process of its
+namespace takes it in.
+
+By two forks that takes two copies of a process, of which one is only there to end. Where this machine's code
+is known, the one in between runs in the caller's own memory, as after `vfork`, while the caller waits:
+
+    child = vfork();
+    if (child == 0 && (child = fork()) != 0)
+        exit_group(child < 0);
+    return child;
+
+To fork in C does what C libraries want done, and `fork` here what Python wants done, as in `os.fork`. Only
+for processes in which nothing else than Python wants anything done at a fork: what other libraries do before
+one would be done in the process in between. Runs on Python 3.6.
+"""
+
+import ctypes
+import mmap
+import os
+
+from trainshed.replica.system import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+_X86_64 = bytes.fromhex(
+    "53"  # push rbx
+    "4889fb"  # mov rbx, rdi
+    "b83a000000 0f05"  # mov eax, vfork; syscall
+    "85c0 7512"  # test eax, eax; jnz done
+    "ffd3"  # call rbx
+    "85c0 740c"  # test eax, eax; jz done
+    "89c7 c1ef1f"  # mov edi, eax; shr edi, 31
+    "b8e7000000 0f05"  # mov eax, exit_group; syscall
+    "5b c3"  # done: pop rbx; ret
+)
+
+_CODE = {"x86_64": _X86_64}
+
+
+def forker() -> "Callable[[], int]":
+    """What forks an orphan: it returns 0 there, and something else to the caller; raises OSError. To be had
+    before it is needed."""
+    try:
+        return _in_one_copy()
+    except (KeyError, AttributeError, OSError):
+        return in_two_copies  # Another machine, Python 3.6, or a policy against code in memory.
+
+
+def in_two_copies() -> int:
+    """As what `forker` returns, for any process."""
+    child = os.fork()
+    if child == 0 and os.fork():
+        os._exit(0)
+    return child
+
+
+def _in_one_copy() -> "Callable[[], int]":
+    code = _CODE[os.uname().machine]
+    if not kernel.LINUX:
+        raise KeyError
+    api = ctypes.pythonapi
+    before, in_parent, in_child = (
+        api.PyOS_BeforeFork,
+        api.PyOS_AfterFork_Parent,
+        api.PyOS_AfterFork_Child,
+    )
+    for each in (before, in_parent, in_child):
+        each.restype = None
+    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(code)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    kernel.make_executable(address, mmap.PAGESIZE)
+    call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)
+    fork = ctypes.cast(ctypes.CDLL(None).fork, ctypes.c_void_p)
+
+    def forked() -> int:
+        before()
+        child = call(fork)
+        if child == 0:
+            in_child()
+        else:
+            in_parent()
+        if child < 0:
+            raise OSError(-child, os.strerror(-child))
+        # The code lies there as long as somebody may call it.
+        return child if memory else -1
+
+    return forked
