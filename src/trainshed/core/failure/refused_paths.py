@@ -21,19 +21,20 @@ _REFUSED: Final = re.compile(
 _WRITABLE: Final = ("/tmp/", "/var/tmp/", "/dev/", "/gcs/")
 """There it is something else that is in the way."""
 _MACHINES: Final = (
-    *(
-        "/bin/",
-        "/boot/",
-        "/etc/",
-        "/home/",
-        "/lib/",
-        "/lib32/",
-        "/lib64/",
-        "/proc/",
-        "/root/",
-        "/run/",
-    ),
-    *("/sbin/", "/sys/", "/usr/", "/var/"),
+    "/bin/",
+    "/boot/",
+    "/etc/",
+    "/home/",
+    "/lib/",
+    "/lib32/",
+    "/lib64/",
+    "/proc/",
+    "/root/",
+    "/run/",
+    "/sbin/",
+    "/sys/",
+    "/usr/",
+    "/var/",
 )
 """The machine's in any case, also with a root directory of its own."""
 
@@ -51,13 +52,14 @@ def advice_on_path(path: str, program: Program) -> str:
     may change."""
     if program.runtime.family == CONTAINER:
         return ""
-    label = (
-        f"With the job's label {OWN_ROOT_LABEL}=on it can make directories of its own in / (not at isolation "
-        "level session). "
-    )
+    label = ""
+    if not f"{path}/".startswith(_MACHINES):
+        label = (
+            f"With the job's label {OWN_ROOT_LABEL}=on it can make directories of its own in / (not at "
+            "isolation level session). "
+        )
     return (
         f"A program in a prebuilt image cannot write {path} here, as it could in a container of its own: it "
         "writes in its working directory, its home, /tmp, /var/tmp and /dev/shm, and in buckets below /gcs. "
-        f"{'' if f'{path}/'.startswith(_MACHINES) else label}"
-        "Name one of these, or run an image of your own, all of whose files its program may change."
+        f"{label}Name one of these, or run an image of your own, all of whose files its program may change."
     )
