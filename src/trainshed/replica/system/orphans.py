@@ -17,6 +17,7 @@ one would be done in the process in between. Runs on Python 3.6.
 import ctypes
 import mmap
 import os
+import sys
 
 from trainshed.replica.system import kernel
 
@@ -37,6 +38,8 @@ _X86_64 = bytes.fromhex(
 )
 
 _CODE = {"x86_64": _X86_64}
+_kept: "list[mmap.mmap]" = []
+"""Where the code lies, for as long as somebody may call it."""
 
 
 def forker() -> "Callable[[], int]":
@@ -58,8 +61,8 @@ def in_two_copies() -> int:
 
 def _in_one_copy() -> "Callable[[], int]":
     code = _CODE[os.uname().machine]
-    if not kernel.LINUX:
-        raise KeyError
+    if not kernel.LINUX or sys.maxsize < 1 << 32:
+        raise KeyError  # A Python of 32 bits may run on such a machine.
     api = ctypes.pythonapi
     before, in_parent, in_child = (
         api.PyOS_BeforeFork,
@@ -70,6 +73,7 @@ def _in_one_copy() -> "Callable[[], int]":
         each.restype = None
     memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.write(code)
+    _kept.append(memory)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     kernel.make_executable(address, mmap.PAGESIZE)
     call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)
@@ -84,7 +88,6 @@ def _in_one_copy() -> "Callable[[], int]":
             in_parent()
         if child < 0:
             raise OSError(-child, os.strerror(-child))
-        # The code lies there as long as somebody may call it.
-        return child if memory else -1
+        return child
 
     return forked
