@@ -1,14 +1,14 @@
 """What every replica of the chaos run does: numbered lines at its own pace, then the end that its plan says.
 
 The text of this file is handed to `python3 -c`; it runs in the replica's sandbox with the standard library
-alone. It keeps a diary outside of the service's reach, so that what the service tells can be held against
-what was:
+alone. It keeps a diary out of the service's reach, with which the test compares what the service says:
 
-    DIARY/workerpool0-0/begun-000-TOKEN     one file per life, made with O_EXCL DIARY/workerpool0-0/said-000
-    lines surely written to standard output in that life DIARY/workerpool0-0/ended-000           its own end
-    and when (ns), written just before; absent if it was ended DIARY/workerpool0-0/alive               locked
-    as long as the program lives DIARY/workerpool0-0/two-TOKEN           a life began while another one still
-    lived
+    DIARY/workerpool0-0/begun-000-TOKEN     one file per life, made with O_EXCL
+    DIARY/workerpool0-0/said-000            how many lines that life has surely written to standard output
+    DIARY/workerpool0-0/ended-000           its own end and when (ns), written just before it; not there if
+                                            the program was ended from outside
+    DIARY/workerpool0-0/alive               locked as long as the program lives
+    DIARY/workerpool0-0/two-TOKEN           a life began while another one was still going on
 """
 
 import contextlib

@@ -20,9 +20,9 @@ from trainshed.studies.gp.acquisition import (
     scalarized,
     trust_radius,
 )
-from trainshed.studies.gp.belief import MOST, choose
 from trainshed.studies.gp.process import LOW_NOISE, Data, Hyperparameters, Posterior, Prior, fit
 from trainshed.studies.gp.search import Effort, Search
+from trainshed.studies.gp.selection import MOST, choose
 from trainshed.studies.gp.success import Shape, Success, likeliest
 from trainshed.studies.gp.warping import margins, warp
 from trainshed.studies.routines import Array

@@ -1,12 +1,13 @@
-"""A Python prefix of our own: the machine's interpreter and standard library by reference, site-packages of
-ours.
+"""A Python prefix of our own: it has the machine's interpreter and standard library by reference, and a
+`site-packages` of its own.
 
-Why not a virtual environment: its program sees either no base packages or the host's own ones, and pip
+Why not a virtual environment: its programs see either no base packages or the host's own ones, and pip
 refuses `--user` in it. In a prefix the base packages *are* the interpreter's site-packages, and the host's
 are out of sight. A prefix is a copy of the interpreter's binary, links to every entry of the standard
-library, a `site-packages`. The binary is copied (a layer's is a hard link of it) because Python up to 3.10
-looks for its library beside the
-*resolved* executable. This module makes and reads prefixes; it installs nothing into them.
+library, and a `site-packages`. The binary is copied (a layer's is a hard link of it) because Python up to
+3.10 looks for its library beside the *resolved* executable.
+
+This module makes and reads prefixes; it installs nothing into them.
 """
 
 import os
@@ -77,15 +78,15 @@ def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    # A directory named in a path file is not searched for path files. Their lines have to be run for the
-    # directory that they lie in: those of namespace packages look there for what is theirs.
+    # Python does not search a directory that a path file names for further path files. `addsitedir` does, and
+    # for that directory: lines of namespace packages look for their parts where their path file lies.
     lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix
 
 
 def base_of(root: Path) -> Path | None:
-    """Where the prefix lies that the one at `root` was derived from; None if it is none that was derived."""
+    """Where the base lies of the prefix at `root`; None if that was not derived from another one."""
     for path in root.glob(f"lib/python3*/site-packages/{_PTH_OF_BASE}"):
         # site-packages, python3.X, lib, and there it is.
         return Path(path.read_text().partition("\n")[0]).parents[2]
@@ -93,9 +94,9 @@ def base_of(root: Path) -> Path | None:
 
 
 def take_scripts(prefix: Prefix) -> None:
-    """Move console scripts that were installed into `site-packages/bin` away, for any Python that PATH names.
+    """Move console scripts out of `site-packages/bin`, and have them run by the `python3` that PATH names.
 
-    They are then run by the replica's own interpreter, not by the one that installed them.
+    That is the replica's own interpreter, not the one that installed them.
     """
     prefix.scripts.mkdir()
     installed = prefix.site / "bin"
@@ -103,7 +104,7 @@ def take_scripts(prefix: Prefix) -> None:
         return
     for script in sorted(installed.iterdir()):
         if not is_file(script):
-            # Read by the service, a link would lead where its maker must not read.
+            # The service would follow a link with its own rights, where the package must not read.
             continue
         target = prefix.scripts / script.name
         content = read_small(script)

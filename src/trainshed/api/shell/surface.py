@@ -1,10 +1,12 @@
-"""`/shell/...`: the page, its parts, tickets for who has a job's link, and the WebSocket that shells are
-served on.
+"""`/shell/...`: the page of a shell, the tickets that it asks for, and the WebSocket that shells are served
+on.
 
-GET  /shell/           the page; what it is to open stands behind the # of its address, which no server is
-sent GET  /shell/NAME       its parts POST /shell/ticket     {job, replica, key} of a link: {token, title} WS
-/shell/connect    first message, of the client: {token, rows, columns, term, command, terminal}; then {title}
-                       and what follows, or {error}
+GET  /shell/           the page; which shell it is to open stands behind the # of its address, so that no
+                       server is sent it
+GET  /shell/NAME       a part of the page: script, style
+POST /shell/ticket     {job, replica, key} of a job's link: answers {token, title}
+WS   /shell/connect    first message of the client: {token, rows, columns, term, command, terminal};
+                       the answer is {title}, and what follows below, or {error}
 
 On the WebSocket binary messages are what is typed and what is shown. Text messages are JSON: from the client
 `{"resize": [rows, columns]}` and `{"end": true}` (there is no more to be typed), to the client `{"exit":

@@ -1,4 +1,5 @@
-"""What Slurm's commands are told to do, and what they say of it. Pure: nothing is run here."""
+"""Command lines of Slurm's programs (salloc, srun, scancel), and what their output means. Pure: nothing is
+run here."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ _NEVER_GRANTED = (
     "partition not in this state",
     "invalid wckey",
 )
-"""In what salloc says of a request that waiting would not help."""
+"""Words in a complaint of salloc's by which it will never grant the request, however long one waits."""
 
 _SAYS = re.compile(
     r"^(?:/\S*/)?(?:salloc|srun|squeue|sinfo|scancel|slurmstepd(?:-\S+)?): (?:error: |fatal: )?"
@@ -41,29 +42,29 @@ _SAYS = re.compile(
 
 
 class Ask(Struct, frozen=True):
-    """What a job is to have, the same on each of its nodes."""
+    """The resources that a Slurm job is to have. Processors, memory and gres are those on each of its
+    nodes."""
 
-    #: Of the job, by which it is found again.
+    #: The Slurm job's name, by which it is found again.
     name: str
     nodes: tuple[str, ...]
-    #: On each node.
     cpus: int
     memory_bytes: int
     gres: Gres | None = None
-    #: Whose it is to be; "" = the service's own user's.
+    #: The user that it belongs to; "" = the service's own.
     user: str = ""
     partition: str = ""
     account: str = ""
     qos: str = ""
     constraint: str = ""
     extra: tuple[str, ...] = ()
-    #: As many nodes as Slurm likes to choose, but not these; None = those that are named.
+    #: Nodes that Slurm must not choose: it chooses as many others as `nodes` names. None = exactly `nodes`.
     avoid: tuple[str, ...] | None = None
 
 
 def allocate(ask: Ask) -> list[str]:
     """Arguments of salloc: all the nodes or none, and the job lives on when one of them is lost."""
-    given = {
+    options = {
         "job-name": ask.name,
         "comment": ask.name,
         "nodes": str(len(ask.nodes)),
@@ -79,8 +80,7 @@ def allocate(ask: Ask) -> list[str]:
         "qos": ask.qos,
         "constraint": ask.constraint,
     }
-    options = [f"--{key}={value}" for key, value in given.items() if value]
-    return ["salloc", "--no-shell", "--no-kill", *options, *ask.extra]
+    return ["salloc", "--no-shell", "--no-kill", *_given(options), *ask.extra]
 
 
 _BEGIN = """
@@ -92,9 +92,10 @@ kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
 echo there
 exec "$@" 2>"$errors"
 """
-"""Script of an agent's step: says that it is there, and becomes the agent, which says when it has taken its
-input; from then on srun is not needed any more. What the agent complains of is kept in a file of the node. No
-other command is run: each would take as long as the script, and Slurm a second longer to end the step."""
+"""Script of an agent's step. It prints `there` and becomes the agent, which reports when it has read its
+input; from then on srun is not needed any more. The agent's standard error goes to a file on the node. No
+other command is run, since each would take as long as the whole script, and Slurm a second longer to end the
+step."""
 
 THERE = b"there\n"
 _NODES_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -132,21 +133,20 @@ def run_agent(
 
 
 def cancel(name: str, user: int, job: int | None = None) -> list[str]:
-    """Arguments of scancel, of all jobs of that name, or of one if it has it: numbers are given out again
-    after a crash."""
+    """Arguments of scancel for all jobs of that name, or for `job` if it still has that name: Slurm gives
+    numbers out again after a crash."""
     number = [] if job is None else [str(job)]
     return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
 
 
 def terminate(name: str, user: int) -> list[str]:
-    """Arguments of scancel: SIGTERM for the steps of a job, which itself goes on."""
+    """Arguments of scancel that send SIGTERM to the steps of a job; the job itself goes on."""
     return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
 def try_job(partition: str, account: str, qos: str) -> list[str]:
-    """Arguments of srun, which says whether such a job would be taken, and starts none."""
-    given = {"partition": partition, "account": account, "qos": qos}
-    options = [f"--{key}={value}" for key, value in given.items() if value]
+    """Arguments of srun that ask whether Slurm would accept such a job, and start none."""
+    options = _given({"partition": partition, "account": account, "qos": qos})
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
 
@@ -159,9 +159,9 @@ def look_at_node(
     qos: str,
     extra: Sequence[str],
 ) -> list[str]:
-    """Arguments of srun: a short command on a node, if that has room for it within seconds."""
-    given = {"nodelist": node, "partition": partition, "account": account, "qos": qos}
-    options = [f"--{key}={value}" for key, value in given.items() if value]
+    """Arguments of srun that run a short command on a node, if Slurm finds room for it within five
+    seconds."""
+    options = _given({"nodelist": node, "partition": partition, "account": account, "qos": qos})
     own = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=64M", "--chdir=/"]
     # Nothing of this process's environment, which may hold secrets.
     own += ["--job-name=trainshed-doctor", "--immediate=5", "--export=NONE", "--quiet"]
@@ -169,14 +169,15 @@ def look_at_node(
 
 
 def has_no_room(complaint: str) -> bool:
-    """srun has not been given what it asked for at once."""
+    """Whether srun complains that the resources were not free at once."""
     lowered = complaint.lower()
     return any(words in lowered for words in ("nodes are busy", "immediate execution", "timed out"))
 
 
 def environment(ambient: Mapping[str, str], conf: str = "") -> dict[str, str]:
-    """What the commands are run in: without what a job that the service itself runs in, or its user's habits,
-    would add to each of them. `conf`: file of Slurm's configuration, if it is not the usual one."""
+    """The environment of Slurm's commands: `ambient` without Slurm's own variables, which the service has if
+    it runs in a Slurm job itself or its user sets defaults by them. `conf`: the path of Slurm's
+    configuration, if it is not the usual one."""
     prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
     kept = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
     if conf := conf or ambient.get("SLURM_CONF", ""):
@@ -186,13 +187,13 @@ def environment(ambient: Mapping[str, str], conf: str = "") -> dict[str, str]:
 
 
 def refused(complaint: str) -> bool:
-    """salloc says that it will never give what was asked for."""
+    """Whether salloc says that it will never grant the request."""
     lowered = complaint.lower()
     return any(words in lowered for words in _NEVER_GRANTED)
 
 
 def granted(told: str) -> int:
-    """Number of the job that salloc was given. Raises ValueError: of none."""
+    """The number of the Slurm job that salloc was granted. Raises ValueError if its output names none."""
     found = re.search(r"Granted job allocation (\d{1,18})", told)
     if not found:
         raise ValueError(f"no allocation is told of: {told[:200]!r}")
@@ -200,9 +201,14 @@ def granted(told: str) -> int:
 
 
 def complaint(told: str) -> str:
-    """What a command complained of, in one line, without its own name."""
+    """A command's complaints in one line, without the command's own name."""
     lines = [_SAYS.sub("", line) for line in told.splitlines()]
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
+
+
+def _given(options: Mapping[str, str]) -> list[str]:
+    """The long options that have a value."""
+    return [f"--{key}={value}" for key, value in options.items() if value]
 
 
 def _gres_text(gres: Gres | None) -> str:

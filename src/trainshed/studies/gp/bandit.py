@@ -32,11 +32,11 @@ from trainshed.studies.gp.belief import (
     Observed,
     believe,
     bound_score,
-    choose,
     exploring_score,
     successes,
 )
 from trainshed.studies.gp.search import Effort, Found, Search, rated
+from trainshed.studies.gp.selection import choose
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.random_search import Grid
 from trainshed.studies.routines import Array

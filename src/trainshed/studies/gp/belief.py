@@ -1,10 +1,7 @@
-"""What a study's trials say of its metrics: one fitted process per metric, and the scores that follow from
-them.
+"""What a study's trials say of its metrics: one Gaussian process per metric, fitted to the trials that
+`selection` has chosen, and the scores that follow from them.
 
-Between the stored trials and the search: knows the spec and the trials, not how points are found. Of a long
-study the model is shown the best trials, the newest and an even spread: a Gaussian process costs the cube of
-its points, a suggestion has to stay under half a second at 20,000 trials, and most of those say the same. The
-choice is made on plain values, before anything is encoded.
+Knows the spec and the measured values, not how the search finds points.
 """
 
 from collections.abc import Sequence
@@ -12,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainshed.core.study.progress import score
 from trainshed.core.study.progress import score as signed
 from trainshed.core.study.spec import Metric, Noise, StudySpec
 from trainshed.studies.gp.acquisition import (
@@ -33,9 +29,9 @@ from trainshed.studies.gp.process import (
     Posterior,
     fit,
 )
+from trainshed.studies.gp.selection import objective_columns
 from trainshed.studies.gp.success import Success, likeliest
 from trainshed.studies.gp.warping import margins, warp
-from trainshed.studies.port import Seen
 from trainshed.studies.routines import Array, Mask, Positions
 from trainshed.studies.space import Space
 
@@ -43,25 +39,18 @@ _FITTED = 160
 """Rows that the hyperparameters are fitted to; more say little more about them."""
 
 _ITERATIONS = 40
-"""Of the hyperparameter fit."""
+"""Steps of the hyperparameter fit."""
 
-_SAFE_UNLESS_SAID = 0.5
-"""Share of safe trials that is wanted where the spec names none."""
+_DEFAULT_SAFE_FRACTION = 0.5
+"""Share of safe trials that is aimed at where the spec names none."""
 
-_LEAST_SAFE = 0.01
-"""Who wants no trial to be safe still gets the safer one of two equals."""
+_LEAST_SAFE_FRACTION = 0.01
+"""Never 0: of two points that are equally good otherwise, the safer one is still preferred."""
 
 _CHANCE = 0.6
-"""Probability of success from which on a point is worth all that it promises. At the border of a region that
-fails each trial then halves what is unknown of it; nearer to certainty the search would stay away from it."""
-
-MOST = 400
-"""Completed trials that the model takes in."""
-
-_BEST = 160
-_NEWEST = 80
-MOST_PENDING = 100
-"""Pending trials that the model takes in, the newest."""
+"""Probability of success from which on a point's score is not reduced any more. At the border of a region in
+which trials fail, each trial then halves what is unknown of it; with a value nearer to 1 the search would
+stay away from the border."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +65,13 @@ class Belief:
     known: Posterior
 
     def bound(self, pending: Array, coefficient: float) -> UpperBound:
-        """`pending`: embedded, shape (k, q)."""
+        """The upper confidence bound beside pending trials. `pending`: their embeddings, shape (k, q)."""
         if len(pending) == 0:
             return UpperBound(self.known, self.known, coefficient)
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
     def of(self, rows: Positions, noise: Noise) -> "Belief":
-        """What these rows of the data say alone, of their surroundings."""
+        """A belief fitted to these rows of the data alone: a local model of the place where they lie."""
         data = replace(self.data.only(rows), labels=warp(self.data.labels[rows]))
         hyper = _fitted(data, noise)
         return Belief(self.metric, self.rows[rows], data, hyper, Posterior(data, hyper))
@@ -90,7 +79,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the trials have measured, as the model is shown it."""
+    """What the completed trials have measured, with the embeddings of those that the model is shown."""
 
     #: Of all completed trials by metric, more is better, shape (n, metrics).
     values: Array
@@ -105,13 +94,8 @@ class Observed:
         return np.asarray(known.all(axis=1), dtype=np.bool_)
 
 
-def objective_columns(spec: StudySpec) -> list[int]:
-    """Which metrics are objectives."""
-    return [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
-
-
 def believe(spec: StudySpec, space: Space, observed: Observed) -> tuple[Belief, ...]:
-    """One per metric, in the spec's order. `observed.is_enough` for that."""
+    """One belief per metric, in the spec's order. There must be enough trials (`Shown.is_enough`)."""
     return tuple(_belief(spec, space, observed, at) for at in range(len(spec.metrics)))
 
 
@@ -138,7 +122,7 @@ def _fitted(data: Data, noise: Noise) -> Hyperparameters:
 
 
 def successes(spec: StudySpec, space: Space, observed: Observed) -> tuple[Safety, ...]:
-    """Where trials succeed, modelled apart from what they measure; nothing if all do."""
+    """A model of where trials succeed, apart from what they measure; empty if all of them did."""
     succeeded = observed.succeeded(spec)[observed.rows]
     if succeeded.all():
         return ()
@@ -169,9 +153,9 @@ def bound_score(
     coefficient: float,
     rng: np.random.Generator,
 ) -> Score:
-    """What is to be maximized by whoever trusts the upper bounds: of one objective its bound, of several what
-    the bounds add to the front; weighed by safety where the spec asks for it, and by success (`successes`)
-    where trials failed."""
+    """The score that the upper bounds give. With one objective it is that objective's bound, with several it
+    is what the bounds add to the Pareto front. It is weighed by safety where the spec asks for it, and by the
+    chance of success (`successes`) where trials failed."""
     aims = [belief for belief in beliefs if belief.metric.safety is None]
     safeties = [
         *succeed,
@@ -194,7 +178,7 @@ def bound_score(
 
 def _wanted(metric: Metric) -> float:
     fraction = metric.safe_fraction
-    return _SAFE_UNLESS_SAID if fraction is None else max(fraction, _LEAST_SAFE)
+    return _DEFAULT_SAFE_FRACTION if fraction is None else max(fraction, _LEAST_SAFE_FRACTION)
 
 
 def exploring_score(
@@ -204,8 +188,9 @@ def exploring_score(
     coefficient: float,
     explored: float,
 ) -> Score:
-    """Pure exploration beside pending trials. The threshold is the mean where the upper bound of all that was
-    tried is highest; a point may be good if its bound with coefficient `explored` reaches it."""
+    """The score for pure exploration beside pending trials. Only points that may be good count: those whose
+    bound with the coefficient `explored` reaches a threshold, which is the mean at the tried point with the
+    highest upper bound."""
     bound = belief.bound(pending, explored)
     points = np.vstack([belief.data.points, pending])
     mean, deviation = belief.known.predict(points)
@@ -225,64 +210,3 @@ def _front_gain(
         labels = np.vstack([labels, expected])
     reached = scalarized(labels, along, reference).max(axis=0)
     return FrontGain(tuple(bounds), along, reference, reached)
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Which trials the model is shown."""
-
-    #: Of **all** completed trials by metric, more is better, NaN where there is none, shape (n, metrics).
-    values: Array
-    #: Which of them the model is shown, ascending.
-    rows: Positions
-    #: The completed trials that it is shown.
-    done: tuple[Seen, ...]
-    #: The others that it is shown.
-    pending: tuple[Seen, ...]
-
-    def is_enough(self, spec: StudySpec) -> bool:
-        """Whether every metric was measured, and all objectives by one trial."""
-        known = np.isfinite(self.values)
-        return bool(known.any(axis=0).all() and known[:, objective_columns(spec)].all(axis=1).any())
-
-    def with_pending(self, trial: Seen) -> "Shown":
-        return replace(self, pending=(*self.pending, trial)[-MOST_PENDING:])
-
-
-def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
-    """`trials` in any order."""
-    ordered = sorted(trials, key=lambda trial: trial.number)
-    done = [trial for trial in ordered if trial.state.is_over]
-    pending = [trial for trial in ordered if not trial.state.is_over]
-    values = np.array([_values(spec, trial) for trial in done]).reshape(
-        len(done), len(spec.metrics)
-    )
-    rows = _rows(values[:, objective_columns(spec)])
-    return Shown(
-        values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MOST_PENDING:])
-    )
-
-
-def _values(spec: StudySpec, trial: Seen) -> list[float]:
-    if trial.final is None:
-        return [np.nan] * len(spec.metrics)
-    found = ((metric, trial.final.value(metric.id)) for metric in spec.metrics)
-    return [np.nan if value is None else score(metric, value) for metric, value in found]
-
-
-def _rows(values: Array) -> Positions:
-    """`values`: of the objectives. With several of them the sum of the ranks says which trials are best."""
-    count = len(values)
-    if count <= MOST:
-        return np.arange(count)
-    ranks = np.zeros(count)
-    for column in values.T:
-        order = np.argsort(np.where(np.isnan(column), np.inf, -column), kind="stable")
-        ranks[order] += np.arange(count)
-    chosen = np.zeros(count, dtype=np.bool_)
-    chosen[np.argsort(ranks, kind="stable")[:_BEST]] = True
-    chosen[-_NEWEST:] = True
-    rest = np.flatnonzero(~chosen)
-    places = np.linspace(0, len(rest) - 1, MOST - int(chosen.sum())).astype(np.int64)
-    chosen[rest[places]] = True
-    return np.flatnonzero(chosen)

@@ -1,0 +1,96 @@
+"""Which of a study's trials the Gaussian processes are shown.
+
+Of a long study these are the best trials, the newest and an even spread of the others: a Gaussian process
+costs the cube of its points, a suggestion has to stay under half a second at 20,000 trials, and most of those
+say the same. The choice is made on plain values, before anything is encoded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainshed.core.study.progress import score
+from trainshed.core.study.spec import StudySpec
+from trainshed.studies.port import Seen
+from trainshed.studies.routines import Array, Positions
+
+MOST = 400
+"""Completed trials that the model is shown at most."""
+
+_BEST = 160
+"""Of these, how many are the best ones."""
+
+_NEWEST = 80
+"""Of these, how many are the newest ones."""
+
+MOST_PENDING = 100
+"""Pending trials that the model is shown at most: the newest."""
+
+
+def objective_columns(spec: StudySpec) -> list[int]:
+    """Which metrics are objectives."""
+    return [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Which trials the model is shown."""
+
+    #: Of **all** completed trials by metric, more is better, NaN where there is none, shape (n, metrics).
+    values: Array
+    #: Which of them the model is shown, ascending.
+    rows: Positions
+    #: The completed trials that it is shown.
+    done: tuple[Seen, ...]
+    #: The others that it is shown.
+    pending: tuple[Seen, ...]
+
+    def is_enough(self, spec: StudySpec) -> bool:
+        """Whether the model can be fitted: every metric was measured, and one trial has all objectives."""
+        known = np.isfinite(self.values)
+        return bool(known.any(axis=0).all() and known[:, objective_columns(spec)].all(axis=1).any())
+
+    def with_pending(self, trial: Seen) -> "Shown":
+        """The same with one more pending trial."""
+        return replace(self, pending=(*self.pending, trial)[-MOST_PENDING:])
+
+
+def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
+    """The trials that the model is shown. `trials` may come in any order."""
+    ordered = sorted(trials, key=lambda trial: trial.number)
+    done = [trial for trial in ordered if trial.state.is_over]
+    pending = [trial for trial in ordered if not trial.state.is_over]
+    values = np.array([_values(spec, trial) for trial in done]).reshape(
+        len(done), len(spec.metrics)
+    )
+    rows = _rows(values[:, objective_columns(spec)])
+    return Shown(
+        values, rows, tuple(done[row] for row in map(int, rows)), tuple(pending[-MOST_PENDING:])
+    )
+
+
+def _values(spec: StudySpec, trial: Seen) -> list[float]:
+    if trial.final is None:
+        return [np.nan] * len(spec.metrics)
+    found = ((metric, trial.final.value(metric.id)) for metric in spec.metrics)
+    return [np.nan if value is None else score(metric, value) for metric, value in found]
+
+
+def _rows(values: Array) -> Positions:
+    """The rows of the completed trials that are shown, by their `values` of the objectives. With several
+    objectives the sum of a trial's ranks says how good it is."""
+    count = len(values)
+    if count <= MOST:
+        return np.arange(count)
+    ranks = np.zeros(count)
+    for column in values.T:
+        order = np.argsort(np.where(np.isnan(column), np.inf, -column), kind="stable")
+        ranks[order] += np.arange(count)
+    chosen = np.zeros(count, dtype=np.bool_)
+    chosen[np.argsort(ranks, kind="stable")[:_BEST]] = True
+    chosen[-_NEWEST:] = True
+    rest = np.flatnonzero(~chosen)
+    places = np.linspace(0, len(rest) - 1, MOST - int(chosen.sum())).astype(np.int64)
+    chosen[rest[places]] = True
+    return np.flatnonzero(chosen)
