@@ -1,6 +1,8 @@
 """TLS for who knows plain sockets only (spec/reduction#security)."""
 
+import contextlib
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,8 +14,13 @@ from tests.reduction.workers import SECONDS
 from trainshed_reduction import proof
 from trainshed_reduction.tunnel import Tunnel
 
+SOME, MUCH = 300_000, 3_000_000
+"""More than a pair of sockets holds, and more than all between two users do."""
+
 Ends = tuple[Tunnel, Tunnel]
 """A worker's and a reducer's, of one connection."""
+Raw = tuple[ssl.SSLSocket, ssl.SSLSocket]
+"""The same without tunnels."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +40,21 @@ def ends(ours: Authority) -> Iterator[Ends]:
     yield worker, reducer
     worker.close()
     reducer.close()
+
+
+@pytest.fixture
+def raw(ours: Authority) -> Iterator[Raw]:
+    one, other = socket.socketpair()
+    shown = proof.reducer_tls(str(ours.certificate), str(ours.key))
+    reducer = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
+    shaking = threading.Thread(target=reducer.do_handshake)
+    shaking.start()
+    worker = proof.worker_tls(str(ours.root)).wrap_socket(one)
+    shaking.join()
+    for end in (worker, reducer):
+        end.settimeout(SECONDS)
+    with worker, reducer:
+        yield worker, reducer
 
 
 def _received(end: socket.socket, most: int = 1 << 30) -> bytes:
@@ -65,8 +87,32 @@ def test_last_words_are_heard(ends: Ends) -> None:
     worker, reducer = ends
     reducer.sendall(b"nobody reads this")
     worker.sendall(b"goodbye")
-    worker.end()
+    leaving = threading.Thread(target=worker.end)
+    leaving.start()
     assert _received(reducer) == b"goodbye"
+    reducer.close()
+    leaving.join()
+
+
+def test_last_words_are_heard_by_who_talks_first(raw: Raw) -> None:
+    """spec/reduction#losses: he says more than there is room for on the way, to who has gone already."""
+    worker, secured = raw
+    with Tunnel(worker) as leaving:
+        leaving.sendall(b"goodbye")
+    secured.sendall(bytes(MUCH))
+    assert _received(secured) == b"goodbye"
+
+
+def test_who_speaks_to_nobody_hears_what_was_said(raw: Raw) -> None:
+    """spec/reduction#losses: what is said to who has gone is lost, and nothing else."""
+    worker, secured = raw
+    with Tunnel(secured) as reducer:
+        reducer.settimeout(SECONDS)
+        worker.sendall(bytes(SOME))
+        worker.close()
+        with contextlib.suppress(BrokenPipeError):
+            reducer.sendall(bytes(MUCH))
+        assert _received(reducer) == bytes(SOME)
 
 
 def test_who_is_gone_is_missed(ends: Ends) -> None:

@@ -18,7 +18,8 @@ from typing import Any, Callable, Optional, cast
 _ROOM = 512 << 10
 """Bytes on their way in a direction."""
 _LAST_WORDS = 2.0
-"""Seconds for what is still to be sent when nobody reads any more."""
+"""Seconds for what is still to be sent when nobody reads any more, and for the other side to hear it: a
+connection that is closed with something unread takes back what the other side has not read yet."""
 _INTERVAL = 2e-4
 """Seconds after which a thread that computes in Python gives the interpreter away, from the first tunnel on:
 with Python's own 5 ms they would stand still for most of the time."""
@@ -53,7 +54,7 @@ class Tunnel(socket.socket):
         self._connection.setsockopt(*option)
 
     def end(self) -> None:
-        """Close it, and wait until the last that was sent is on its way."""
+        """Close it, and wait until the other side has heard the last that was sent."""
         self.close()
         self._thread.join(_LAST_WORDS)
 
@@ -61,13 +62,12 @@ class Tunnel(socket.socket):
 class _Direction:
     """What one side gives and the other one takes."""
 
-    def __init__(self, source: socket.socket, target: socket.socket, far: socket.socket) -> None:
-        """`far`: which of them is the user's. Where that fails he has gone, and the connection has not."""
+    def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self._source = source
         self._target = target
-        self._far = far
-        self._ended = False
-        #: The source has ended and the target was told, or nobody wants it any more.
+        #: Nothing more comes from the source.
+        self.ended = False
+        #: The target was told that, or takes nothing any more, and what still comes is thrown away.
         self.is_over = False
         #: Bytes that the target has not taken.
         self.left = memoryview(b"")
@@ -75,47 +75,42 @@ class _Direction:
 
     @property
     def reads(self) -> bool:
-        return not self._ended and not self.left
-
-    def give_up(self) -> None:
-        self._ended = self.is_over = True
-        self.left = memoryview(b"")
+        return not self.ended and not self.left
 
     def move(self) -> bool:
-        """Whether anything did. Raises OSError: the connection is gone."""
+        """Whether anything did. Where one direction fails what came by the other one is still handed on."""
         moved = self.reads and self._read()
         try:
-            if self.left:
+            if self.left and not self.is_over:
                 self.left = self.left[self._target.send(self.left) :]
                 moved = True
         except _NOT_NOW:
             pass
-        except ConnectionError:
-            if self._target is not self._far:
-                raise
-            self.give_up()
-        if self._ended and not self.left and not self.is_over:
+        except OSError:
+            self.is_over = True
+        if self.is_over:
+            self.left = memoryview(b"")
+        elif self.ended and not self.left:
             self.is_over = moved = True
             # SSLSocket's own shutdown would go on without TLS.
-            socket.socket.shutdown(self._target, socket.SHUT_WR)
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._target, socket.SHUT_WR)
         return moved
 
     def _read(self) -> bool:
         """All that is there: TLS gives it in pieces of 16 KiB, which are not worth waking anybody up for."""
         count = 0
         try:
-            while not self._ended and count < _ROOM:
+            while not self.ended and count < _ROOM:
                 size = self._source.recv_into(self._room[count:])
-                self._ended = not size
+                self.ended = not size
                 count += size
         except _NOT_NOW:
             pass
-        except ConnectionError:
-            if self._source is not self._far:
-                raise
-            self._ended = True
+        except OSError:
+            self.ended = True
         self.left = self._room[:count]
-        return count > 0
+        return self.ended or count > 0
 
 
 def _carry(
@@ -127,13 +122,15 @@ def _carry(
         for side in (connection, far):
             side.setblocking(False)
         # Both directions in this thread: a connection of OpenSSL's must not be used in two.
-        inward, outward = _Direction(connection, far, far), _Direction(far, connection, far)
+        inward, outward = _Direction(connection, far), _Direction(far, connection)
         until = float("inf")
-        while time.monotonic() < until and not (inward.is_over and outward.is_over):
+        while time.monotonic() < until and not (
+            inward.ended and inward.is_over and outward.is_over
+        ):
             moved = inward.move() | outward.move()
             if not moved and _wait(connection, far, inward, outward):
                 # Its user has closed it, not only ended sending. What he has sent still goes out.
-                inward.give_up()
+                inward.is_over = True
             if inward.is_over:
                 until = min(until, time.monotonic() + _LAST_WORDS)
 

@@ -108,6 +108,7 @@ class RunningGroup:
         """The last frame on every lane; none where it might get into the middle of another."""
         if self._transfer.unsent():
             return
+        tunnels: List[Tunnel] = []
         for lane in self._lanes:
             if lane.running and lane.connection is not None:
                 connection = lane.connection.socket
@@ -117,7 +118,10 @@ class RunningGroup:
                     connection.settimeout(_PARTING)
                     connection.sendall(frame)
                 if isinstance(connection, Tunnel):
-                    connection.end()
+                    connection.close()
+                    tunnels.append(connection)
+        for tunnel in tunnels:
+            tunnel.end()
 
     def close(self) -> None:
         """Give the transfer back: no memory of a caller is touched after this, and nothing else may be
