@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -247,3 +248,14 @@ def test_a_write_within_an_epoch_is_noticed_however_like_the_old_one_it_is(
     os.utime(other, ns=(time.time_ns(), record.file.mtime_ns))
     other.replace(path)
     assert store.read_record(BUCKET, "x").generation != record.generation
+
+
+def test_what_keeps_the_table_from_being_opened_may_pass(tmp_path: Path) -> None:
+    in_its_way = tmp_path / FILE
+    in_its_way.mkdir()
+    with closing(RecordTable(in_its_way)) as table:
+        table.put("bucket/early", "epoch", b"lost")
+        in_its_way.rmdir()
+        table.put("bucket/late", "epoch", b"kept")
+        assert table.get("bucket/late") == b"kept"
+        assert table.count() == 1

@@ -269,13 +269,17 @@ class RecordTable:
     along.
 
     A second copy: what counts is attached to the object's file. It is asked only in a directory that was
-    copied, so what cannot be written here fails no request, and what cannot be read begins anew. Blocking;
-    safe to use from several threads and processes.
+    copied, so what cannot be written here fails no request, and what cannot be read begins anew. The file is
+    opened when it is first used: what keeps it from being opened, a full disk say, may be gone by the next
+    use. Blocking; safe to use from several threads and processes.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._connection = _open(path)
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        #: What could not be done was told, and nothing could be done since.
+        self._is_told = False
 
     def get(self, key: str) -> bytes | None:
         """The record of an object."""
@@ -324,25 +328,29 @@ class RecordTable:
         self._guarded(lambda table: table.execute(statement, values))
 
     def _guarded(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        if self._connection is None:
-            return None
         try:
             with self._lock:
-                return work(self._connection)
-        except sqlite3.Error as error:
-            log.warning("buckets: %s is not kept up to date: %s", FILE, error)
+                if self._connection is None:
+                    self._connection = _open(self._path)
+                done = work(self._connection)
+        except (sqlite3.Error, OSError) as error:
+            if not self._is_told:
+                log.warning(
+                    "buckets: %s is not kept up to date: %s. Copies of the buckets may lose metadata",
+                    self._path,
+                    error,
+                )
+            self._is_told = True
             return None
+        self._is_told = False
+        return done
 
 
-def _open(path: Path) -> sqlite3.Connection | None:
+def _open(path: Path) -> sqlite3.Connection:
     try:
         return _connect(path)
-    except sqlite3.OperationalError as error:
-        # Not the file's fault: no room, no permission, no handles.
-        log.warning(
-            "buckets: %s cannot be opened: %s. Copies of the buckets may lose metadata", path, error
-        )
-        return None
+    except sqlite3.OperationalError:
+        raise  # Not the file's fault: no room, no permission, no handles.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.warning(
