@@ -43,8 +43,8 @@ PLAN = "plan.json"
 REPORT = "autopsy.json"
 """In what is kept: when that was, what it is, how much; of what failed elsewhere also how it ended, which no
 journal says then. Made anew if it is not there."""
-_IN_A_TURN = 8
-"""Slots that are looked into before others have their turn on the loop."""
+_IN_A_TURN = 2
+"""Slots that are looked into or noted before others have their turn on the loop."""
 _NOTED_AFTER = 0.5
 """Seconds after a launch: of programs that are over by then nothing need be written, unless they failed."""
 _HOUR = 3600.0

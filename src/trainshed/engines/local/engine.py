@@ -228,7 +228,7 @@ class LocalEngine:
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
         self._probe.require()
-        return self._gangs.allocate(job_uid, attempt, requests)
+        return await self._gangs.allocate(job_uid, attempt, requests)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         return self._gangs.names()
@@ -255,16 +255,17 @@ class LocalEngine:
             if plan.incarnation > slot_handle.incarnation
         )
         starting: list[tuple[SlotHandle, LaunchPlan]] = []
-        for slot_handle, plan in places:
-            if plan.incarnation == slot_handle.incarnation:
-                slot_handle.report_again()
-            elif plan.incarnation < slot_handle.incarnation:
-                self._report_older(slot_handle, plan.incarnation)
-            elif self._may_not_start(slot_handle, plan.incarnation):
-                slot_handle.begin(plan.incarnation)
-                slot_handle.lose(protocol.NEVER_STARTED)
-            else:
-                starting.append((slot_handle, plan))
+        async for some in in_turns(places, _IN_A_TURN):
+            for slot_handle, plan in some:
+                if plan.incarnation == slot_handle.incarnation:
+                    slot_handle.report_again()
+                elif plan.incarnation < slot_handle.incarnation:
+                    self._report_older(slot_handle, plan.incarnation)
+                elif self._may_not_start(slot_handle, plan.incarnation):
+                    slot_handle.begin(plan.incarnation)
+                    slot_handle.lose(protocol.NEVER_STARTED)
+                else:
+                    starting.append((slot_handle, plan))
         # Secrets of those that really start: what runs already does without.
         shown = await reveal([plan for _, plan in starting])
         fresh = await self._documents(

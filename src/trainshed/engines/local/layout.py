@@ -81,13 +81,16 @@ class Layout:
         """The same by replica, as it is written down (`slots_text`)."""
         return durable.read_document(str(self.record(job_uid, attempt))) or {}
 
-    def write(self, job_uid: JobUid, attempt: int, slots: tuple[Slot, ...]) -> None:
-        """Make the slots' directories and record them, in one step. Not synced: a power cut that takes the
-        record takes the processes as well."""
+    def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
+        """The directories of these: before `write`, whose record says that they are there."""
         directory = self.attempt(job_uid, attempt)
-        directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
-            (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
+            (directory / str(slot.replica)).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
+        """Record the attempt's slots, in one step. Not synced: a power cut that takes the record takes the
+        processes as well."""
+        self.attempt(job_uid, attempt).mkdir(parents=True, exist_ok=True)
         durable.write(str(self.record(job_uid, attempt)), slots_text(slots), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
