@@ -7,13 +7,15 @@ python -m bench.control_plane [--finished N] [--directory WHERE]; takes minutes 
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,16 +85,35 @@ def measure(
     directory: Path, finished: tuple[int, int] = FINISHED, queued: int = QUEUED, rounds: int = 3_000
 ) -> dict[str, Comparison]:
     """Fill two stores below `directory` and compare every call. `rounds`: of the writes; `CALLS` says how
-    often the others are made. The files are read before each row, so that no time of the disk is in a read:
-    some machines take away what lies in memory unused within seconds."""
+    often the others are made. Both files are kept in memory meanwhile, so that no time of the disk is in a
+    read: some machines put away within seconds what lies in memory unused."""
     for count in finished:
         fill(directory / str(count), count, queued)
     return asyncio.run(_measure(directory, finished, queued, rounds))
 
 
-def _read_once(file: Path) -> None:
-    """In a process of its own: closing the file here would drop the locks that SQLite holds on it."""
-    subprocess.run(["cat", str(file)], stdout=subprocess.DEVNULL, check=True)
+_KEEP = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | 0x2000, prot=mmap.PROT_READ)
+print(len(pages), flush=True)
+sys.stdin.read()
+"""
+"""0x2000: MAP_LOCKED, which Python has no name for."""
+
+
+@contextlib.contextmanager
+def _kept_in_memory(file: Path) -> Iterator[None]:
+    """By a process of its own: closing the file here would drop the locks that SQLite holds on it."""
+    command = [sys.executable, "-c", _KEEP, str(file)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as keeper:
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        if not keeper.stdout.readline():
+            print(f"{file} is read from the disk: no memory may be locked (ulimit -l)")
+        yield
+        keeper.stdin.close()
 
 
 async def _measure(
@@ -116,10 +137,11 @@ async def _measure(
             side.spans.clear()
         # As in a service: else each of some hundred pages pays for a look through all objects of both stores.
         collector.begin()
-        for what, (call, share) in CALLS.items():
+        with contextlib.ExitStack() as kept:
             for count in finished:
-                _read_once(directory / str(count) / DATABASE_FILE)
-            await _call_in_turn(sides, what, call, max(5, int(rounds * share)))
+                kept.enter_context(_kept_in_memory(directory / str(count) / DATABASE_FILE))
+            for what, (call, share) in CALLS.items():
+                await _call_in_turn(sides, what, call, max(5, int(rounds * share)))
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()

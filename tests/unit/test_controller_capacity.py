@@ -263,8 +263,9 @@ def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_a
         strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND
     )
     alarms: list[int] = []
-    ours = CapacityTracker(policy, alarms.append, lambda: None)
-    theirs = CapacityTracker(policy, lambda _: None, lambda: None)
+    # No decision takes long: a turn that were cut short would make the two differ.
+    ours = CapacityTracker(policy, alarms.append, lambda: None, spent=lambda: 0.0)
+    theirs = CapacityTracker(policy, lambda _: None, lambda: None, spent=lambda: 0.0)
     for one in (ours, theirs):
         one.set_nodes([Node("a", 8, 2**40), Node("b", 6, 2**40)])
     live: list[JobUid] = []

@@ -28,7 +28,7 @@ from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, JobName, JobUid
+from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, NodeDrain, StaleCommit, Store
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +101,31 @@ async def test_a_duplicate_name_is_refused_and_stores_nothing(store: Store) -> N
     await created(store, make_job(3, "same", api=Api.ML, project_id="other"))
     await created(store, make_job(4, "same"))
     assert (await store.reader.find("same"))[0].uid == 4
+
+
+async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: Store) -> None:
+    job = await created(store, make_job(7, "7"))
+    assert (await store.reader.job(job.name))[0] == job
+    assert (await store.reader.find("7"))[0] == job
+    for elsewhere in (
+        replace(job.name, project_id="other"),
+        replace(job.name, location="europe-west4"),
+        replace(job.name, job_id="07"),
+        replace(job.name, job_id="\u0667"),  # A seven, but no digit of ours.
+        replace(job.name, job_id="7" * 30),
+        replace(job.name, collection=Collection.TUNING_JOBS),
+    ):
+        with pytest.raises(NotFound):
+            await store.reader.job(elsewhere)
+        with pytest.raises(NotFound):
+            await store.intake.request_cancel(elsewhere, cancel())
+    assert await store.intake.request_cancel(job.name, cancel()) == job.uid
+
+
+async def test_a_number_within_an_id_that_somebody_chose_is_nobodys(store: Store) -> None:
+    await created(store, make_job(7, "7"))
+    chosen = await created(store, make_job(8, "7", project_id="other"))
+    assert (await store.reader.job(chosen.name))[0] == chosen
 
 
 async def test_a_taken_number_is_refused_and_leaves_the_name_free(store: Store) -> None:

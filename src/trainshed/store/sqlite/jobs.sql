@@ -1,8 +1,11 @@
 -- name: job_by_name
 SELECT jobs.uid, jobs.state, jobs.is_live, jobs.generation, jobs.labels_version
-FROM job_names JOIN jobs ON jobs.uid = job_names.uid JOIN works ON works.uid = jobs.uid
-WHERE job_names.api = :api AND job_names.project_id = :project_id
-  AND job_names.location = :location AND job_names.job_id = :job_id
+FROM jobs JOIN works ON works.uid = jobs.uid
+WHERE jobs.uid = coalesce(
+    (SELECT uid FROM jobs
+     WHERE uid = :numbered AND api = :api AND project_id = :project_id AND location = :location AND job_id = :job_id),
+    (SELECT uid FROM job_names
+     WHERE api = :api AND project_id = :project_id AND location = :location AND job_id = :job_id))
   AND :kind IN ('', works.kind);
 
 -- name: is_there

@@ -38,6 +38,7 @@ def model_parameters(name: ModelName) -> Parameters:
 
 ABOVE_ALL_UIDS = 2**63 - 1
 """Where a first page begins that goes down from the newest; also above all times."""
+_DIGITS_OF_A_UID = len(str(ABOVE_ALL_UIDS))
 
 
 def rows_after(
@@ -77,14 +78,21 @@ class IntentKind(enum.StrEnum):
 
 
 def name_parameters(name: JobName) -> Parameters:
-    """`kind` "": the name, which is of `ml`, does not tell what it is of."""
+    """`kind` "": the name, which is of `ml`, does not tell what it is of. `numbered`: the uid of a work that
+    has it for an id; 0: somebody chose the id."""
     return {
         "api": name.api.value,
         "project_id": name.project_id,
         "location": name.location,
         "job_id": name.job_id,
+        "numbered": _uid_within(name.job_id),
         "kind": KINDS[name.collection].value if name.api is Api.VERTEX else "",
     }
+
+
+def _uid_within(job_id: str) -> int:
+    number = int(job_id) if job_id.isdecimal() and len(job_id) <= _DIGITS_OF_A_UID else 0
+    return number if number <= ABOVE_ALL_UIDS else 0
 
 
 def work_parameters(job: Work) -> Parameters:

@@ -37,9 +37,12 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
     job = made.job
     parameters = work_parameters(job)
     output = job.spec.output if isinstance(job, Job) else ""
+    # What is called by its number needs no reservation: a number is given once, and ids that clients choose
+    # begin with a letter (facts/limits#ids).
+    is_chosen = job.name.job_id != str(job.uid)
 
     def store(connection: sqlite3.Connection) -> None:
-        if connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1:
+        if is_chosen and connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1:
             raise AlreadyExists(
                 f"{job.name} exists or existed before; names are never used again. Choose another id"
             )
