@@ -156,7 +156,11 @@ def test_refusals_say_why_and_what_to_do() -> None:
         ("PUT", "/resumable/upload/storage/v1/b/x/o", ["x objects.create"]),
         ("GET", "/download/storage/v1/b/x/o/n", ["x objects.get"]),
         ("GET", "/x/n", ["x objects.get"]),
-        ("PUT", "/x/n", ["x objects.get"]),
+        ("PUT", "/x/n", ["x objects.create"]),
+        ("POST", "/x/n", ["x objects.create"]),
+        ("DELETE", "/x/n", ["x objects.delete"]),
+        ("GET", "/x", ["x objects.list"]),
+        ("PUT", "/x", ["x objects.list"]),
     ],
 )
 def test_every_path_asks_for_something(method: str, path: str, asked: list[str]) -> None:

@@ -117,7 +117,9 @@ def test_plain_names_are_plain_files() -> None:
         ("/upload/storage/v1/b/B/o", Endpoint.UPLOAD, "B", "", ""),
         ("/resumable/upload/storage/v1/b/B/o", Endpoint.UPLOAD, "B", "", ""),
         ("/batch/storage/v1", Endpoint.BATCH, "", "", ""),
-        ("/bucket/a/b", Endpoint.PUBLIC, "bucket", "a/b", ""),
+        ("/bucket/a/b", Endpoint.XML, "bucket", "a/b", ""),
+        ("/bucket", Endpoint.XML, "bucket", "", ""),
+        ("/bucket/", Endpoint.XML, "bucket", "", ""),
         ("/", Endpoint.UNKNOWN, "", "", ""),
     ],
 )  # fmt: skip

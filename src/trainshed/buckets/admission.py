@@ -142,8 +142,10 @@ def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
     match target.endpoint:
         case Endpoint.UPLOAD:
             yield bucket, _CREATE
-        case Endpoint.DOWNLOAD | Endpoint.PUBLIC:
+        case Endpoint.DOWNLOAD:
             yield bucket, _GET
+        case Endpoint.XML:
+            yield from _of_xml(method, target)
         case Endpoint.METADATA if target.object:
             yield from _of_object(method, target)
         case Endpoint.METADATA if target.is_objects:
@@ -152,6 +154,17 @@ def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
             yield from _of_bucket(method, target)
         case _:
             return
+
+
+def _of_xml(method: str, target: Target) -> Iterator[tuple[str, str]]:
+    if target.to_bucket:
+        yield target.bucket, _GET
+        yield target.to_bucket, _CREATE
+    elif not target.object:
+        yield target.bucket, _LIST
+    else:
+        methods = {"PUT": _CREATE, "POST": _CREATE, "DELETE": _DELETE}
+        yield target.bucket, methods.get(method, _GET)
 
 
 def _of_object(method: str, target: Target) -> Iterator[tuple[str, str]]:

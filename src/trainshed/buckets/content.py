@@ -54,6 +54,10 @@ class Digest:
         self._crc = _crc32c(self._crc, block)
         self.size += len(block)
 
+    def md5_hex(self) -> str:
+        """The MD5 so far, as the XML API writes it."""
+        return self._md5.hexdigest()
+
     def sums(self) -> Checksums:
         """The checksums so far: of the 16-byte MD5 and of the big-endian 4-byte CRC32C."""
         return Checksums(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -22,8 +23,8 @@ class Endpoint(Enum):
     UPLOAD = "upload"
     DOWNLOAD = "download"
     BATCH = "batch"
-    #: `/BUCKET/OBJECT`: the form of public links, which TensorFlow's file system reads by.
-    PUBLIC = "public"
+    #: `/BUCKET/OBJECT` and `/BUCKET`: the form of public links, and of the XML API.
+    XML = "xml"
     UNKNOWN = "unknown"
 
 
@@ -83,7 +84,8 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
     yield "/download" + _OBJECT, _Kind(Endpoint.DOWNLOAD)
     yield "/batch" + _API, _Kind(Endpoint.BATCH)
     yield "/batch", _Kind(Endpoint.BATCH)
-    yield "/{bucket}/{object=**}", _Kind(Endpoint.PUBLIC)
+    yield "/{bucket}", _Kind(Endpoint.XML)
+    yield "/{bucket}/{object=**}", _Kind(Endpoint.XML)
 
 
 # Any method: which ones a resource has, and what is told of the others, is its handler's.
@@ -109,6 +111,12 @@ def parse_target(raw_path: bytes) -> Target:
         names.get("bucket", "") if kind.action == "moveTo" else names.get("to_bucket", ""),
         names.get("to_object", ""),
     )
-    if kind.endpoint is Endpoint.PUBLIC and not (target.bucket and target.object):
+    if kind.endpoint is Endpoint.XML and not target.bucket:
         return Target(Endpoint.UNKNOWN)
     return target
+
+
+def copied(target: Target, source: str) -> Target:
+    """What a PUT of the XML API names that copies, with `BUCKET/OBJECT` in the header that says what."""
+    bucket, _, name = unquote(source.lstrip("/")).partition("/")
+    return Target(Endpoint.XML, bucket, name, "", False, target.bucket, target.object)

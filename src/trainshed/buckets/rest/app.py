@@ -43,7 +43,8 @@ from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
 from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
-from trainshed.buckets.routes import Endpoint, parse_target
+from trainshed.buckets.rest.xml_methods import answer_xml
+from trainshed.buckets.routes import Endpoint, copied, parse_target
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Message, Receive, Request, Response, Scope, Send
@@ -97,9 +98,12 @@ class BucketsApp:
         """The call that a request is."""
         asked: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(asked)
+        target, source = parse_target(path), request.headers.get("x-goog-copy-source")
+        if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
+            target = copied(target, source)
         return Call(
             request.at(path),
-            parse_target(path),
+            target,
             self._store,
             self._sessions,
             self._pool,
@@ -204,13 +208,11 @@ class BucketsApp:
             case Endpoint.UPLOAD:
                 return await upload(call)
             case Endpoint.DOWNLOAD:
-                _require_read(call)
+                if call.request.method not in {"GET", "HEAD"}:
+                    raise NotSupported(f"{call.request.method} at {call.path} is not supported.")
                 return await download(call)
-            case Endpoint.PUBLIC:
-                _require_read(call)
-                if "uploads" in call.query or "uploadId" in call.query:
-                    raise NotSupported("Multipart uploads of the XML API are not supported.")
-                return await download(call)
+            case Endpoint.XML:
+                return await answer_xml(call)
             case Endpoint.BATCH:
                 return await self._batch(call)
             case Endpoint.UNKNOWN:
@@ -291,11 +293,3 @@ async def _metadata(call: Call) -> Response:
     if target.action:
         raise NotSupported(f"{call.request.method} {target.action} is not supported.")
     return await bucket_methods.collection(call)
-
-
-def _require_read(call: Call) -> None:
-    if call.request.method not in {"GET", "HEAD"}:
-        raise NotSupported(
-            f"{call.request.method} at {call.path} is not supported: the XML API is "
-            "served for reading only. Use the JSON API."
-        )

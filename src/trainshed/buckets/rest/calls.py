@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -22,13 +22,17 @@ from trainshed.buckets.errors import BucketsError, InvalidRequest
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view
-from trainshed.buckets.routes import Target
+from trainshed.buckets.routes import Endpoint, Target
 from trainshed.core.names import project_number
 from trainshed.httpd.messages import CHALLENGE, Disconnected, Request, Response
 
 IDENTITY_HEADER = "x-trainshed-identity"
 """What the gateway says of the caller; no client can set it."""
 _MAX_JSON = 1 << 20
+_CONDITIONS: Final = {
+    "x-goog-if-generation-match": "ifGenerationMatch",
+    "x-goog-if-metageneration-match": "ifMetagenerationMatch",
+}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -139,8 +143,11 @@ class Call:
         return parse_number(self.query, key)
 
     def conditions(self) -> Conditions:
-        """The request's preconditions."""
-        return conditions_of(self.query)
+        """The request's preconditions, which the XML API has in headers."""
+        if self.target.endpoint is not Endpoint.XML:
+            return conditions_of(self.query)
+        headers = self.request.headers
+        return conditions_of({field: headers.get(name, "") for name, field in _CONDITIONS.items()})
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import AsyncIterator
+from email.utils import formatdate
 
 from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import BLOCK
-from trainshed.buckets.errors import NotModified, RangeNotSatisfiable
+from trainshed.buckets.errors import NotModified, RangeNotSatisfiable, condition_failed
 from trainshed.buckets.port import ObjectRecord, Opened
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import etag_of, hash_header
@@ -41,6 +42,8 @@ async def download(call: Call) -> Response:
 def _answer(call: Call, opened: Opened) -> Response:
     record = opened.record
     headers = _headers(record)
+    if call.request.headers.get("if-match", headers["ETag"]) not in {headers["ETag"], "*"}:
+        raise condition_failed()
     if call.request.headers.get("if-none-match") == headers["ETag"]:
         raise NotModified("Not Modified")
     status, start, end = 200, 0, record.size
@@ -99,6 +102,7 @@ def _headers(record: ObjectRecord) -> dict[str, str]:
             fields.get("cacheControl", "no-cache, no-store, max-age=0, must-revalidate")
         ),
         "ETag": etag_of(record),
+        "Last-Modified": formatdate(record.updated_ns // 1_000_000_000, usegmt=True),
         "Accept-Ranges": "bytes",
         "X-Goog-Generation": str(record.generation),
         "X-Goog-Metageneration": str(record.metageneration),

@@ -94,10 +94,15 @@ class UploadSessions:
         writer.open(self._take_digest(upload_id))
         return writer
 
-    def cancel(self, bucket: str, upload_id: str) -> None:
-        """Forget a session and its bytes; raises ``NotFound``."""
+    def directory_of(self, bucket: str, upload_id: str) -> Path:
+        """Where a session of the bucket keeps its files; raises ``NotFound``."""
         directory = self._directory(upload_id)
         self._spec(bucket, directory)
+        return directory
+
+    def cancel(self, bucket: str, upload_id: str) -> None:
+        """Forget a session and its bytes; raises ``NotFound``."""
+        directory = self.directory_of(bucket, upload_id)
         with self._lock:
             writer = self._writers.pop(upload_id, None)
         if writer is not None:
@@ -220,6 +225,14 @@ class UploadWriter:
             staged = self._require()
             write_all(staged.fd, block)
             staged.digest.update(block)
+
+    def restart(self) -> None:
+        """Begin anew: what has arrived so far is forgotten."""
+        with self._lock:
+            staged = self._require()
+            os.ftruncate(staged.fd, 0)
+            os.lseek(staged.fd, 0, os.SEEK_SET)
+            staged.digest = Digest()
 
     def sync(self) -> None:
         """Make what has arrived durable, before it is acknowledged."""

@@ -1,0 +1,282 @@
+"""The XML API: objects and buckets at `/BUCKET/OBJECT` and `/BUCKET`.
+
+Clients that speak it: TensorFlow's file system (reading), Rust's `object_store`, which is in Polars, Delta
+Lake and Lance, and the uploads in parallel chunks of google-cloud-storage. Preconditions, properties and
+checksums come as headers, answers are XML; errors are those of the JSON API.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+from xml.etree import ElementTree
+
+from trainshed.buckets.content import Checksums, parse_goog_hash, verify
+from trainshed.buckets.errors import InvalidRequest, NotSupported
+from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
+from trainshed.buckets.rest import parts
+from trainshed.buckets.rest.calls import Call, answer
+from trainshed.buckets.rest.downloads import download
+from trainshed.buckets.rest.uploads import UploadSpec
+from trainshed.buckets.rest.views import etag_of, hash_header, timestamp
+from trainshed.buckets.transfers import Source, copy
+from trainshed.httpd.messages import Response
+
+_MAX_XML = 4 << 20
+"""Bytes; ten thousand parts take less than one."""
+_LISTED: Final = "http://doc.s3.amazonaws.com/2006-03-01"
+_UPLOADED: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
+_PROPERTIES: Final = {
+    "content-type": "contentType",
+    "content-encoding": "contentEncoding",
+    "content-disposition": "contentDisposition",
+    "content-language": "contentLanguage",
+    "cache-control": "cacheControl",
+    "x-goog-storage-class": "storageClass",
+    "x-goog-custom-time": "customTime",
+}
+_CUSTOM: Final = "x-goog-meta-"
+
+
+async def answer_xml(call: Call) -> Response:
+    """What stands at an address of the XML API."""
+    method, query = call.request.method, call.query
+    if not call.target.object:
+        if method == "GET" and not query.keys() & {"uploads", "acl", "location", "versioning"}:
+            return await _list(call)
+        raise _unsupported(call)
+    if call.target.to_bucket:
+        return await _copy(call)
+    match method:
+        case "GET" | "HEAD" if "uploadId" not in query:
+            return await download(call)
+        case "PUT" if "uploadId" in query:
+            return await _put_part(call)
+        case "PUT":
+            return await _put(call)
+        case "POST" if "uploads" in query:
+            return await _initiate(call)
+        case "POST" if "uploadId" in query:
+            return await _complete(call)
+        case "DELETE" if "uploadId" in query:
+            await call.run(call.sessions.cancel, call.target.bucket, query["uploadId"])
+            return Response(status=204)
+        case "DELETE":
+            return await _delete(call)
+        case _:
+            raise _unsupported(call)
+
+
+async def _list(call: Call) -> Response:
+    bucket, asked = call.target.bucket, call.query
+    after = asked.get("start-after", asked.get("marker", ""))
+    wanted = call.number("max-keys")
+    query = Query(
+        prefix=asked.get("prefix", ""),
+        delimiter=asked.get("delimiter", ""),
+        page_token=asked.get("continuation-token", ""),
+        max_results=MAX_RESULTS if wanted is None else wanted,
+        start_offset=after,
+    )
+    page = await call.run(call.store.at(bucket).list, bucket, query)
+    # The JSON API's offset is the first name that may be listed, here it is the last that may not.
+    objects = [(name, record) for name, record in page.objects if name != after]
+    inner = [
+        _element("Name", bucket),
+        _element("Prefix", query.prefix),
+        _element("KeyCount", str(len(objects) + len(page.prefixes))),
+        _element("IsTruncated", "true" if page.next_page_token else "false"),
+    ]
+    if page.next_page_token:
+        inner.append(_element("NextContinuationToken", page.next_page_token))
+        if objects and "list-type" not in asked:
+            inner.append(_element("NextMarker", objects[-1][0]))
+    inner += [_listed(name, record) for name, record in objects]
+    inner += [f"<CommonPrefixes>{_element('Prefix', p)}</CommonPrefixes>" for p in page.prefixes]
+    return _xml("ListBucketResult", _LISTED, inner)
+
+
+def _listed(name: str, record: ObjectRecord) -> str:
+    fields = {
+        "Key": name,
+        "Generation": str(record.generation),
+        "MetaGeneration": str(record.metageneration),
+        "LastModified": timestamp(record.updated_ns),
+        "ETag": etag_of(record),
+        "Size": str(record.size),
+    }
+    return f"<Contents>{''.join(_element(*pair) for pair in fields.items())}</Contents>"
+
+
+async def _put(call: Call) -> Response:
+    call.operation = "write"
+    bucket, name = call.target.bucket, call.target.object
+    objects = call.store.at(bucket)
+    await call.run(objects.precheck, bucket, name, call.conditions())
+    staged = await call.run(call.store.stage)
+    try:
+        async for block in call.blocks():
+            call.moved += len(block)
+            await call.run(staged.write, block)
+        draft = Draft(_properties(call), _custom(call), _expected(call))
+        record = await call.run(objects.commit, bucket, name, staged, draft, call.conditions())
+    finally:
+        await call.run(staged.discard)
+    return answer(headers=_told(record))
+
+
+async def _copy(call: Call) -> Response:
+    call.operation = "write"
+    target, headers = call.target, call.request.headers
+    replaced = headers.get("x-goog-metadata-directive", "").upper() == "REPLACE"
+
+    def redraft(source: ObjectRecord) -> Draft:
+        if replaced:
+            return Draft(_properties(call), _custom(call))
+        return Draft(source.fields, source.metadata)
+
+    record = await call.run(
+        copy,
+        call.store,
+        Source(target.bucket, target.object),
+        target.to_bucket,
+        target.to_object,
+        redraft=redraft,
+        conditions=call.conditions(),
+    )
+    call.moved = record.size
+    inner = [
+        _element("LastModified", timestamp(record.updated_ns)),
+        _element("ETag", etag_of(record)),
+    ]
+    return _xml("CopyObjectResult", _UPLOADED, inner, record)
+
+
+async def _delete(call: Call) -> Response:
+    call.operation = "delete"
+    bucket, name = call.target.bucket, call.target.object
+    await call.run(call.store.at(bucket).delete, bucket, name, call.generation(), call.conditions())
+    return Response(status=204)
+
+
+async def _initiate(call: Call) -> Response:
+    bucket, name = call.target.bucket, call.target.object
+    spec = UploadSpec(
+        bucket,
+        name,
+        call.store.now(),
+        _properties(call),
+        _custom(call),
+        conditions=call.conditions(),
+    )
+    upload_id = await call.run(call.sessions.start, spec)
+    inner = [_element("Bucket", bucket), _element("Key", name), _element("UploadId", upload_id)]
+    return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)
+
+
+async def _put_part(call: Call) -> Response:
+    call.operation = "write"
+    number = call.number("partNumber")
+    if number is None or not 1 <= number <= parts.MOST_PARTS:
+        raise InvalidRequest(f"'partNumber' is a number from 1 to {parts.MOST_PARTS}. Correct it.")
+    staged = await call.run(
+        parts.stage_part, call.sessions, call.target.bucket, call.query["uploadId"]
+    )
+    try:
+        async for block in call.blocks():
+            call.moved += len(block)
+            await call.run(staged.write, block)
+        verify(staged.sums, _expected(call))
+        sums = staged.sums
+        etag = await call.run(parts.keep_part, staged, number)
+    finally:
+        await call.run(staged.discard)
+    return answer(headers={"ETag": etag, "X-Goog-Hash": f"crc32c={sums.crc32c},md5={sums.md5}"})
+
+
+async def _complete(call: Call) -> Response:
+    call.operation = "write"
+    body = b"".join([block async for block in call.blocks(limit=_MAX_XML)])
+    bucket = call.target.bucket
+    name, record = await call.run(
+        parts.complete, call.sessions, bucket, call.query["uploadId"], _parts(body)
+    )
+    call.object = name
+    inner = [
+        _element("Location", f"{call.base}/{bucket}/{name}"),
+        _element("Bucket", bucket),
+        _element("Key", name),
+        _element("ETag", etag_of(record)),
+    ]
+    return _xml("CompleteMultipartUploadResult", _UPLOADED, inner, record)
+
+
+def _parts(body: bytes) -> list[parts.Part]:
+    if b"<!" in body:
+        # No client declares anything; an entity may grow without end.
+        raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
+    try:
+        root = ElementTree.fromstring(body)
+        return [_part(element) for element in root if _bare(element.tag) == "Part"]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
+
+
+def _part(element: ElementTree.Element) -> parts.Part:
+    said = {_bare(child.tag): (child.text or "").strip() for child in element}
+    return parts.Part(int(said.get("PartNumber", "")), said.get("ETag", ""))
+
+
+def _bare(tag: str) -> str:
+    """A name without its namespace, which some clients write and some do not."""
+    return tag.rpartition("}")[2]
+
+
+def _properties(call: Call) -> dict[str, str]:
+    headers = call.request.headers
+    return {field: headers[name] for name, field in _PROPERTIES.items() if headers.get(name)}
+
+
+def _custom(call: Call) -> dict[str, str]:
+    return {
+        name.removeprefix(_CUSTOM): text
+        for name, text in call.request.headers.items()
+        if name.startswith(_CUSTOM)
+    }
+
+
+def _expected(call: Call) -> Checksums:
+    """The checksums that a client sends with its content; raises ``InvalidRequest``."""
+    sent = parse_goog_hash(call.request.headers.get("x-goog-hash", ""))
+    return Checksums(sent.md5 or call.request.headers.get("content-md5", ""), sent.crc32c)
+
+
+def _told(record: ObjectRecord) -> dict[str, str]:
+    headers = {
+        "ETag": etag_of(record),
+        "X-Goog-Generation": str(record.generation),
+        "X-Goog-Metageneration": str(record.metageneration),
+        "X-Goog-Stored-Content-Length": str(record.size),
+    }
+    if hashes := hash_header(record):
+        headers["X-Goog-Hash"] = hashes
+    return headers
+
+
+def _xml(
+    name: str, namespace: str, inner: list[str], record: ObjectRecord | None = None
+) -> Response:
+    text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{''.join(inner)}</{name}>"
+    headers = _told(record) if record is not None else {}
+    return answer(text.encode(), 200, headers, "application/xml; charset=UTF-8")
+
+
+def _element(name: str, text: str) -> str:
+    return f"<{name}>{escape(text, quote=False)}</{name}>"
+
+
+def _unsupported(call: Call) -> NotSupported:
+    return NotSupported(
+        f"{call.request.method} at {call.path} is not supported: the XML API is served for the content of "
+        "objects, their lists and multipart uploads. Use the JSON API."
+    )

@@ -1,0 +1,218 @@
+"""The XML API without a socket, as `object_store` of Rust and google-cloud-storage ask it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from email.utils import parsedate_to_datetime
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.unit.test_buckets_http import Ask, ask, put, store
+from trainshed.buckets.authentication import Listener
+from trainshed.buckets.callers import Caller, Kind
+from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import ObjectStore
+
+__all__ = ["ask", "store"]
+
+_STRANGER = Caller(Kind.REPLICA, "sa@q", "q")
+
+
+def _said(body: bytes, name: str) -> list[str]:
+    """The texts of all elements of that name."""
+    root = ElementTree.fromstring(body)
+    return [e.text or "" for e in root.iter() if e.tag.rpartition("}")[2] == name]
+
+
+def _begin(ask: Ask, name: str = "big", **headers: str) -> str:
+    begun = ask("POST", f"/bucket/{name}?uploads", **headers)
+    assert begun.status == 200
+    return _said(begun.body, "UploadId")[0]
+
+
+def _part(ask: Ask, upload: str, number: int, content: bytes, name: str = "big") -> str:
+    answer = ask("PUT", f"/bucket/{name}?partNumber={number}&uploadId={upload}", content)
+    assert answer.status == 200
+    md5 = hashlib.md5(content).digest()
+    assert answer.headers["etag"] == f'"{md5.hex()}"'
+    assert base64.b64encode(md5).decode() in answer.headers["x-goog-hash"]
+    return answer.headers["etag"]
+
+
+def _list_of(*parts: tuple[int, str], namespace: str = "") -> bytes:
+    inner = "".join(
+        f"<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>" for n, etag in parts
+    )
+    return f"<CompleteMultipartUpload{namespace}>{inner}</CompleteMultipartUpload>".encode()
+
+
+def test_an_object_is_put_read_and_deleted(ask: Ask) -> None:
+    sent = {"content_type": "text/plain", "x_goog_meta_owner": "me", "cache_control": "no-cache"}
+    written = ask("PUT", "/bucket/a%2Fb", b"hello", **sent)
+    assert (written.status, written.body) == (200, b"")
+    read = ask("GET", "/bucket/a/b", range="bytes=1-2")
+    assert (read.status, read.body) == (206, b"el")
+    # `object_store` takes an answer without any of these for a fault of the server.
+    for name in ("etag", "x-goog-generation"):
+        assert read.headers[name] == written.headers[name]
+    assert parsedate_to_datetime(read.headers["last-modified"]).tzinfo is not None
+    view = ask("GET", "/storage/v1/b/bucket/o/a%2Fb").json
+    assert (view["contentType"], view["metadata"]) == ("text/plain", {"owner": "me"})
+    assert ask("HEAD", "/bucket/a/b").headers["content-length"] == "5"
+    assert ask("DELETE", "/bucket/a/b").status == 204
+    assert ask("DELETE", "/bucket/a/b").status == 404
+
+
+def test_preconditions_come_as_headers(ask: Ask) -> None:
+    """By this Delta Lake and Lance make sure that two writers do not both write one version."""
+    only_new = {"x_goog_if_generation_match": "0"}
+    first = ask("PUT", "/bucket/log", b"1", **only_new)
+    assert first.status == 200
+    assert ask("PUT", "/bucket/log", b"2", **only_new).status == 412
+    generation = first.headers["x-goog-generation"]
+    assert ask("PUT", "/bucket/log", b"3", x_goog_if_generation_match=generation).status == 200
+    assert ask("DELETE", "/bucket/log", x_goog_if_generation_match=generation).status == 412
+    assert ask("GET", "/bucket/log", if_match=first.headers["etag"]).status == 412
+    assert ask("GET", "/bucket/log").body == b"3"
+
+
+def test_content_that_is_not_what_was_announced_is_refused(ask: Ask) -> None:
+    other = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+    assert ask("PUT", "/bucket/a", b"hello", content_md5=other).status == 400
+    assert ask("PUT", "/bucket/a", b"hello", x_goog_hash=f"md5={other}").status == 400
+    upload = _begin(ask)
+    at = f"/bucket/big?partNumber=1&uploadId={upload}"
+    assert ask("PUT", at, b"hello", content_md5=other).status == 400
+    assert ask("GET", "/bucket/a").status == 404
+
+
+def test_a_list_has_names_prefixes_and_pages(ask: Ask) -> None:
+    for name in ("a", "d%2F1", "d%2F2", "x%26%3Cy%3E", "z"):
+        put(ask, name, b"12")
+    whole = ask("GET", "/bucket?list-type=2&delimiter=%2F").body
+    assert _said(whole, "Key") == ["a", "x&<y>", "z"]
+    assert _said(whole, "Size") == ["2", "2", "2"]
+    assert _said(whole, "Prefix") == ["", "d/"]
+    assert _said(whole, "IsTruncated") == ["false"]
+    # It has to be the one that a read tells.
+    assert _said(whole, "ETag")[0] == ask("HEAD", "/bucket/a").headers["etag"]
+    names: list[str] = []
+    token = ""
+    while True:
+        page = ask("GET", f"/bucket/?list-type=2&max-keys=2{token}").body
+        names += _said(page, "Key")
+        if _said(page, "IsTruncated") == ["false"]:
+            break
+        token = "&continuation-token=" + _said(page, "NextContinuationToken")[0]
+    assert names == ["a", "d/1", "d/2", "x&<y>", "z"]
+    after = ask("GET", "/bucket?list-type=2&start-after=d%2F1&prefix=d%2F").body
+    assert _said(after, "Key") == ["d/2"]
+    assert ask("GET", "/nothing?list-type=2").status == 404
+
+
+def test_an_upload_in_parts(ask: Ask, store: ObjectStore) -> None:
+    """Parts come in any order, one again; the object is there when the list of them is, and not before."""
+    upload = _begin(ask, content_type="text/plain")
+    second = _part(ask, upload, 2, b"world")
+    _part(ask, upload, 1, b"nonsense")
+    first = _part(ask, upload, 1, b"hello ")
+    assert ask("GET", "/bucket/big").status == 404
+    at = f"/bucket/big?uploadId={upload}"
+    listed = _list_of((1, first), (2, second))
+    done = ask("POST", at, listed)
+    assert done.status == 200
+    read = ask("GET", "/bucket/big")
+    assert (read.body, read.headers["content-type"]) == (b"hello world", "text/plain")
+    assert done.headers["x-goog-generation"] == read.headers["x-goog-generation"]
+    # A client whose answer was lost asks again.
+    assert ask("POST", at, listed).headers["x-goog-generation"] == read.headers["x-goog-generation"]
+    session = state_directory(store.root) / "uploads" / upload
+    assert not list(session.glob("part-*"))
+
+
+def test_a_namespace_and_quotes_as_entities_are_understood(ask: Ask) -> None:
+    upload = _begin(ask)
+    etag = _part(ask, upload, 1, b"x").replace('"', "&quot;")
+    listed = _list_of((1, etag), namespace=' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"')
+    assert ask("POST", f"/bucket/big?uploadId={upload}", listed).status == 200
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        b"",
+        b"<CompleteMultipartUpload/>",
+        b"<a><Part><PartNumber>x</PartNumber></Part></a>",
+        b'<!DOCTYPE a [<!ENTITY e "e">]><a><Part><PartNumber>1</PartNumber></Part></a>',
+        _list_of((2, "")),
+        _list_of((1, '"0"')),
+        _list_of((1, ""), (1, "")),
+    ],
+)
+def test_a_list_that_is_wrong_makes_no_object(ask: Ask, listed: bytes) -> None:
+    upload = _begin(ask)
+    etag = _part(ask, upload, 1, b"x")
+    at = f"/bucket/big?uploadId={upload}"
+    assert ask("POST", at, listed).status == 400
+    assert ask("GET", "/bucket/big").status == 404
+    assert ask("POST", at, _list_of((1, etag))).status == 200
+
+
+def test_a_cancelled_upload_leaves_nothing(ask: Ask, store: ObjectStore) -> None:
+    upload = _begin(ask)
+    _part(ask, upload, 1, b"x")
+    assert ask("DELETE", f"/bucket/big?uploadId={upload}").status == 204
+    assert not list((state_directory(store.root) / "uploads").iterdir())
+    for method, what in (("PUT", "partNumber=1&"), ("POST", ""), ("DELETE", "")):
+        assert ask(method, f"/bucket/big?{what}uploadId={upload}", _list_of((1, ""))).status == 404
+    for number in ("0", "10001", "x", ""):
+        begun = _begin(ask)
+        assert ask("PUT", f"/bucket/big?partNumber={number}&uploadId={begun}", b"x").status == 400
+
+
+def test_a_copy(ask: Ask) -> None:
+    put(ask, "a%2Fb", b"hello", content_type="text/plain")
+    copied = ask("PUT", "/bucket/c", x_goog_copy_source="bucket/a%2Fb")
+    assert copied.status == 200
+    read = ask("GET", "/bucket/c")
+    assert (read.body, read.headers["content-type"]) == (b"hello", "text/plain")
+    only_new = {"x_goog_if_generation_match": "0"}
+    assert ask("PUT", "/bucket/c", x_goog_copy_source="/bucket/a%2Fb", **only_new).status == 412
+    assert ask("PUT", "/bucket/c", x_goog_copy_source="bucket/no").status == 404
+    assert ask("PUT", "/bucket/c", x_goog_copy_source="bucket").status == 400
+
+
+def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectStore) -> None:
+    store.catalog.create("theirs", project="q")
+    put(ask, "a", b"secret")
+    upload = _begin(ask)
+
+    def asked(method: str, target: str, **more: Any) -> int:
+        return ask(method, target, listener=Listener.REPLICA, caller=_STRANGER, **more).status
+
+    for method, target in (
+        ("GET", "/bucket?list-type=2"),
+        ("GET", "/bucket/a"),
+        ("PUT", "/bucket/a"),
+        ("DELETE", "/bucket/a"),
+        ("POST", "/bucket/a?uploads"),
+        ("PUT", f"/bucket/big?partNumber=1&uploadId={upload}"),
+        ("POST", f"/bucket/big?uploadId={upload}"),
+        ("DELETE", f"/bucket/big?uploadId={upload}"),
+    ):
+        assert asked(method, target) == 403, target
+    assert asked("PUT", "/theirs/a", x_goog_copy_source="bucket/a") == 403
+    assert asked("PUT", "/bucket/a", x_goog_copy_source="theirs/a") == 403
+    # An upload that another bucket has is none of this one's.
+    assert asked("POST", f"/theirs/big?uploadId={upload}") in {400, 404}
+    assert asked("DELETE", f"/theirs/big?uploadId={upload}") == 404
+    assert asked("PUT", "/theirs/a") == 200
+
+
+def test_what_is_not_served_says_so(ask: Ask) -> None:
+    for method, target in (("PUT", "/bucket"), ("DELETE", "/bucket"), ("GET", "/bucket?acl")):
+        answer = ask(method, target)
+        assert (answer.status, "JSON API" in answer.json["error"]["message"]) == (400, True)
