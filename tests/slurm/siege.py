@@ -8,13 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.contract.ordinary_user import NOBODY
 from tests.e2e.hostile.attacks import Attack, attack
+from tests.e2e.hostile.warm import FORKED, ReadyYard
 from tests.e2e.hostile.yard import LIMITS, OTHER, OWN, Yard, common_ground, furnished, parent_of
 from tests.e2e.processes import commands
 from tests.e2e.running import cache_of
@@ -29,6 +31,12 @@ from tests.slurm.whole import (
 from trainshed.replica.system import trees
 
 _DAEMONS = ("slurmd", "slurmstepd", "munged")
+KEPT = 12.0
+"""Seconds for which nodes are kept, and interpreters on them: from a program to the next of its project,
+and less than the end of all allocations is waited for."""
+_AT_ONCE = 3
+"""Jobs: one that has failed, the victim, the attacker."""
+_READY_SECONDS = 120.0
 _SLURMCTLD, _SLURMD = 6817, 6818
 """Ports of Slurm's, unless somebody has chosen others."""
 
@@ -68,9 +76,14 @@ IDENTITIES = (
 class SlurmYard(Yard):
     """All jobs run on `node`."""
 
+    #: Lines of `[engines.slurm]`.
+    slurm: ClassVar[str] = ""
+
     lab: SlurmLab = field(kw_only=True)
     node: str = field(kw_only=True)
     identity: Identity = field(kw_only=True)
+    #: The victim's: Slurm's number of it.
+    allocation: str = field(default="", kw_only=True)
 
     @property
     def cache(self) -> Path:
@@ -84,6 +97,7 @@ class SlurmYard(Yard):
         self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
     ) -> dict[str, Any]:
         told = super().target(victim, other, endpoint, abstract, at_home)
+        self.allocation = _allocation_of(victim[0])
         # Nodes do not reach the service's loopback.
         return told | {"storage_port": told["rest"]}
 
@@ -132,11 +146,10 @@ class SlurmYard(Yard):
         finally:
             self.lab.kill(process)
 
-    def on_slurm(self, other: str) -> dict[str, Any]:
-        """What the program is told that attacks what there is on Slurm's nodes alone. `other`: the victim."""
+    def on_slurm(self) -> dict[str, Any]:
+        """What the program is told that attacks what there is on Slurm's nodes alone."""
         lab = self.lab
-        lines = lab.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%i %j").splitlines()
-        [allocation] = [line.split() for line in lines if f"-{other}-" in line]
+        allocation = lab.slurm("squeue", "-h", "-j", self.allocation, "-o", "%i %j").split()
         own, theirs = self.directory(self.identity.attacker), self.directory(self.victim)
         sockets, files = (self._found(kind, *dict.fromkeys((own, theirs))) for kind in "sf")
         daemons = [pid for name in _DAEMONS for pid in lab.processes(self.node, name)]
@@ -169,12 +182,56 @@ class SlurmYard(Yard):
         return USERS[users[1]] if users else self.identity.uid
 
 
+@dataclass
+class KeptYard(ReadyYard, SlurmYard):
+    """Nodes are kept, so that programs begin in forks of an interpreter that is up (docs/adr/0143)."""
+
+    slurm: ClassVar[str] = f"keep = {KEPT:g}\n"
+
+    def open(self) -> None:
+        """On as many allocations as are needed at once, so that whichever a program goes on with has
+        preloaders of both projects."""
+        until = time.monotonic() + _READY_SECONDS
+        for project in (OTHER, OWN):
+            numbers = list[str]()
+            while numbers != [FORKED] * _AT_ONCE:
+                assert time.monotonic() < until, f"not all programs were forked: {numbers}"
+                jobs = [self.submit(project, "numbered") for _ in range(_AT_ONCE)]
+                numbers = [self.heard(job, "PROCESS") for job in jobs]
+                for job in jobs:
+                    self.service.finish(job, 60)
+
+    def preloaders(self) -> list[int]:
+        return [pid for pid in commands("preloader.program") if self._number(pid)]
+
+    def sockets(self) -> list[str]:
+        places = dict.fromkeys(
+            (self.directory(self.identity.attacker), self.directory(self.victim))
+        )
+        look = ["find", *places, "-path", "*/.preloaders/*", "-type", "s"]
+        return self.lab.run(self.node, look).split()
+
+
+def _allocation_of(pid: int) -> str:
+    """In which a process on a node runs: Slurm tells the agent, whose environment its zygote has."""
+    while pid > 1:
+        with contextlib.suppress(OSError):
+            for text in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                name, _, value = text.decode(errors="replace").partition("=")
+                if name == "SLURM_JOB_ID":
+                    return value
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    raise AssertionError("it is in no allocation")
+
+
 @dataclass(frozen=True)
 class Siege:
-    """What came of everything."""
+    """What came of everything. `process`: the number that the attacker had in its namespace."""
 
     identity: Identity
+    kind: type[SlurmYard]
     attack: Attack
+    process: str
     #: By attempt of `on_slurm.py`.
     verdicts: dict[str, str]
     why: dict[str, str]
@@ -183,14 +240,18 @@ class Siege:
 
 
 @contextlib.contextmanager
-def besieged(lab: SlurmLab, identity: Identity) -> Generator[Siege]:
+def besieged(
+    lab: SlurmLab, identity: Identity, kind: type[SlurmYard] = SlurmYard
+) -> Generator[Siege]:
     """A service of that identity, attacked."""
     place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=common_ground()))
     place.chmod(0o755)
-    name = f"hostile-{IDENTITIES.index(identity)}"
+    name = f"hostile-{IDENTITIES.index(identity)}-{kind.__name__}"
     top = f'host = "{lab.outside}"\ninsecure = true\nisolation = "{identity.level}"\n{LIMITS}'
     # The table of images ends what belongs to the top.
-    directory = configure(lab, name, top, identity.settings(), place=place, wrapped=False)
+    directory = configure(
+        lab, name, top, kind.slurm + identity.settings(), place=place, wrapped=False
+    )
     os.chown(directory, identity.uid, identity.uid)
     if identity.uid:
         give_environments(identity.uid)
@@ -202,7 +263,7 @@ def besieged(lab: SlurmLab, identity: Identity) -> Generator[Siege]:
             for one in others:
                 service.call("POST", f"/trainshed/v1/nodes/{one}:drain", {})
             yard = furnished(
-                SlurmYard(
+                kind(
                     identity.level,
                     identity.uid,
                     place,
@@ -212,10 +273,12 @@ def besieged(lab: SlurmLab, identity: Identity) -> Generator[Siege]:
                     identity=identity,
                 )
             )
+            yard.open()
             found = attack(yard)
+            process = yard.heard(found.job, "PROCESS")
             listed = service.call("GET", "/trainshed/v1/jobs?project=" + OTHER)["jobs"]
             [other] = [job["jobId"] for job in listed if job["state"] == "RUNNING"]
-            target = json.dumps(yard.on_slurm(other))
+            target = json.dumps(yard.on_slurm())
             job = yard.submit(OWN, "on_slurm", TARGET=target)
             service.finish(job, 120)
             told = {word: rest for word, _, rest in (x.partition(" ") for x in service.lines(job))}
@@ -230,7 +293,13 @@ def besieged(lab: SlurmLab, identity: Identity) -> Generator[Siege]:
         for path in left:
             trees.delete(path)
         yield Siege(
-            identity, found, json.loads(told["VERDICTS"]), json.loads(told["WHY"]), tuple(left)
+            identity,
+            kind,
+            found,
+            process,
+            json.loads(told["VERDICTS"]),
+            json.loads(told["WHY"]),
+            tuple(left),
         )
     finally:
         trees.delete(str(place))

@@ -30,9 +30,10 @@ class ReadyYard(Yard):
     labels: dict[str, str] = field(default_factory=dict[str, str])
 
     def open(self) -> None:
-        """Have both projects' preloaders made, by programs that begin by themselves."""
+        """Have both projects' preloaders made, by programs that begin by themselves; the attacker's last,
+        since one that is not used ends."""
         until = time.monotonic() + _READY_SECONDS
-        for project in (OWN, OTHER):
+        for project in (OTHER, OWN):
             while self.heard(self.submit(project, "numbered"), "PROCESS") != FORKED:
                 assert time.monotonic() < until, "no program was forked"
 
@@ -40,18 +41,24 @@ class ReadyYard(Yard):
         self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
     ) -> dict[str, Any]:
         """With the preloaders: their processes, and their sockets."""
-        preloaders = [
-            int(place.parent.name)
-            for place in Path("/proc").glob("[0-9]*/cmdline")
-            if _is_preloader_of(place, self.service.pid)
-        ]
-        sockets = [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
+        preloaders, sockets = self.preloaders(), self.sockets()
         told = super().target(victim, other, endpoint, abstract, at_home)
         assert len(preloaders) >= 2, "there is nothing to be attacked"
         assert any("preloader" in path for path in sockets), sockets
         told["preloaders"] = self.numbers(preloaders)
         told["sockets"] = sockets
         return told
+
+    def preloaders(self) -> list[int]:
+        return [
+            int(place.parent.name)
+            for place in Path("/proc").glob("[0-9]*/cmdline")
+            if _is_preloader_of(place, self.service.pid)
+        ]
+
+    def sockets(self) -> list[str]:
+        """By the paths that the attacker's machine has them at."""
+        return [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
 
 
 @dataclass
