@@ -1,4 +1,5 @@
-"""Who has a bucket process begin outlives what the machine cannot give for a while, and tells callers."""
+"""The keeper of the bucket process: it starts one when somebody calls, tries again while the machine has no
+memory or process to give, and turns callers away meanwhile."""
 
 import asyncio
 import errno

@@ -51,12 +51,15 @@ class _Watch(Struct):
     job: Job
     #: By number of a drill.
     cursors: dict[int, LogCursor]
+    #: The search that is under way; None = none is.
     task: asyncio.Task[None] | None = None
+    #: There were news during that search: another one follows it.
     again: bool = False
 
 
 class Watchers:
-    """Costs nothing for jobs without a drill that waits for a line."""
+    """Searches logs for the lines that drills wait for, and buckets for checkpoints. Costs nothing for jobs
+    without a drill that waits for a line."""
 
     def __init__(
         self,

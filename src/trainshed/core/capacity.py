@@ -17,19 +17,27 @@ _MINUTE = 60 * 10**9
 
 
 class WaitReason(enum.StrEnum):
-    """Why a job does not get capacity. POLICY: it is not its turn (priority, fair share, age, a reservation
-    before it). CLUSTER, CONTENT, ENGINE: it has its places, and its engine cannot start it yet
-    (`DelayCause`)."""
+    """Why a job does not get capacity, or does not start in what it got."""
 
+    #: A quota of its region is used up.
     QUOTA = "quota"
+    #: The nodes that could take it are full.
     CAPACITY = "capacity"
+    #: The known nodes could not take it even if they were empty.
     STOCK_OUT = "stock_out"
+    #: As many replicas run as may run at once.
     REPLICA_LIMIT = "replica_limit"
+    #: It is not its turn: priority, fair share, age, or capacity that is reserved for another job.
     POLICY = "policy"
+    #: The pause before its next attempt is not over.
     BACK_OFF = "back_off"
+    #: No node that it would fit on takes work now: none is known yet, or they are drained, gone and the like.
     NO_NODE = "no_node"
+    #: It has its places; the cluster has not given it the nodes yet, as `DelayCause` has it.
     CLUSTER = "cluster"
+    #: It has its places; nodes are being sent what its programs need, as `DelayCause` has it.
     CONTENT = "content"
+    #: It has its places; its engine cannot start it now, as `DelayCause` has it.
     ENGINE = "engine"
 
 
@@ -52,11 +60,13 @@ class Waiting(Struct, frozen=True):
 
 
 class DelayCause(enum.StrEnum):
-    """What keeps programs from starting that have their places. CLUSTER: it has not given the nodes yet.
-    CONTENT: nodes are being sent what the programs need. ENGINE: it cannot do it now, and tries again."""
+    """What keeps programs from starting that have their places already."""
 
+    #: The cluster has not given the nodes yet.
     CLUSTER = "cluster"
+    #: Nodes are being sent what the programs need.
     CONTENT = "content"
+    #: The engine cannot start them now, and tries again.
     ENGINE = "engine"
 
 
@@ -112,12 +122,15 @@ class Preflight(Struct, frozen=True):
 
 
 class NodeCondition(enum.StrEnum):
-    """READY: takes work. DRAINED: by an operator; nothing new, and what runs leaves. QUARANTINED: the same
-    for a while, since it was found unfit. GONE: does not answer."""
+    """Whether a node takes work, and if not, why."""
 
+    #: It takes work.
     READY = "READY"
+    #: An operator has drained it: nothing new starts there, and what runs there leaves.
     DRAINED = "DRAINED"
+    #: It was found unfit: it is drained for a while.
     QUARANTINED = "QUARANTINED"
+    #: It does not answer.
     GONE = "GONE"
 
 

@@ -14,15 +14,19 @@ from trainshed.core.names import JobUid, ReplicaId
 
 
 class StreamKind(enum.StrEnum):
-    """LOG: what the program printed, and the service said. USAGE: what the replica used. METRICS: what a
-    trial measured. REDUCTION: what a part in a reduction reported. LAUNCHES: how its programs were
-    started. PROGRESS: how far the program said that it is."""
+    """What a stream of a job's log files holds."""
 
+    #: What the program printed, and what the service said.
     LOG = "log"
+    #: What the replica used.
     USAGE = "usage"
+    #: What a trial measured.
     METRICS = "metrics"
+    #: What a worker or reducer of a reduction reported.
     REDUCTION = "reduction"
+    #: How the replica's programs were started.
     LAUNCHES = "launches"
+    #: How far the program said that it is.
     PROGRESS = "progress"
 
 

@@ -90,14 +90,18 @@ class Node(Struct, frozen=True):
 
 
 class NodeState(enum.StrEnum):
-    """UP: takes work. DRAINING: the engine wants it left. QUARANTINED: the engine found it unfit, and wants
-    it left for a while. UNHEARD: the cluster has not heard of it for a while, and has not given it up:
-    nothing new starts there, and what runs there is left alone. GONE: it stopped answering, or is no more."""
+    """What an engine says of a node."""
 
+    #: It takes work.
     UP = "UP"
+    #: The engine wants it left.
     DRAINING = "DRAINING"
+    #: The engine found it unfit, and wants it left for a while.
     QUARANTINED = "QUARANTINED"
+    #: The cluster has not heard of it for a while and has not given it up: nothing new starts there, and what
+    #: runs there is left alone.
     UNHEARD = "UNHEARD"
+    #: It stopped answering, or does not exist any more.
     GONE = "GONE"
 
 
@@ -207,11 +211,13 @@ class NodeChanged(Struct, frozen=True):
 
 
 class Fault(enum.StrEnum):
-    """What `inject` does to a replica. KILL: all of it dies by SIGKILL from outside. OOM: its main process
-    dies as if of its memory limit. SEGV: its main process gets SIGSEGV."""
+    """What `inject` does to a replica."""
 
+    #: All of it dies by SIGKILL from outside.
     KILL = "kill"
+    #: Its main process dies as if of its memory limit.
     OOM = "oom"
+    #: Its main process gets SIGSEGV.
     SEGV = "segv"
 
 

@@ -6,10 +6,13 @@ from msgspec import Struct
 
 
 class Verdict(enum.StrEnum):
-    """GOOD: nothing to do. LESS: it works, not as well as it could. BAD: no service can work so."""
+    """How good what was found is."""
 
+    #: Nothing is to be done.
     GOOD = "good"
+    #: It works, not as well as it could.
     LESS = "less"
+    #: No service can work like this.
     BAD = "bad"
 
 

@@ -13,18 +13,23 @@ from trainshed.core.units import Nanos
 
 
 class OperationKind(enum.StrEnum):
-    """DELETE: of any resource, done when it is answered. SUGGEST, CHECK_STOPPING: of a study. CREATE, UPDATE:
-    of a resource that is done when it is answered, and which the response shows. EXPORT: of a version of a
-    model, copied beside requests. IMPORT: of files into a dataset, done at once.
-    EXPORT_DATA: of a dataset into files, beside requests."""
+    """What a long-running operation is about."""
 
+    #: A resource was deleted; done when it is answered.
     DELETE = "delete"
+    #: A resource was made, which the response shows; done when it is answered.
     CREATE = "create"
+    #: A resource was changed, which the response shows; done when it is answered.
     UPDATE = "update"
+    #: Files were added to a dataset; done when it is answered.
     IMPORT = "import"
+    #: A dataset is written into files, beside requests.
     EXPORT_DATA = "export_data"
+    #: Trials of a study are suggested.
     SUGGEST = "suggest"
+    #: Whether a trial of a study should stop is found out.
     CHECK_STOPPING = "check_stopping"
+    #: A version of a model is copied, beside requests.
     EXPORT = "export"
 
 

@@ -50,12 +50,12 @@ States = Mapping[str, JobState | None] | Mapping[str, PipelineState | None]
 """The states as an API spells them (None: nothing here is ever in it)."""
 
 Further = Mapping[str, Callable[[Comparison], JobTest]]
-"""What else a list can be filtered by: how a comparison of the field is compiled, by name."""
+"""By the names of further fields that a list can be filtered by: what compiles a comparison of the field."""
 
 _NOTHING: Final[Further] = {}
 _MOST_TESTS: Final = 10
-"""Of a condition: each is applied to every work that the store goes through, so of a longer filter nothing is
-asked."""
+"""How many tests a condition has at most: the store applies each of them to every work that it goes through.
+Of a longer filter the store is asked nothing."""
 _ENDLESS: Final = 2**63 - 1
 
 
@@ -63,7 +63,8 @@ class JobFilter(Struct, frozen=True):
     """Which works of a list are wanted."""
 
     passes: JobTest = everything
-    #: What has to hold as well and stands beside the records; None = nothing is known.
+    #: Holds for every wanted work, and for others too; the store can ask its columns for it. None = there is
+    #: none.
     where: Condition | None = None
 
 

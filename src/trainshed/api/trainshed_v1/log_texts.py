@@ -20,10 +20,10 @@ from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import decoded
 
 AT: Final = len('{"at":"2026-11-22T08:46:44.123456789Z')
-"""Characters of a line after which its moment is told: lines order by time as these do as texts."""
+"""How many characters at the beginning of a line hold its time. Lines sort by time as these sort as texts."""
 
 _LEVEL_ANYWHERE: Final = (b"NCCL ", b"level=", b"lvl=", b"severity=", b"\\u001b")
-"""By what a line may say its level that does not begin with it."""
+"""What a line contains that may name its severity elsewhere than at its beginning."""
 _SECOND: Final = 10**9
 
 

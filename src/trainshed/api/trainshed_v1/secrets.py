@@ -108,8 +108,8 @@ async def rotate_key(call: JsonCall) -> records.KeyRotation:
 
 @contextmanager
 def _key_faults(key: str, left: str) -> Generator[None]:
-    """Raises in the API's words what goes wrong with the key: FailedPrecondition, Unavailable. `left`: how
-    things stand then."""
+    """Translates failures of the key into the API's errors: FailedPrecondition, Unavailable. `left`: the
+    state that things are left in, in words."""
     try:
         yield
     except KeyUnusable as failure:
@@ -122,7 +122,8 @@ def _key_faults(key: str, left: str) -> Generator[None]:
 
 
 async def _refuse_without_key(services: Services) -> None:
-    """A new key would be of no use to what is stored. Raises FailedPrecondition, KeyUnusable."""
+    """Raises FailedPrecondition where secrets are stored whose key is missing, for a new key would not open
+    them; KeyUnusable."""
     if not services.sealer.has_key and await services.secrets.has_any():
         raise FailedPrecondition(services.sealer.missing())
 

@@ -16,14 +16,14 @@ SIGN_OF_LIFE: Final = b"\n"
 _KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a blank line is sent."""
 _EAGER: Final = 4
-"""Looks that may follow each other at once; then a stream pauses before each, so that a job that writes or
-changes all the time does not make its readers cost as much as itself."""
+"""How many times a stream may look again without a pause. Then it pauses before each look, so that a job
+which writes or changes all the time does not make its readers cost as much as itself."""
 _PAUSE: Final = 0.02
-"""Seconds. Each of them in which nobody looked allows one more at once, so that single news, an end above
-all, are told when they come."""
+"""Seconds of the pause. Each such time without a look allows one more without a pause, so that rare news,
+above all a job's end, are told as soon as they come."""
 _SHARE: Final = 4
-"""A stream pauses so many times as long as its last look took: of a job with thousands of trials a look is
-work."""
+"""A stream pauses at least this many times as long as its last look took: looking at a job with thousands of
+trials is work."""
 
 
 class Pace:

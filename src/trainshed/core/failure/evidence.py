@@ -10,37 +10,47 @@ from trainshed.core.names import JobName, ReplicaId, public_replica_name
 
 
 class Cause(enum.StrEnum):
-    """Why a replica, or a whole attempt, came to its end.
+    """Why a replica, or a whole attempt, came to its end."""
 
-    EXITED: its program ended with a code. SIGNALLED: a signal ended it. OUT_OF_MEMORY: its memory limit
-    did. OUT_OF_DISK: the limit of its disk did. STALLED: the watchdog did. LEFT: it was asked to leave its
-    node, or its node ended it. LOST: it is gone without a record, through no fault of ours; NODE_FAILED,
-    AGENT_LOST, ALLOCATION_REVOKED, ALLOCATION_EXPIRED, CLUSTER_PREEMPTED, POD_EVICTED: likewise, or it was
-    stopped, and it is known how (`Loss`). PACKAGE: the job's own package cannot be installed. DATA: its
-    dataset cannot be split. REJECTED: the engine will never start it. SERVICE: the service failed. STOCK_OUT:
-    no node can take it. PREEMPTED: its capacity went to another job. CANCELLED: a user or a time limit ended
-    the job.
-    """
-
+    #: Its program ended with an exit code.
     EXITED = "exited"
+    #: A signal ended its program.
     SIGNALLED = "signalled"
+    #: It was ended at its memory limit.
     OUT_OF_MEMORY = "out_of_memory"
+    #: It was ended at its disk limit.
     OUT_OF_DISK = "out_of_disk"
+    #: The stall watchdog ended it.
     STALLED = "stalled"
+    #: It was asked to leave its node, or its node ended it.
     LEFT = "left"
+    #: It is gone without a record, and it is not known how.
     LOST = "lost"
+    #: Its node failed, as the cluster says. This and the next five are those of `Loss`.
     NODE_FAILED = "node_failed"
+    #: The agent on its node is gone.
     AGENT_LOST = "agent_lost"
+    #: Somebody cancelled its allocation.
     ALLOCATION_REVOKED = "allocation_revoked"
+    #: Its allocation came to its time limit.
     ALLOCATION_EXPIRED = "allocation_expired"
+    #: The cluster gave its allocation to another job.
     CLUSTER_PREEMPTED = "cluster_preempted"
+    #: Its node evicted its Pod.
     POD_EVICTED = "pod_evicted"
+    #: The job's own package cannot be installed.
     PACKAGE = "package"
+    #: The job's dataset cannot be split.
     DATA = "data"
+    #: The engine will never start it.
     REJECTED = "rejected"
+    #: The service failed.
     SERVICE = "service"
+    #: No node can take the job.
     STOCK_OUT = "stock_out"
+    #: Its capacity went to another job of this service.
     PREEMPTED = "preempted"
+    #: A user or a time limit ended the job.
     CANCELLED = "cancelled"
 
 

@@ -25,10 +25,13 @@ from trainshed.core.failure.messages import (
 from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import RULES
 
-Fields = dict[str, Any]
-"""Fields of `Rule` and `Match` by name, as they are there; and `enabled`, `before`."""
+Entry = Mapping[str, object]
+"""An entry as the configuration has it."""
 
-OF_A_MATCH: Final = ("causes", "exit_codes", "signals", "primary", "reducer")
+Fields = dict[str, Any]
+"""The fields of an entry, read: those of `Rule` and `Match` by their names, `enabled` and `before`."""
+
+_OF_A_MATCH: Final = ("causes", "exit_codes", "signals", "primary", "reducer")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CODES = re.compile(r"(\d{1,3})-(\d{1,3})")
@@ -37,15 +40,43 @@ _MOST_CODE = 16
 _CAUSES = tuple(cause for cause in Cause if cause is not Cause.CANCELLED)
 _MESSAGE_CHOICES = tuple(m for m in Message if m not in (Message.NONE, Message.CANCELLED))
 _ACTIONS = tuple(action for action in Action if action is not Action.CANCEL)
+_DEFAULT_PLACE: Final = "out_of_memory"
+"""The row that a new one stands before: after those of success and of reducers, before every failure."""
+
+_OF_A_REPLICA = CLUSTER_LOSSES | {
+    Cause.EXITED,
+    Cause.SIGNALLED,
+    Cause.OUT_OF_MEMORY,
+    Cause.OUT_OF_DISK,
+    Cause.STALLED,
+    Cause.LEFT,
+    Cause.LOST,
+}
+_MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
+_WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
+_MESSAGES = {
+    **dict.fromkeys(_OF_A_REPLICA, (INVALID_ARGUMENT, Message.LOST)),
+    Cause.OUT_OF_MEMORY: (INVALID_ARGUMENT, Message.OUT_OF_MEMORY),
+    Cause.OUT_OF_DISK: (INVALID_ARGUMENT, Message.OUT_OF_DISK),
+    Cause.PACKAGE: (INVALID_ARGUMENT, Message.PACKAGE),
+    Cause.DATA: (INVALID_ARGUMENT, Message.DATA),
+    Cause.REJECTED: (FAILED_PRECONDITION, Message.REJECTED),
+    Cause.SERVICE: (INTERNAL, Message.INTERNAL),
+    Cause.STOCK_OUT: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
+    Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
+    Cause.CLUSTER_PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
+}
+"""Code and message of a new row that names none."""
+_BUILT_IN = frozenset(rule.name for rule in RULES)
 
 
-def name_of(entry: Mapping[str, object]) -> str:
+def _name_of(entry: Entry) -> str:
     """The entry's name, "" if it has none that can be used."""
     name = entry.get("name")
     return name if isinstance(name, str) and _NAME.fullmatch(name) else ""
 
 
-def read_fields(entry: Mapping[str, object]) -> tuple[Fields, list[str]]:
+def _read_fields(entry: Entry) -> tuple[Fields, list[str]]:
     """The fields that the entry gives, `name` left out, and what is wrong with them, as `field: words`."""
     found: Fields = {}
     wrong: list[str] = []
@@ -197,38 +228,6 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
 }
 
 
-Entry = Mapping[str, object]
-
-DEFAULT_PLACE: Final = "out_of_memory"
-"""The row that a new one stands before: after those of success and of reducers, before every failure."""
-
-_OF_A_REPLICA = CLUSTER_LOSSES | {
-    Cause.EXITED,
-    Cause.SIGNALLED,
-    Cause.OUT_OF_MEMORY,
-    Cause.OUT_OF_DISK,
-    Cause.STALLED,
-    Cause.LEFT,
-    Cause.LOST,
-}
-_MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
-_WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
-_MESSAGES = {
-    **dict.fromkeys(_OF_A_REPLICA, (INVALID_ARGUMENT, Message.LOST)),
-    Cause.OUT_OF_MEMORY: (INVALID_ARGUMENT, Message.OUT_OF_MEMORY),
-    Cause.OUT_OF_DISK: (INVALID_ARGUMENT, Message.OUT_OF_DISK),
-    Cause.PACKAGE: (INVALID_ARGUMENT, Message.PACKAGE),
-    Cause.DATA: (INVALID_ARGUMENT, Message.DATA),
-    Cause.REJECTED: (FAILED_PRECONDITION, Message.REJECTED),
-    Cause.SERVICE: (INTERNAL, Message.INTERNAL),
-    Cause.STOCK_OUT: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
-    Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
-    Cause.CLUSTER_PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
-}
-"""Code and message of a new row that names none."""
-_BUILT_IN = frozenset(rule.name for rule in RULES)
-
-
 class WrongRules(ValueError):
     """Entries that cannot be used. `violations` names all of them, each with its entry and field."""
 
@@ -243,9 +242,9 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
     built_in = {rule.name for rule in rules}
     table, wrong, seen, open_causes = list(rules), list[str](), set[str](), set[Cause]()
     for position, entry in enumerate(entries):
-        name = name_of(entry)
+        name = _name_of(entry)
         where = f'failure_rules "{name}"' if name else f"failure_rules[{position}]"
-        read, said = read_fields(entry)
+        read, said = _read_fields(entry)
         said += _no_place(table, seen, read)
         if not name:
             said.insert(
@@ -278,7 +277,7 @@ def _no_place(table: Sequence[Rule], seen: set[str], read: Fields) -> list[str]:
 
 
 def _meant(entry: Entry, read: Fields) -> frozenset[Cause]:
-    """The causes on which a faulty new row might have the last word, were it right."""
+    """The causes whose last row a faulty new entry may be meant to be."""
     return read.get("causes", frozenset(Cause)) if "causes" in entry else frozenset()
 
 
@@ -321,8 +320,9 @@ def _apply(
     made = _new(name, read)
     if isinstance(made, list):
         return [*wrong, *made]
-    # DEFAULT_PLACE itself may have been dropped, or what the place names is faulty; else `wrong` has said it.
-    place = before or DEFAULT_PLACE
+    # There is no such row if an entry has dropped the default one, which is told here, or if `before` names
+    # none that can be used, which `wrong` tells already.
+    place = before or _DEFAULT_PLACE
     at = next((i for i, rule in enumerate(table) if rule.name == place), None)
     if at is not None:
         table.insert(at, made)
@@ -345,7 +345,7 @@ def _missing(entry: Entry) -> list[str]:
 
 
 def _changed(rule: Rule, read: Fields) -> Rule:
-    match = {key: read.pop(key) for key in OF_A_MATCH if key in read}
+    match = {key: read.pop(key) for key in _OF_A_MATCH if key in read}
     # The pauses of a built-in row are for its own retries and restarts.
     if read.get("retries") == 0:
         read = {"back_off": ()} | read

@@ -14,12 +14,15 @@ Counters = tuple[tuple[str, int], ...]
 
 
 class Action(enum.StrEnum):
-    """What a row does once its restarts and retries are used up. SUCCEED, FAIL, CANCEL: to the job. DONE: the
-    replica is over, and the job goes on without it."""
+    """What a row does once its restarts and retries are used up."""
 
+    #: The job succeeds.
     SUCCEED = "succeed"
+    #: The replica is over, and the job goes on without it.
     DONE = "done"
+    #: The job fails.
     FAIL = "fail"
+    #: The job is cancelled.
     CANCEL = "cancel"
 
 

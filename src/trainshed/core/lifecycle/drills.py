@@ -10,19 +10,21 @@ from trainshed.core.units import Nanos
 
 
 class DrillKind(enum.StrEnum):
-    """What is injected.
+    """The failure that a drill injects."""
 
-    KILL: the replica is killed from outside. OOM: its memory limit costs its main process. SEGV: its main
-    process gets SIGSEGV. MAINTENANCE: its node is to be left. PREEMPT, STOCKOUT, INTERNAL: the attempt meets
-    what the rule of that name is about.
-    """
-
+    #: The replica's node is to be left.
     MAINTENANCE = "maintenance"
+    #: The replica is killed from outside.
     KILL = "kill"
+    #: The main process is ended as at its memory limit.
     OOM = "oom"
+    #: The main process gets SIGSEGV.
     SEGV = "segv"
+    #: The attempt meets what the failure rule for preemption is about. The next two likewise.
     PREEMPT = "preempt"
+    #: The attempt meets a stock-out.
     STOCKOUT = "stockout"
+    #: The attempt meets a failure of the service.
     INTERNAL = "internal"
 
     @property

@@ -119,14 +119,19 @@ class PauseOver(Struct, frozen=True):
 
 
 class CancelCause(enum.StrEnum):
-    """EARLY_STOP: the job's trial was told to stop early. PARENT: the tuning job or pipeline that made it is
-    to end. IDLE: it did nothing for longer than the operator allows."""
+    """Why a job is to end before its program does."""
 
+    #: A user cancelled it.
     USER = "user"
+    #: It waited for capacity as long as it may.
     MAX_WAIT = "max_wait"
+    #: It ran as long as it may.
     TIMEOUT = "timeout"
+    #: The trial that it runs was told to stop early.
     EARLY_STOP = "early_stop"
+    #: The tuning job or pipeline that made it is to end.
     PARENT = "parent"
+    #: It did nothing for longer than the operator allows.
     IDLE = "idle"
 
 

@@ -15,22 +15,25 @@ NEVER_STARTED: Final = "never started"
 
 class Loss(enum.StrEnum):
     """How a replica was lost that has left no record, as far as its engine knows. Values are those of the
-    failure table's causes.
+    failure table's causes."""
 
-    UNKNOWN: it is not known. NODE_FAILED: its node, as the cluster says. AGENT_LOST: the agent on its node is
-    gone, or is not heard any more. Of what the cluster held for it: ALLOCATION_REVOKED: somebody cancelled
-    it. ALLOCATION_EXPIRED: its time limit is over. CLUSTER_PREEMPTED: the cluster gave it to another job.
-    POD_EVICTED: the node put it out. OUT_OF_MEMORY, OUT_OF_DISK: the cluster ended all of it at its limit.
-    """
-
+    #: It is not known how.
     UNKNOWN = "lost"
+    #: Its node failed, as the cluster says.
     NODE_FAILED = "node_failed"
+    #: The agent on its node is gone, or is not heard of any more.
     AGENT_LOST = "agent_lost"
+    #: Somebody cancelled the allocation that the cluster held for it.
     ALLOCATION_REVOKED = "allocation_revoked"
+    #: That allocation came to its time limit.
     ALLOCATION_EXPIRED = "allocation_expired"
+    #: The cluster gave that allocation to another job.
     CLUSTER_PREEMPTED = "cluster_preempted"
+    #: Its node evicted its Pod.
     POD_EVICTED = "pod_evicted"
+    #: The cluster ended all of it at its memory limit.
     OUT_OF_MEMORY = "out_of_memory"
+    #: The cluster ended all of it at its disk limit.
     OUT_OF_DISK = "out_of_disk"
 
 

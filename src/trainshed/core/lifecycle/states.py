@@ -26,68 +26,70 @@ FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLE
 
 
 class JobTrigger(enum.StrEnum):
-    """What moves a job on.
+    """What moves a job on."""
 
-    ADMITTED: an attempt got capacity. ALL_UP: every replica of it runs. RETRIED: the attempt is given up for
-    another one. CANCEL_ACCEPTED: a user or a time limit ends it. SUCCEEDED, FAILED, CANCELLED: decided, and
-    nothing of it lives.
-    """
-
+    #: An attempt got capacity.
     ADMITTED = "admitted"
+    #: Every replica of the attempt runs.
     ALL_UP = "all up"
+    #: The attempt is given up for another one.
     RETRIED = "retried"
+    #: A user or a limit ends the job.
     CANCEL_ACCEPTED = "cancel accepted"
+    #: Decided, and nothing of the job lives any more. So are the next two.
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
 
 class AttemptState(enum.StrEnum):
-    """States of a job's attempt.
+    """States of a job's attempt."""
 
-    WAITING: there is none with capacity, neither a first nor a next one. PREPARING: it has capacity, its
-    environments are being built. STARTING: its replicas may have processes. RUNNING: all of them were up.
-    STOPPING: it is to end, for the next attempt or with the job, and something of it may live. OVER: nothing
-    of it lives, and none will follow.
-    """
-
+    #: No attempt has capacity: neither a first nor a next one.
     WAITING = "WAITING"
+    #: It has capacity, and its environments are being built.
     PREPARING = "PREPARING"
+    #: Its replicas may have processes.
     STARTING = "STARTING"
+    #: All of its replicas have been up at one time.
     RUNNING = "RUNNING"
+    #: It is to end, for the next attempt or with the job, and something of it may live.
     STOPPING = "STOPPING"
+    #: Nothing of it lives, and no other attempt will follow.
     OVER = "OVER"
 
 
 class AttemptTrigger(enum.StrEnum):
-    """What moves an attempt on.
+    """What moves an attempt on."""
 
-    END_DECIDED: its processes are to be stopped. AGAIN_HERE, AGAIN_LATER: nothing of it lives, and the next
-    one follows in its place, or gives its capacity back and waits for new. ENDED: nothing of it lives, and
-    the job is over.
-    """
-
+    #: It got capacity.
     ADMITTED = "admitted"
+    #: Its environments are built.
     PREPARED = "prepared"
+    #: Every replica of it runs.
     ALL_UP = "all up"
+    #: Its processes are to be stopped.
     END_DECIDED = "end decided"
+    #: Nothing of it lives, and the next attempt follows in its capacity.
     AGAIN_HERE = "again here"
+    #: Nothing of it lives; its capacity is given back, and the next attempt waits for new.
     AGAIN_LATER = "again later"
+    #: Nothing of it lives, and the job is over.
     ENDED = "ended"
 
 
 class ReplicaState(enum.StrEnum):
-    """States of one replica within an attempt.
+    """States of one replica within an attempt."""
 
-    WAITING: its incarnation has no process yet. RUNNING: its program was started. STOPPING: it was asked to
-    leave its node, and its end will not count as its program's own. EXITED: its program ended and the attempt
-    record is sealed. LOST: it is gone and left no record of how.
-    """
-
+    #: Its incarnation has no process yet.
     WAITING = "WAITING"
+    #: Its program was started.
     RUNNING = "RUNNING"
+    #: It was asked to leave its node, and its end will not count as its program's own.
     STOPPING = "STOPPING"
+    #: Its program ended, and the attempt record is sealed.
     EXITED = "EXITED"
+    #: It is gone and left no record of how.
     LOST = "LOST"
 
     @property
@@ -126,20 +128,18 @@ class PipelineState(enum.StrEnum):
 
 
 class PipelineTrigger(enum.StrEnum):
-    """What moves a pipeline on: what its backing job did, as far as the pipeline shows it.
+    """What moves a pipeline on: what its backing job did, as far as the pipeline shows it."""
 
-    JOB_CREATED: its job is stored. JOB_RUNNING, JOB_RETRIED, JOB_SUCCEEDED, JOB_FAILED, JOB_CANCELLED: of
-    that job. MODEL_FAILED: the job succeeded, its model could not be registered. CANCEL_ACCEPTED: of the
-    pipeline itself.
-    """
-
+    #: Its job is stored.
     JOB_CREATED = "job created"
     JOB_RUNNING = "job running"
     JOB_RETRIED = "job retried"
+    #: A user cancels the pipeline itself; all others are about its job.
     CANCEL_ACCEPTED = "cancel accepted"
     JOB_SUCCEEDED = "job succeeded"
     JOB_FAILED = "job failed"
     JOB_CANCELLED = "job cancelled"
+    #: The job succeeded, and its model could not be registered.
     MODEL_FAILED = "model failed"
 
 

@@ -111,10 +111,13 @@ def _ruling(drill: Drill, timeline: Sequence[TimelineEntry]) -> Ruling | None:
 
 
 class Outcome(enum.StrEnum):
-    """RESUMED: the first step after the fault is beyond the first one ever. STARTED_OVER: it is not."""
+    """Whether a program went on after a fault where it had been."""
 
+    #: The first step after the fault is beyond the first one ever.
     RESUMED = "resumed"
+    #: It is not.
     STARTED_OVER = "started_over"
+    #: It cannot be told from what the program printed.
     UNKNOWN = "unknown"
 
 

@@ -17,16 +17,17 @@ from trainshed.core.units import Nanos
 
 
 class TrialTrigger(enum.StrEnum):
-    """What moves a trial on.
+    """What moves a trial on."""
 
-    ASSIGNED: a client was given it. MEASURED: a measurement of it came. STOP_ASKED: by an early stopping rule
-    or a StopTrial call. COMPLETED: with a final measurement. FOUND_INFEASIBLE: it ends without one.
-    """
-
+    #: A client was given it.
     ASSIGNED = "assigned"
+    #: A measurement of it came.
     MEASURED = "measured"
+    #: An early stopping rule or a StopTrial call asked it to stop.
     STOP_ASKED = "stop asked"
+    #: It ended with a final measurement.
     COMPLETED = "completed"
+    #: It ended without one.
     FOUND_INFEASIBLE = "found infeasible"
 
 

@@ -17,13 +17,17 @@ StudyUid = NewType("StudyUid", int)
 
 
 class TrialState(enum.StrEnum):
-    """REQUESTED: proposed, nobody evaluates it yet. ACTIVE: somebody does. STOPPING: it was told to stop and
-    may still report. SUCCEEDED: it has a final measurement. INFEASIBLE: it is over and has none."""
+    """States of a trial."""
 
+    #: It is proposed, and nobody evaluates it yet.
     REQUESTED = "REQUESTED"
+    #: Somebody evaluates it.
     ACTIVE = "ACTIVE"
+    #: It was told to stop, and may still report.
     STOPPING = "STOPPING"
+    #: It has a final measurement.
     SUCCEEDED = "SUCCEEDED"
+    #: It is over and has none.
     INFEASIBLE = "INFEASIBLE"
 
     @property
@@ -73,11 +77,13 @@ class Trial(Struct, frozen=True):
 
 
 class StudyState(enum.StrEnum):
-    """ACTIVE: trials may be suggested. INACTIVE: it was paused. COMPLETED: it came to one of its limits, or
-    nothing is left to try."""
+    """States of a study."""
 
+    #: Trials may be suggested.
     ACTIVE = "ACTIVE"
+    #: It was paused.
     INACTIVE = "INACTIVE"
+    #: It came to one of its limits, or nothing is left to try.
     COMPLETED = "COMPLETED"
 
 

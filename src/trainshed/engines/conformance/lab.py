@@ -21,11 +21,13 @@ from trainshed.engines.port import Engine
 
 
 class OnTerm(enum.StrEnum):
-    """What a program does at SIGTERM. DIE: it has no handler. EXIT: it exits with `term_code`. IGNORE: it
-    goes on."""
+    """What a program does at SIGTERM."""
 
+    #: It has no handler, and dies.
     DIE = "die"
+    #: It exits with `term_code`.
     EXIT = "exit"
+    #: It goes on.
     IGNORE = "ignore"
 
 

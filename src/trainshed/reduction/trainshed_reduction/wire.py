@@ -36,8 +36,7 @@ MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
 
-
-STRANGE = "what came is no frame of a Reduction Server that is due, or is of another version of it"
+STRANGE = "received bytes that are no frame due now: the peer is not a Reduction Server, or of another version"
 
 
 class Malformed(ValueError):

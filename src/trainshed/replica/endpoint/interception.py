@@ -1,9 +1,9 @@
-"""The secure side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told
-another address: TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1 is
-read, and answered by whom it concerns; HTTP/2, which is gRPC, is handed on to the service as it is.
+"""The TLS side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told
+another address. TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1
+requests are read and answered (`conversation`); HTTP/2, which is gRPC, is passed on to the service byte for
+byte.
 
-Also passes a connection over TLS and a plain one on to each other. Loaded by a relay process, and only if
-there is a certificate. Runs on Python 3.6.
+Loaded by a relay process, and only if there is a certificate. Runs on Python 3.6.
 """
 
 import json
@@ -22,7 +22,8 @@ _HANDSHAKE_SECONDS = 30.0
 
 
 def preamble(line: bytes) -> bytes:
-    """The line, a JSON object, with a word that the client spoke TLS: it must be told https:// addresses."""
+    """The preamble in `line`, a JSON object, for a client that spoke TLS: it must be told https://
+    addresses."""
     return json.dumps({**json.loads(line.decode("utf-8")), "scheme": "https"}).encode() + b"\n"
 
 
@@ -42,8 +43,8 @@ class TlsFront:
         failing: "storage_failures.StorageFailures | None" = None,
         status: "trainer_status.TrainerStatus | None" = None,
     ) -> None:
-        """`certificate`: a PEM file with the key and the chain. Without a good one everybody is turned away:
-        the rest of the endpoint is of use all the same."""
+        """`certificate`: a PEM file with the key and the chain. If it cannot be used, TLS clients are turned
+        away, and the rest of the endpoint works all the same."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
@@ -71,7 +72,7 @@ class TlsFront:
             connection.close()  # There is no room for one more thread.
 
     def refuse(self, connection: socket.socket) -> None:
-        """Tell whoever is behind an accepted connection that he does not belong here."""
+        """Tell the client of an accepted connection that it may not use this endpoint."""
         endings.send_away(connection, self._secured)
 
     def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
@@ -99,20 +100,20 @@ class TlsFront:
 
 
 _CHUNK = 64 << 10
-"""More than a record of TLS holds: what is read at once leaves nothing behind that `poll` would not tell
-of."""
+"""Bytes read at once: more than a TLS record holds, so that no decrypted bytes stay behind, of which `poll`
+would not know."""
 _LAST_SECONDS = 5.0
-"""For what one side said last, until the other has taken it."""
+"""How long the last bytes of one side may take to be sent to the other."""
 
 
 def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
-    """Until one of the two hangs up, and the other has what it said; both are closed then. `server`: None =
-    there is none. Blocks, with at most a chunk per direction in memory."""
+    """Pass bytes both ways until one of the two hangs up and the other has got its last ones; then close
+    both. `server`: None = it could not be reached. Blocks, with at most a chunk per direction in memory."""
     try:
         if server is not None:
             _Stream(client, server).run()
     except OSError:
-        pass  # One of them is gone, and so is what it was for.
+        pass  # One of them is gone: nobody is left to be told.
     finally:
         client.close()
         if server is not None:
@@ -120,7 +121,7 @@ def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
 
 
 class _Stream:
-    """The two connections, and what of each has still to be written to the other."""
+    """Two connections, and the bytes of each that have still to be written to the other."""
 
     __slots__ = ("_client", "_ended", "_inwards", "_outwards", "_server")
 
@@ -146,7 +147,7 @@ class _Stream:
             connection.sendall(data)
 
     def _wait(self) -> None:
-        """Until something may go on: each is read only while the other has taken what came last."""
+        """Wait until bytes can be moved. A side is read only when the other has taken its bytes before."""
         ready = select.poll()
         for connection, coming, going in (
             (self._client, self._inwards, self._outwards),
@@ -167,7 +168,7 @@ class _Stream:
 
 
 def _written(connection: socket.socket, data: memoryview) -> memoryview:
-    """What is left of `data` once as much was written as the connection takes now. Raises OSError."""
+    """Write as much of `data` as the connection takes now; the rest is returned. Raises OSError."""
     try:
         return data[connection.send(data) :] if data else data
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

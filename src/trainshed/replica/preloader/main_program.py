@@ -1,9 +1,9 @@
-"""How a preloader's interpreter goes on with a program when it has come up: with a module, as by `-m`, with a
-text, as by `-c`, or with a file.
+"""Has a preloader's interpreter run a program: a module, as by `-m`, a text, as by `-c`, or a file.
 
-It was started by `-m`, so its main function, which is written in C, imports `runpy` and calls one function of
-it. In a program that finds another one in its place. It is written in C too, so that nothing is beneath the
-program on the stack, and all ends as the interpreter has it end. Runs on Python 3.6.
+The preloader was started by `-m`: the interpreter's main function, which is written in C, imports `runpy` and
+calls `_run_module_as_main` of it. In the fork for a program that name stands for another callable, which is
+written in C as well. So no Python code of ours lies beneath the program on the stack, and its end, its exit
+status and its tracebacks are those of an interpreter of its own. Runs on Python 3.6.
 """
 
 import ctypes
@@ -22,33 +22,32 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
 _FILE_INPUT = 257
-"""That a whole file is parsed, not one statement or an expression (Py_file_input)."""
-
+"""Tells the parser to take a whole file, not one statement or an expression (Py_file_input)."""
 
 _IGNORE_COOKIE = 0x0800
-"""That a line which names an encoding means nothing (PyCF_IGNORE_COOKIE); so it is in texts since Python
-3.10."""
+"""Tells the parser to ignore a line that names an encoding (PyCF_IGNORE_COOKIE), as it does in the text of
+`-c` since Python 3.10."""
 
 
 class Packed:
     """A program of `trainshed run`, whose package knows how its files get into the working directory."""
 
     def __init__(self, directory: str, file: str, module: str) -> None:
-        """`directory`: the package's; `file`: which of its files is run; "" = the module is."""
+        """`directory`: where the package lies. `file`: which of its files is run; "" = `module` is run."""
         self._package = os.path.basename(directory)
         self.files = os.path.join(directory, "files")
         self.file = file
         self.module = module
 
     def place(self) -> None:
-        """Put its files there. Runs code of the job."""
+        """Put its files into the working directory. Runs code of the job."""
         importlib.import_module(self._package + "._starter").place_files()
         for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
             del sys.modules[name]
 
 
 class Before:
-    """What came before the forks, and programs are to find."""
+    """What the preloader did before it forked, as far as a program is to find it."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Before:
         self._printed = printed
 
     def print_again(self) -> None:
-        """As if the imports began the program."""
+        """Print what the imports printed, as if the program began with them."""
         for handle, text in zip((1, 2), self._printed):  # noqa: B905 - `strict` is too young
             left = text
             while left:
@@ -84,17 +83,16 @@ def go_on_with(argv: "list[str]", packed: "Optional[Packed]", before: Before) ->
     if "__annotations__" in main.__dict__:
         main.__annotations__ = {}
     sys.modules["__main__"] = main
-    last = _Last(argv, packed, before, list(sys.path))
+    start = _Start(argv, packed, before, list(sys.path))
     # `site` goes on to look for a `usercustomize`: not where the program lies.
     del sys.path[0]
-    # `print` is a function in C that takes whatever arguments it is given, and in the end calls one without
-    # any.
-    runpy._run_module_as_main = functools.partial(print, file=last, flush=True)  # type: ignore[attr-defined]
+    # `print` is a function in C that takes whatever arguments it is given, and in the end calls `file.flush`.
+    runpy._run_module_as_main = functools.partial(print, file=start, flush=True)  # type: ignore[attr-defined]
 
 
-class _Last:
-    """What `print` writes to: `flush` is looked up, which is when the program's surroundings are completed,
-    and then called, which is the program."""
+class _Start:
+    """The file that `print` is given. `print` looks `flush` up, by which the program's surroundings are
+    completed, and calls what it found, which is the program."""
 
     def __init__(
         self,
@@ -110,7 +108,7 @@ class _Last:
         self._run_module: "Any" = runpy._run_module_as_main  # type: ignore[attr-defined]
 
     def write(self, text: str) -> None:
-        """Nothing; `print` does so with its arguments."""
+        """Do nothing: `print` writes its arguments."""
 
     @property
     def flush(self) -> "Callable[[], Any]":
@@ -135,13 +133,14 @@ class _Last:
 
 
 _BENEATH_MODULES, _BENEATH_TEXTS = 2, 4
-"""Calls of functions in C that are beneath a program here and not in an interpreter of its own, of those that
-count against the limit of recursion, by what runs the program."""
+"""How many calls of C functions lie beneath a module, and beneath a text or file, that would not in an
+interpreter of its own, and that count against the recursion limit."""
 
 
 def _count_fewer_calls(number: int) -> None:
-    """Have so many calls not count: a program that recurs without end sees how deep it has come."""
-    # Before, the interpreter exports no such function; later, functions in C have a limit of their own.
+    """Take `number` calls off the count of nested ones, so that a program which recurs without end gets as
+    deep as in an interpreter of its own."""
+    # Older interpreters export no such function; in newer ones functions in C have a limit of their own.
     if (3, 9) <= sys.version_info[:2] <= (3, 11):
         for _ in range(number):
             ctypes.pythonapi.Py_LeaveRecursiveCall()
@@ -153,8 +152,8 @@ def script_directory(file: str) -> str:
 
 
 def _runner(name: str, before: "list[Any]", after: "list[Any]") -> "Any":
-    """A function of the interpreter that runs something, by the types of what it takes before and after the
-    global and the local variables."""
+    """A function of the interpreter that runs code. `before`, `after`: the types of its parameters before and
+    after the global and the local variables."""
     run = getattr(ctypes.pythonapi, name)
     run.restype = ctypes.py_object
     run.argtypes = [*before, ctypes.py_object, ctypes.py_object, *after]
@@ -162,8 +161,8 @@ def _runner(name: str, before: "list[Any]", after: "list[Any]") -> "Any":
 
 
 def _text(text: str) -> "Callable[[], Any]":
-    """What runs a text as an interpreter before 3.13 does that is given it by `-c`; later ones show its lines
-    in tracebacks, which nothing else has them do."""
+    """Runs a text as interpreters before 3.13 run that of `-c`. Later ones also show its lines in tracebacks,
+    which cannot be had in another way."""
     variables = sys.modules["__main__"].__dict__
     run = _runner("PyRun_StringFlags", [ctypes.c_char_p, ctypes.c_int], [ctypes.c_void_p])
     cookies = _IGNORE_COOKIE if sys.version_info >= (3, 10) else 0
@@ -173,7 +172,7 @@ def _text(text: str) -> "Callable[[], Any]":
 
 
 def _file(name: str) -> "Callable[[], Any]":
-    """What runs a file as the interpreter does that is started with it."""
+    """Runs a file as an interpreter does that is started with it."""
     path = name
     if sys.version_info >= (3, 9) and not os.path.isabs(name):
         path = os.path.join(os.getcwd(), name[2:] if name.startswith("./") else name)
@@ -200,7 +199,7 @@ def _file(name: str) -> "Callable[[], Any]":
 
 
 def _flush(nothing: "Any", *_: "Any") -> "Any":
-    """As the interpreter does when a file has been run to its end, before it waits for threads."""
+    """Flush the streams, as the interpreter does at the end of a file, before it waits for threads."""
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()

@@ -34,14 +34,13 @@ SIGTERM = 15
 
 
 class OnTerm(enum.StrEnum):
-    """What a program does when it is asked to stop.
+    """What a program does when it is asked to stop."""
 
-    DIE: it has no handler. EXIT: it writes a checkpoint for `term_takes` and exits with `term_code`. IGNORE:
-    it goes on until its own end or SIGKILL.
-    """
-
+    #: It has no handler, and dies.
     DIE = "die"
+    #: It writes a checkpoint for `term_takes` and exits with `term_code`.
     EXIT = "exit"
+    #: It goes on until its own end or SIGKILL.
     IGNORE = "ignore"
 
 
@@ -98,12 +97,15 @@ def forever(_: Life) -> Script:
 
 
 class Fate(enum.StrEnum):
-    """STARTING: handed over, no process yet. RUNNING: its process lives. EXITED: sealed. LOST: gone without a
-    record."""
+    """What has become of a simulated replica."""
 
+    #: It was handed over, and has no process yet.
     STARTING = "STARTING"
+    #: Its process lives.
     RUNNING = "RUNNING"
+    #: Its program ended, and its record is sealed.
     EXITED = "EXITED"
+    #: It is gone without a record.
     LOST = "LOST"
 
 
