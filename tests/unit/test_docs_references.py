@@ -1,4 +1,4 @@
-"""Modules that comments, docstrings and pages name are there, with what is named of them."""
+"""What texts name is there: modules of comments, docstrings and pages, and the classes of the glossary."""
 
 import re
 from pathlib import Path
@@ -39,4 +39,28 @@ def test_modules_that_texts_name_are_there() -> None:
                     package, last = name.split(".")[0], name.split(".")[-1]
                     if package in PACKAGES and last not in FILES and not is_there(name):
                         wrong.append(f"{path.relative_to(ROOT)}:{number}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+#: A row of the glossary: the term, its meaning, the packages that it is a word of.
+ROW = re.compile(
+    r"^\| (?P<term>\w[^|(]*?)(?: \([^|]*\))? \| .+ \| (?P<packages>`.+`) \|$", re.MULTILINE
+)
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
+    """Terms with a capital letter are classes."""
+    homes: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for name in CLASS.findall(path.read_text()):
+            homes.setdefault(name, set()).add(path.relative_to(SOURCE).parts[0])
+    rows = [*ROW.finditer((ROOT / "docs" / "glossary.md").read_text())]
+    assert len(rows) > 100
+    wrong: list[str] = []
+    for row in rows:
+        packages = {name.split(".")[0] for name in re.findall(r"`([\w.]+)`", row["packages"])}
+        found = homes.get(row["term"], set()) if row["term"][0].isupper() else packages
+        if not packages <= PACKAGES or not found & packages:
+            wrong.append(f"{row['term']}: {row['packages']}, and it is in {sorted(found)}")
     assert not wrong, "\n".join(wrong)

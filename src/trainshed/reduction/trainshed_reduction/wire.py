@@ -36,7 +36,9 @@ MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
 
-STRANGE = "received bytes that are no frame due now: the peer is not a Reduction Server, or of another version"
+STRANGE = (
+    "what arrived is no frame due now: the peer is not a Reduction Server, or has another version"
+)
 
 
 class Malformed(ValueError):
