@@ -25,6 +25,7 @@ from trainshed.buckets.callers import Caller, Kind, encode_caller
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules
+from trainshed.cli.client_files import credentials_document
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.environment import variables
 from trainshed.replica.system.unix_sockets import reachable
@@ -383,6 +384,22 @@ def test_links_in_answers_carry_the_key(address: str) -> None:
     assert made["selfLink"].startswith(f"{address}/storage/v1/b/bucket-p/o/y")
     link = made["mediaLink"].removeprefix(f"http://127.0.0.1:{port}")
     assert plain(port, "GET", link)[2] == b"content"
+
+
+def test_a_client_that_fetches_a_token_at_an_address_with_a_key(address: str) -> None:
+    """Google's library in C++, by which PyArrow reads `gs://`, with what `trainshed env` sets."""
+    port = int(address.split(":")[2].split("/", maxsplit=1)[0])
+    told = credentials_document("t", "p", address.partition("/with/")[0])
+    key = address.partition("/with/")[2]
+    assert told["token_uri"].endswith("/oauth2/token")
+    form = f"grant_type=refresh_token&refresh_token={told['refresh_token']}".encode()
+    status, _, body = plain(port, "POST", f"/with/{key}/oauth2/token", form)
+    assert status == 200
+    bearer = {"Authorization": f"Bearer {json.loads(body)['access_token']}"}
+    assert plain(port, "GET", f"/with/{key}/storage/v1/b/bucket-p/o", headers=bearer)[0] == 200
+    # It opens nothing by itself, and a key that nobody has fetches none.
+    assert plain(port, "GET", "/storage/v1/b/bucket-p/o", headers=bearer)[0] == 401
+    assert plain(port, "POST", f"/with/{'x' * 32}/oauth2/token", form)[0] == 401
 
 
 def test_the_python_client_by_the_variable_alone(

@@ -160,4 +160,9 @@ async def exchanged(
             "error": "invalid_grant",
             "error_description": "This token is not known here. `trainshed env` gives the one of today.",
         }
-    return 200, {"access_token": token, "token_type": "Bearer", "expires_in": _SECONDS}
+    return 200, granted(token)
+
+
+def granted(token: str) -> dict[str, Any]:
+    """The JSON answer that gives a client a token."""
+    return {"access_token": token, "token_type": "Bearer", "expires_in": _SECONDS}

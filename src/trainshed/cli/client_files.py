@@ -8,7 +8,7 @@ service in the background ("regional access boundary"), where a local secret has
 
 from typing import Any
 
-from trainshed.buckets.callers import PATH
+from trainshed.buckets.callers import PATH, address_with_key
 
 BOTO_FILE = "boto.cfg"
 """In the data directory, mode 0600: it holds the owner's token."""
@@ -58,14 +58,18 @@ def boto_document(storage: str, address: str, roots: str, token: str, project: s
     )
 
 
-def credentials_document(token: str, project: str) -> dict[str, Any]:
+def credentials_document(token: str, project: str, storage: str = "") -> dict[str, Any]:
     """The content of a credentials file (JSON) for GOOGLE_APPLICATION_CREDENTIALS.
 
     Holds `token` itself, so the file must be readable by its owner alone. It counts as valid for ever:
     when the service refuses the token, a new file is needed, not a refresh. `project` is the one that
-    requests are accounted to.
+    requests are accounted to. `storage`: its URL, where the file is for clients of storage as well.
     """
+    # Google's library in C++ (PyArrow's file system) reads no token and fetches one here: by the key in the
+    # address, which opens buckets and nothing else. All others fetch theirs from Google, whatever this says.
+    exchange = {"token_uri": address_with_key(storage, token) + PATH} if storage else {}
     return {
+        **exchange,
         "type": "authorized_user",
         "token": token,
         "expiry": _NEVER,

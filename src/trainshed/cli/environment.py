@@ -75,6 +75,7 @@ _NOTES = """\
 def variables(endpoint: Endpoint) -> dict[str, str]:
     """Every variable with its value, "" where that is not known."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
+    with_key = address_with_key(storage, endpoint.token) if endpoint.token else storage
     # Each takes the place of all other roots, and holds those too.
     trusted = (endpoint.roots or endpoint.ca) if rest.startswith("https:") else ""
     return {
@@ -98,9 +99,10 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         # `--stream-logs` would look for new lines once a minute.
         "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
         # The clients that this is for send no token where it is set: the address says who they are.
-        "STORAGE_EMULATOR_HOST": address_with_key(storage, endpoint.token)
-        if endpoint.token
-        else storage,
+        "STORAGE_EMULATOR_HOST": with_key,
+        # The same for Google's library in C++, which PyArrow has; not where it would send the user's own
+        # credentials with it.
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": with_key if endpoint.data else "",
         # Else gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that there is
         # not here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",

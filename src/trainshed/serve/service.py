@@ -216,14 +216,14 @@ class Service:
             ),
         }
         write_private(settings.data / SERVICE_FILE, document)
+        # Plain HTTP is for this machine, whatever others speak.
+        plain = f"http://{urlsplit(str(document['storage'])).netloc}"
         write_private(
             settings.data / "credentials.json",
-            credentials_document(self._bootstrap.token, settings.project),
+            credentials_document(self._bootstrap.token, settings.project, plain),
         )
         if address := document.get("storage_tls"):
             roots, token = document["ca_bundle"], self._bootstrap.token
-            # Plain HTTP is for this machine, whatever others speak.
-            plain = f"http://{urlsplit(str(document['storage'])).netloc}"
             boto = boto_document(plain, address, roots, token, settings.project)
             write_private_text(settings.data / BOTO_FILE, boto)
         link = self._console.link(self._bootstrap.token) if self._console is not None else ""

@@ -32,6 +32,7 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
     assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
     # With a key in it: google-cloud-storage sends no token to an address of this variable.
     assert found["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
+    assert found["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == found["STORAGE_EMULATOR_HOST"]
     assert found["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"
     assert found["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "credentials.json")
     # `eval $(trainshed env)` without quotes makes one line of it: the notes must come last.
@@ -85,6 +86,8 @@ def test_a_remote_service_is_asked_for_its_defaults(
     assert "CLOUDSDK_CORE_PROJECT=q\n" in result.stdout
     assert "CLOUDSDK_AI_REGION=europe-west4\n" in result.stdout
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in result.stdout
+    # It would take the user's own credentials there.
+    assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in result.stdout
 
 
 def test_google_auth_uses_the_credentials_and_asks_nobody_else(
@@ -94,7 +97,7 @@ def test_google_auth_uses_the_credentials_and_asks_nobody_else(
     from google.auth.transport.requests import AuthorizedSession
 
     file = tmp_path / "credentials.json"
-    file.write_text(json.dumps(credentials_document(TOKEN, "p")))
+    file.write_text(json.dumps(credentials_document(TOKEN, "p", service.address)))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
     monkeypatch.setenv("GCLOUD_PROJECT", "p")
     # Whatever would leave this machine would come by here.

@@ -22,6 +22,7 @@ from trainshed.buckets.callers import (
     Kind,
     decode_caller,
     exchanged,
+    granted,
     split_key,
 )
 from trainshed.buckets.errors import (
@@ -144,6 +145,10 @@ class BucketsApp:
     async def _exchanged(self, call: Call) -> Response:
         """The answer to a client that wants a token for the one that it has."""
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
+        if call.key:
+            # Whoever has an address with a key needs no token at it, and is told one that is none.
+            await self._at_port(None, call.key)
+            return answer(msgspec.json.encode(granted("unused")), kind="application/json")
 
         async def is_known(token: str) -> bool:
             try:
