@@ -183,7 +183,11 @@ class Preloaders:
         if self._idle <= 0:
             return "no frameworks are kept imported there: it is a node, or warm_idle is 0"
         names = warm_start.differing(environ, imports=imports)
-        return f"{', '.join(names)}: an import may read it, and was made without" if names else ""
+        return (
+            f"{', '.join(names)}: an import may read that, and the preloader imported without it"
+            if names
+            else ""
+        )
 
     def _socket(self, key: _Key) -> Path:
         return self._directory / key.name

@@ -60,7 +60,7 @@ def test_variables_that_imports_read_begin_cold(house: Run, runtime: ToyRuntime)
         await preloaded(house, runtime)
         variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
         uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
-        why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read it, and was made without"
+        why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read that, and the preloader imported without it"
         assert await how_it_began(house, uid) == f"started cold: {why}"
 
     house(test)
