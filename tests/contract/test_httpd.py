@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import queue
+import re
 import socket
+import struct
 import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -142,12 +144,41 @@ def test_a_body_that_is_answered_already_is_not_read_for_ever(served: Served) ->
 
 def test_many_requests_at_once_on_one_connection_are_refused(served: Served) -> None:
     with served.connected() as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1_000)
-        assert b"HTTP/1.1 400" in told(connection)
+        connection.sendall(asked("/") * 1_000)
+        answers = told(connection)
+    # The first one is being answered while the others wait.
+    assert statuses(answers) == [b"200"] * (1 + LIMITS.pipelined) + [b"400"]
+    assert b"At most 32 requests" in answers
 
 
 def asked(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+
+
+def statuses(answers: bytes) -> list[bytes]:
+    return re.findall(rb"HTTP/1\.1 (\d+)", answers)
+
+
+@pytest.mark.parametrize(
+    ("behind", "status"),
+    [(b"}}}}", b"400"), (b"GET /" + b"a" * (1 << 17), b"414"), (b"x: " * (1 << 16), b"400")],
+)
+def test_what_is_wrong_behind_a_request_is_not_its_answer(
+    served: Served, behind: bytes, status: bytes
+) -> None:
+    """A body that is longer than its caller has said: what he has asked is done, and he has to know."""
+    said = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
+    with served.connected() as connection:
+        connection.sendall(said + asked("/0.1") + behind)
+        assert statuses(told(connection)) == [b"200", b"200", status]
+
+
+def test_who_has_left_is_not_answered_though_he_had_asked_for_more(served: Served) -> None:
+    with served.connected() as connection:
+        connection.sendall(asked("/17") + asked("/"))
+        hang_up = struct.pack("ii", 1, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, hang_up)
+    assert served.application.left.get(timeout=10) == "/17"
 
 
 def test_who_has_closed_his_own_side_is_answered_all_that_he_asked(served: Served) -> None:

@@ -9,7 +9,11 @@ import asyncio
 from typing import cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.limits import Limits
@@ -64,7 +68,13 @@ class GuardedProtocol(HttpToolsProtocol):
     _unread = 0
     #: The parser is given a head anew whose request is on its way already.
     _is_head_known = False
-    #: Set once it was refused: nothing that comes is read any more.
+    #: The request whose answer comes next; `cycle` is the last one that came.
+    _answered: RequestResponseCycle | None = None
+    #: What is wrong with the head that is read.
+    _fault = "Invalid HTTP request received."
+    #: What is refused once all that was asked before it is answered: nothing that comes is read any more.
+    _refusal: tuple[int, str] | None = None
+    #: Set once it was refused: the same.
     _leaving: asyncio.TimerHandle | None = None
     #: Set once its caller has closed his side while he waits for an answer: until when he gets one.
     _half_closed: asyncio.TimerHandle | None = None
@@ -80,6 +90,9 @@ class GuardedProtocol(HttpToolsProtocol):
         for timer in (self._leaving, self._half_closed):
             if timer is not None:
                 timer.cancel()
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's is None
@@ -104,7 +117,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self._leaving is not None:
+        if self._leaving is not None or self._refusal is not None:
             self._unread += len(data)
             if self._unread > _LINGER_BYTES:
                 self.transport.abort()
@@ -129,7 +142,7 @@ class GuardedProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self.refuse(400, self._fault)
             return
         if self._in_head:
             return
@@ -180,8 +193,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= self._limits.pipelined and not self._is_head_known:
-            # Ends the parser's work; the answer is the one to what is no HTTP.
-            raise ValueError("too many requests wait for an answer on this connection")
+            # Ends the parser's work.
+            self._fault = (
+                f"At most {self._limits.pipelined} requests may wait for their answers on one connection: "
+                "this one was not read."
+            )
+            raise ValueError(self._fault)
         self._in_head = False
         self._begun = False
         self._spent = 0
@@ -195,6 +212,8 @@ class GuardedProtocol(HttpToolsProtocol):
             # What answers this request was made just now.
             joined = Joined(self.transport, self.loop)
             self.cycle.transport = cast("asyncio.Transport", joined)
+            if not self.pipeline:
+                self._answered = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._spent = 0
@@ -218,7 +237,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._rest()
 
     def on_response_complete(self) -> None:
+        is_last = not self.pipeline
+        if not is_last:
+            self._answered = self.pipeline[-1][0]
         super().on_response_complete()
+        if self._refusal is not None:
+            if is_last:
+                refusal, self._refusal = self._refusal, None
+                self.refuse(*refusal)
+            return
         # An unfinished body is still to be passed over; its end is where the next request begins.
         if self._in_head and not self.pipeline and not self.transport.is_closing():
             self._rest()
@@ -268,10 +295,18 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def refuse(self, status: int, text: str) -> None:
-        """Answer once, read nothing more, and close when the caller had time to see it."""
+        """Answer once, read nothing more, and close when the caller had time to see it.
+
+        Answers have the order of requests: what is wrong behind one that is still to be answered must not be
+        taken for its answer.
+        """
         if self.transport.is_closing() or self._leaving is not None:
             return
         if self.cycle and not self.cycle.response_complete:
+            if self._in_head:
+                self._refusal = status, text
+                self._unread = 0
+                return
             # The application waits for a body that does not come.
             if self.cycle.response_started or self.pipeline:
                 self.transport.abort()
@@ -304,7 +339,9 @@ class Joined:
         self._waits = True
 
     def write(self, data: bytes) -> None:
-        """Write a piece."""
+        """Write a piece; nothing, where the connection is closed already."""
+        if self.is_closing():
+            return
         if self._waits:
             self._waits = False
             self._held = data
@@ -314,7 +351,7 @@ class Joined:
         self._transport.write(held + data if held else data)
 
     def _flush(self) -> None:
-        if self._held:
+        if self._held and not self.is_closing():
             held, self._held = self._held, b""
             self._transport.write(held)
 
