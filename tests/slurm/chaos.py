@@ -1,7 +1,9 @@
 """Faults at random on a cluster of the lab, and what jobs that ran meanwhile are held against: the diaries of
 their programs (`tests.chaos.program`)."""
 
+import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -69,6 +71,8 @@ class Mischief:
             "from controller": (2, True, lambda node: self._cut(node, "controller")),
             "agent": (3, True, self._kill_agent),
             "munge": (2, False, self._stop_munge),
+            "zygote": (3, False, lambda node: self._kill_process(node, "ts-zygote")),
+            "preloader": (3, False, lambda node: self._kill_process(node, "ts-preloader")),
         }
 
     def one(self) -> None:
@@ -134,6 +138,13 @@ class Mischief:
                 self._lab.slurm("scancel", "--signal=KILL", self._chance.choice(steps))
         except subprocess.CalledProcessError:
             pass  # It has just ended.
+
+    def _kill_process(self, node: str, name: str) -> None:
+        """One of a name that programs have before they begin, if there is any."""
+        if found := self._lab.processes(node, name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(found), signal.SIGKILL)
+        self._for_a_while(2)
 
     def _stop_munge(self, node: str) -> None:
         machine = self._chance.choice((HUB, node))
