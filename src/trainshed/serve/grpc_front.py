@@ -179,10 +179,17 @@ class Relay:
     async def _connect(self, client: "End") -> None:
         """Open the other end of a connection."""
         try:
-            with reachable(str(await self._target())) as short:
+            target = await self._target()
+            if client.transport.is_closing():
+                return  # It has gone, or had to make room, while gRPC was loaded.
+            with reachable(str(target)) as short:
                 await asyncio.get_running_loop().create_unix_connection(
                     lambda: End(client.join, self._open), path=short
                 )
+        except OSError as failure:
+            # No file for it, say: those that are open make room.
+            log.warning("gRPC: a connection was not handed on: %s", failure)
+            client.transport.abort()
         except Exception as failure:
             # Of whatever kind, loading gRPC included: this connection is lost, the next one tries it anew.
             log.error("gRPC: connection not handed on", exc_info=failure)

@@ -110,7 +110,9 @@ class Relayed:
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 
-async def relayed(path: Path, handle: Handle, ready: asyncio.Event | None = None) -> Relayed:
+async def relayed(
+    path: Path, handle: Handle, ready: asyncio.Event | None = None, most: int = 100
+) -> Relayed:
     server = await asyncio.start_unix_server(handle, path)
 
     async def target() -> Path:
@@ -119,7 +121,7 @@ async def relayed(path: Path, handle: Handle, ready: asyncio.Event | None = None
         return path
 
     door = listener()
-    relay = Relay(door, target, 100)
+    relay = Relay(door, target, most)
     await relay.start()
     return Relayed(relay, server, door.getsockname())
 
@@ -158,6 +160,31 @@ async def test_what_is_sent_before_there_is_an_other_end_arrives(tmp_path: Path)
         assert await asyncio.wait_for(reader.read(), 20) == early
         writer.close()
     running.relay.refuse()
+
+
+async def test_nobody_calls_for_clients_that_have_gone_meanwhile(tmp_path: Path) -> None:
+    """Thousands may come and go while gRPC is loaded: to call for all of them at once takes all files."""
+    called = 0
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal called
+        called += 1
+        writer.write(await reader.read())
+        writer.close()
+
+    ready = asyncio.Event()
+    relay = await relayed(tmp_path / "server.sock", echo, ready, most=2)
+    clients = [await relay.open() for _ in range(20)]
+    for reader, _ in clients[:-2]:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+    ready.set()
+    for reader, writer in clients[-2:]:
+        writer.write(b"still here")
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 10) == b"still here"
+    assert called == 2
+    relay.relay.abort()
 
 
 async def test_a_slow_reader_holds_the_writer_up(tmp_path: Path) -> None:
