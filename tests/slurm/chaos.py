@@ -72,6 +72,8 @@ class Mischief:
             "agent": (3, True, self._kill_agent),
             "munge": (2, False, self._stop_munge),
             "zygote": (3, False, lambda node: self._kill_process(node, "ts-zygote")),
+            "shim": (2, True, lambda node: self._kill_process(node, "ts-shim")),
+            "guardian": (2, True, lambda node: self._kill_process(node, "ts-guardian")),
             "preloader": (3, False, lambda node: self._kill_process(node, "ts-preloader")),
         }
 
@@ -140,7 +142,7 @@ class Mischief:
             pass  # It has just ended.
 
     def _kill_process(self, node: str, name: str) -> None:
-        """One of a name that programs have before they begin, if there is any."""
+        """One of a name, if there is any."""
         if found := self._lab.processes(node, name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._chance.choice(found), signal.SIGKILL)
