@@ -14,13 +14,14 @@ from trainshed.store.port import Reader
 from trainshed.summaries.places import LogDirectory
 
 MOST_DIRECTORIES: Final = 100
-"""Of a view: of a tuning job the newest trials'."""
+"""How many directories a view shows at most; of a tuning job those of the newest trials."""
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST: Final = 60
 
 
 async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDirectory, ...]:
-    """Raises NotFound: one of the jobs is not there any more."""
+    """The log directories of these jobs, and of the jobs that they have made. Raises NotFound if one of them
+    was deleted."""
     found: list[tuple[str, Job]] = []
     for uid in uids:
         try:
@@ -56,5 +57,5 @@ def _name(job: Job, parent: str) -> str:
 
 
 def _title(text: str) -> str:
-    """As a name of a directory; never one that is hidden or leads up."""
+    """`text` made fit for a directory's name; never one that is hidden or leads up."""
     return _ODD.sub("-", text)[:_LONGEST].strip("-.") or "job"

@@ -73,7 +73,6 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
 
 def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
     """A ``storage#bucket``."""
-    multi = record.location in {"US", "EU", "ASIA"}
     return {
         "storageClass": "STANDARD",
         "iamConfiguration": {
@@ -89,7 +88,7 @@ def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
         "generation": str(record.created_ns // 1000),
         "metageneration": str(record.metageneration),
         "location": record.location,
-        "locationType": "multi-region" if multi else "region",
+        "locationType": _location_type(record),
         "etag": base64.b64encode(str(record.metageneration).encode()).decode(),
         "timeCreated": timestamp(record.created_ns),
         "updated": timestamp(record.updated_ns),
@@ -98,14 +97,17 @@ def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
     """A ``storage#storageLayout``: never a hierarchical namespace."""
-    multi = record.location in {"US", "EU", "ASIA"}
     return {
         "kind": "storage#storageLayout",
         "bucket": record.name,
         "location": record.location,
-        "locationType": "multi-region" if multi else "region",
+        "locationType": _location_type(record),
         "hierarchicalNamespace": {"enabled": False},
     }
+
+
+def _location_type(record: BucketRecord) -> str:
+    return "multi-region" if record.location in {"US", "EU", "ASIA"} else "region"
 
 
 def policy_view(record: BucketRecord) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""A job that was submitted once as a new one, with changes: JSON of either API in, JSON of its create out.
-Pure."""
+"""Makes a new job of one that was submitted before, with changes: the JSON of a job of either API in, the
+body of its create out. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -87,7 +88,9 @@ def _resized(pools: list[dict[str, Any]], replicas: int) -> Iterator[dict[str, A
     first, *others = pools
     yield first
     workers = others[0] if others else {}
-    yield {**(workers or _copy(first)), "replicaCount": str(replicas - 1)} if replicas > 1 else {}
+    yield (
+        {**(workers or deepcopy(first)), "replicaCount": str(replicas - 1)} if replicas > 1 else {}
+    )
     if any(others[1:]):
         yield from others[1:]
 
@@ -132,11 +135,3 @@ def _with_env(before: Any, env: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(inner) for key, inner in cast(dict[str, Any], value).items()}
-    if isinstance(value, list):
-        return [_copy(item) for item in cast(list[Any], value)]
-    return value

@@ -46,7 +46,7 @@ async def page(visit: Visit) -> View:
             "jobs": found.jobs,
             "filters": FILTERS,
             "is_filtered": is_filtered,
-            # Of `/` scripts, which take anything, are told the health (`api.rest`).
+            # Not `/`: it answers scripts, which accept any type, with the health (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",
             "is_empty": not found.jobs and not is_filtered and not token,
         },
@@ -59,7 +59,7 @@ async def page(visit: Visit) -> View:
 
 
 def _shown(rows: str) -> int:
-    """How many rows a page has loaded, of which its stream is to tell."""
+    """How many rows the browser has loaded, all of which the page's stream keeps up to date."""
     is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
     return min(max(int(rows), _PAGE), _MOST) if is_number else _PAGE
 
@@ -85,8 +85,8 @@ def lasted(job: JobSummary) -> float | None:
 
 
 def telling(tail: str) -> str:
-    """Of a program's last lines those that say why it ended: its first traceback with what comes before and
-    after; without one the very last."""
+    """Those of a program's last lines that say why it ended: from a little before its first traceback on, or
+    the very last ones if there is no traceback."""
     lines = tail.splitlines()
     found = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     return "\n".join(lines[max(0, found[0] - _BEFORE) :] if found else lines[-_LAST:])

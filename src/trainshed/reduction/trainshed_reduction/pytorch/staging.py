@@ -1,5 +1,5 @@
-"""How tensors come to the host's memory and back: those of the CPU are there; those of a GPU go through
-pinned memory, slice by slice, on streams of their own."""
+"""Brings tensors into the host's memory and back. Tensors of the CPU are there already; those of a GPU are
+copied through pinned memory, slice by slice, on CUDA streams of their own."""
 
 from __future__ import annotations
 
@@ -31,33 +31,35 @@ class Slice(NamedTuple):
 
 
 class Copies:
-    """Of tensors that are in the host's memory already: none. `down` belongs to one thread, `up` to another;
-    each is called with its stream as the current one."""
+    """The copies of tensors that are in the host's memory already: none are made. `down` is called by one
+    thread, `up` by another, each with its stream as the current one."""
 
     downwards: Optional[torch.cuda.Stream] = None
     upwards: Optional[torch.cuda.Stream] = None
 
     def submitted(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
-        """In the caller's thread: what `downwards` has to wait for before it touches the tensor."""
+        """The event that `downwards` has to wait for before it reads the tensor. Called in the program's own
+        thread."""
         return None
 
     def share(self, tensor: torch.Tensor) -> None:
-        """It was made on `downwards`, and is used on `upwards`, too."""
+        """Have PyTorch keep the tensor, which was made on `downwards`, until `upwards` has used it, too."""
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        """To be taken to the end, and each slice to be given to `up`."""
+        """The slices of a tensor, in the host's memory. They have to be taken to the end, and each be given
+        to `up`."""
         yield Slice(part, part)
 
     def up(self, piece: Slice, *, is_whole: bool) -> None:
-        """The sum goes back where its slice came from, unless something failed."""
+        """Copy a slice's sum to where the slice came from; not if something failed (`is_whole` is False)."""
 
     def arrival(self) -> Optional[Arrival]:
-        """Of what `up` was called for so far."""
+        """Tells when all that `up` was called for so far has arrived."""
         return None
 
 
 class Staging(Copies):
-    """Of one GPU. Holds 64 MiB of pinned memory from its first use on."""
+    """The copies of one GPU's tensors. Holds 64 MiB of pinned memory from its first use on."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
