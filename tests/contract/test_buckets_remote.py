@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
+from google.cloud.storage import transfer_manager
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain
 from tests.e2e.programs.event_writer import EventWriter
@@ -390,3 +391,30 @@ def test_models_are_exported_out_of_it_and_into_it(bucket: Any, service: Service
     asyncio.run(test())
     assert (service.root / "near-1/out/deep/x").read_bytes() == b"weights" * MIB
     assert bucket.blob("back/deep/x").download_as_bytes() == b"weights" * MIB
+
+
+def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
+    """By which Polars, Delta Lake and uploads in parallel chunks write."""
+    key = service.address().partition("/with/")[2]
+
+    def ask(method: str, target: str, body: bytes = b"", **headers: str) -> Any:
+        sent = {name.replace("_", "-"): text for name, text in headers.items()}
+        return plain(service.port, method, f"/with/{key}/far-1{target}", body, sent)
+
+    assert ask("PUT", "/a%2Fb", b"hello")[0] == 200
+    status, headers, content = ask("GET", "/a/b")
+    assert (status, content, "last-modified" in headers) == (200, b"hello", True)
+    assert ask("PUT", "/a/b", b"x", x_goog_if_generation_match="0")[0] == 412
+    assert b"<Key>a/b</Key>" in ask("GET", "?list-type=2&prefix=a%2F")[2]
+    assert b"<Key>" not in ask("GET", "?list-type=2&prefix=a%2F&start-after=a%2Fb")[2]
+    assert ask("PUT", "/c", x_goog_copy_source="far-1/a%2Fb")[0] == 200
+    whole = os.urandom(3 * MIB + 5)
+    (tmp_path / "content").write_bytes(whole)
+    transfer_manager.upload_chunks_concurrently(
+        str(tmp_path / "content"),
+        bucket.blob("big"),
+        chunk_size=MIB,
+        worker_type=transfer_manager.THREAD,
+    )
+    assert bucket.blob("big").download_as_bytes() == whole
+    assert ask("DELETE", "/big")[0] == 204
