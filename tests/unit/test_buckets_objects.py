@@ -573,6 +573,18 @@ ordinary = pytest.mark.skipif(
 )
 
 
+@pytest.mark.parametrize("path", ["line\nfeed", "/".join(["d" * 200] * 6)], ids=["line", "long"])
+def test_a_file_that_can_be_no_object_leaves_the_bucket_listable(
+    store: ObjectStore, path: str
+) -> None:
+    """Any program may write one into a bucket that others use."""
+    put(store, "good", b"x")
+    file = store.catalog.directory(BUCKET) / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"y")
+    assert [name for name, _ in store.list(BUCKET, Query()).objects] == ["good"]
+
+
 @ordinary
 def test_a_closed_file_leaves_the_bucket_listable_and_says_why_it_cannot_be_read(
     store: ObjectStore,

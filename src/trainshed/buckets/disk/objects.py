@@ -31,6 +31,7 @@ from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Walk, place_of, prune
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
+    InvalidRequest,
     NotFound,
     Unavailable,
     no_such_bucket,
@@ -287,6 +288,9 @@ class ObjectStore:
             except Forbidden:
                 # One file that a program closed must not close the bucket to everybody.
                 return self._files.closed(base, bucket, name)
+            except InvalidRequest:
+                # Nor one whose path no object can have for a name: it is a file only.
+                raise no_such_object(bucket, name) from None
 
         try:
             return list_objects(base, query, read)
