@@ -225,13 +225,13 @@ def test_who_offers_another_protocol_is_answered_in_this_one(
 ) -> None:
     """As Java's HttpClient does with the first request to a port without TLS, and `curl --http2`."""
     sent = (UPGRADING + head + body) * 2 + POST.replace(b"1000000000", b"3") + b"end"
-    before = len(served.application.bodies)
     with served.connected() as connection:
         for start in range(0, len(sent), size):
             connection.sendall(sent[start : start + size])
         connection.shutdown(socket.SHUT_WR)
         assert told(connection).count(b"HTTP/1.1 200") == 3
-    assert served.application.bodies[before:] == [came, came, b"end"]
+    # What an earlier test has broken off may come before them.
+    assert served.application.bodies[-3:] == [came, came, b"end"]
 
 
 def test_the_body_of_who_offers_another_protocol_may_be_late_like_any_other(
