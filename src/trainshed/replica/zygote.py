@@ -26,7 +26,7 @@ import time
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import autopsy, guardian, shim, survey
-from trainshed.replica.system import kernel, reaper, touched_pages, trees, unix_sockets
+from trainshed.replica.system import immortal, kernel, reaper, touched_pages, trees, unix_sockets
 from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import lean_socket as socket
@@ -78,6 +78,7 @@ def run(handle: int) -> "NoReturn":
         # Else whoever forked this process has looked for none while it loaded: there is nothing to speak of.
         gc.disable()
         gc.collect()
+    immortal.make_immortal()
     if hasattr(gc, "freeze"):
         gc.freeze()
     Zygote(connection).serve()
