@@ -171,6 +171,14 @@ def test_a_public_bucket_is_read_where_it_is(world: World, api: Api, path: str) 
     assert [asked[:2] for asked in world.real.asked] == [("GET", path), ("HEAD", path)] * 2
 
 
+def test_a_bucket_of_ours_is_listed_here(world: World, api: Api) -> None:
+    for _ in range(2):
+        status, listed = api.ask("GET", "/local?prefix=x")
+        assert (status, b"<Key>x</Key>" in listed) == (200, True)
+        assert api.ask("HEAD", "/local") == (200, b"")
+    assert world.real.asked == []
+
+
 def test_a_bucket_that_is_nowhere_is_so_by_the_real_hosts_word(world: World, api: Api) -> None:
     path = "/storage/v1/b/nowhere/o/x"
     assert api.ask("GET", path, host=OTHER) == (404, b"really not here")
@@ -191,7 +199,7 @@ def test_other_apis_are_not_ours(world: World, api: Api) -> None:
     [
         ("GET", "/local/absent", STORAGE),
         ("HEAD", "/local/absent", STORAGE),
-        ("GET", "/local", STORAGE),
+        ("GET", "/local?uploads", STORAGE),
         ("GET", "/storage/v1/b/local/o/absent", OTHER),
         ("GET", "/download/storage/v1/b/local/o/absent?alt=media", STORAGE),
         ("GET", "/local/absent", OTHER),

@@ -42,6 +42,9 @@ async def answer_xml(call: Call) -> Response:
     """What stands at an address of the XML API."""
     method, query = call.request.method, call.query
     if not call.target.object:
+        if method == "HEAD":
+            await call.run(call.store.catalog.get, call.target.bucket)
+            return answer()
         if method == "GET" and not query.keys() & {"uploads", "acl", "location", "versioning"}:
             return await _list(call)
         raise _unsupported(call)

@@ -1,8 +1,8 @@
 """Objects whose references nobody counts, so that forks of a process share the pages that they lie in.
 
 Who calls a function writes to the count of all that it touches, and the first write to a page in a fork
-copies it. Python 3.12 and later have objects whose counts are not written ("immortal", PEP 683) but no call to
-make one. Here code, modules and constants that a process has loaded are made so before it forks.
+copies it. Python 3.12 and later have objects whose counts are not written ("immortal", PEP 683) but no call
+to make one. Here code, modules and constants that a process has loaded are made so before it forks.
 """
 
 import gc
