@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
-from tests.e2e.stories import Verdict, process_of, verdicts
+from tests.e2e.stories import Verdict, process_of, timeline, verdicts
 
 NUMBERS = """
 import os, sys, time
@@ -297,3 +298,19 @@ def test_the_service_dies_while_a_package_is_built(data: Path) -> None:
         assert service.finish(job_id)["state"] == "CANCELLED"
     assert not marked(mark)
     assert not leftovers(data)
+
+
+def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> None:
+    """Its error was an internal one, after three attempts at once."""
+    with running(tmp_path / "data") as service:
+        buckets = tmp_path / "data" / "buckets"
+        buckets.rename(tmp_path / "elsewhere")
+        job = submit(service, container_job("print('ran')"))
+        while not any(
+            "directory of the buckets" in one["message"] for one in timeline(service, job)
+        ):
+            time.sleep(0.05)
+        (tmp_path / "elsewhere").rename(buckets)
+        assert service.finish(job)["state"] == "SUCCEEDED"
+        assert "ran" in service.lines(job)
+        assert not verdicts(service, job)

@@ -19,7 +19,8 @@ class JobBuckets(Protocol):
     """What is asked about the buckets of a job. Blocking; called from a worker thread, but for `shown`."""
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """(name, directory) of the buckets that a project's programs may see. Answers at once."""
+        """(name, directory) of the buckets that a project's programs may see. Answers at once. Raises
+        EngineUnavailable."""
         ...
 
     def write_probe(self, uri: str) -> None:

@@ -28,6 +28,7 @@ from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
 from trainshed.core.units import Nanos
+from trainshed.engines.port import EngineUnavailable
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile, Met
 from trainshed.summaries.places import LogDirectory
@@ -65,8 +66,15 @@ class BucketAdapter:
             raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """The buckets that a project's programs see as /gcs/NAME, by name and directory."""
-        return self._store.shown(project)
+        """The buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
+        EngineUnavailable: a job waits until they are there."""
+        try:
+            return self._store.shown(project)
+        except OSError as failure:
+            raise EngineUnavailable(
+                f"the directory of the buckets cannot be read ({failure}); put it back, or start the service "
+                "again to have an empty one"
+            ) from failure
 
     def write_probe(self, uri: str) -> None:
         """Raises ValueError saying why nothing can be written below the URI."""

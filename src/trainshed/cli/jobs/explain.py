@@ -123,7 +123,7 @@ def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
     if cpus <= has_cpus and memory <= has_memory:
         return ""
     return (
-        f"It asks for {cpus:g} CPUs and {gibibytes(memory)} in all, and there are {has_cpus:g} and"
+        f"Its machines would have {cpus:g} CPUs and {gibibytes(memory)}, and there are {has_cpus:g} and"
         f" {gibibytes(has_memory)}: it runs, and its replicas share what there is (capacity relaxed)."
     )
 

@@ -31,7 +31,7 @@ def plan_lines(
         facts.append(("Installs", first_few(program.requirements, _SHOWN) + faint(source)))
     facts.append(("Machines", "\n".join(map(_machine, answer.machines))))
     if len(answer.machines) > 1 or any(machine.replicas > 1 for machine in answer.machines):
-        facts.append(("Uses", _total(answer.machines)))
+        facts.append(("May use", _total(answer.machines)))
     facts.append(("Starts", "\n".join(_start(answer))))
     if output:
         facts.append(("Output", output))
