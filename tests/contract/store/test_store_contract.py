@@ -120,6 +120,8 @@ async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: St
         with pytest.raises(NotFound):
             await store.intake.request_cancel(elsewhere, cancel())
     assert await store.intake.request_cancel(job.name, cancel()) == job.uid
+    with pytest.raises(AlreadyExists):
+        await store.intake.create_job(job, [])
 
 
 async def test_a_number_within_an_id_that_somebody_chose_is_nobodys(store: Store) -> None:

@@ -1,6 +1,9 @@
 -- name: reserve_name
 INSERT INTO job_names (api, project_id, location, job_id, uid)
-VALUES (:api, :project_id, :location, :job_id, :uid)
+SELECT :api, :project_id, :location, :job_id, :uid
+WHERE :numbered = 0 OR NOT EXISTS (
+    SELECT 1 FROM jobs
+    WHERE uid = :numbered AND api = :api AND project_id = :project_id AND location = :location AND job_id = :job_id)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_job
@@ -9,6 +12,10 @@ INSERT INTO jobs (uid, api, project_id, location, job_id, state, is_live, create
 VALUES (:uid, :api, :project_id, :location, :job_id, :state, :is_live, :created,
         1, 0, 0, :labels, :record)
 ON CONFLICT DO NOTHING;
+
+-- name: has_name
+SELECT 1 FROM jobs
+WHERE uid = :numbered AND api = :api AND project_id = :project_id AND location = :location AND job_id = :job_id;
 
 -- name: insert_work
 INSERT INTO works (uid, project_id, api, location, kind, parent_uid, state, display_name, created)

@@ -13,6 +13,7 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
 from trainshed.core.units import Nanos
+from trainshed.core.works import Work
 from trainshed.store.codec import (
     decode_operation,
     encode_details,
@@ -43,10 +44,10 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
 
     def store(connection: sqlite3.Connection) -> None:
         if is_chosen and connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1:
-            raise AlreadyExists(
-                f"{job.name} exists or existed before; names are never used again. Choose another id"
-            )
+            raise _taken(job)
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
+            if connection.execute(_WORKS["has_name"], parameters).fetchone():
+                raise _taken(job)
             raise Unavailable("two jobs were given one number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
         put_labels(connection, job.uid, job.labels)
@@ -55,6 +56,12 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
         append_timeline(connection, job.uid, made.timeline)
 
     return store
+
+
+def _taken(job: Work) -> AlreadyExists:
+    return AlreadyExists(
+        f"{job.name} exists or existed before; names are never used again. Choose another id"
+    )
 
 
 def put_labels(
