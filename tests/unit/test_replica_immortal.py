@@ -26,9 +26,8 @@ _COPIED = """
 import gc, os, sys, types
 from trainshed.replica.system import immortal
 import asyncio, decimal, email.message, http.client, logging.handlers, unittest.mock, xml.dom.minidom
-gc.collect(); gc.disable()
+gc.collect(); gc.disable(); gc.freeze()
 if sys.argv[1] == "marked": immortal.make_immortal()
-gc.freeze()
 functions = [one for module in list(sys.modules.values()) for one in vars(module).values()]
 read, write = os.pipe()
 if os.fork() == 0:

@@ -78,7 +78,6 @@ def run(handle: int) -> "NoReturn":
         # Else whoever forked this process has looked for none while it loaded: there is nothing to speak of.
         gc.disable()
         gc.collect()
-    immortal.make_immortal()
     if hasattr(gc, "freeze"):
         gc.freeze()
     Zygote(connection).serve()
@@ -116,6 +115,7 @@ class Zygote:
         self._burst = self._largest = 0
         self._burst_until = 0.0
         self._pages = touched_pages.TouchedPages()
+        self._is_immortal = False
         #: Some of the stock may have copied memory ahead, which they are to hold only while programs are
         #: being started.
         self._has_warm = False
@@ -200,6 +200,11 @@ class Zygote:
     def _add_to_stock(self, *, warm: bool) -> None:
         """Fork a shim that has all it needs but a plan. `warm`: while it waits it copies the memory that a
         start writes to."""
+        if not self._is_immortal:
+            # It takes tens of milliseconds, for which no start is to wait: what was forked on demand before
+            # copies more.
+            self._is_immortal = True
+            immortal.make_immortal()
         self._pages.look()
         self._has_warm = self._has_warm or warm
         ours, theirs = socket.socketpair()

@@ -20,13 +20,15 @@ _UNCOUNTED = 2**31
 def make_immortal() -> int:
     """Mark the classes, functions, modules, texts and collections that there are, and return how many; 0
     where it is not known how. None of them is freed any more: what shall be closed by the end of its last
-    reference must not be in one."""
+    reference must not be in one. Frozen objects (`gc.freeze`) are marked as well, and stay frozen."""
     if not _is_possible():
         return 0
     from ctypes import memset
 
     lasting = _lasting_kinds()
     made = 0
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # What is frozen is not listed.
     # Their counts tell which were looked at. A set of them would leave freed memory behind, which forks copy.
     rest = gc.get_objects()
     while rest:
@@ -35,6 +37,8 @@ def make_immortal() -> int:
             memset(id(one), _MARK, _MARKED_BYTES)
             made += 1
             rest.extend(gc.get_referents(one))
+    if is_frozen:
+        gc.freeze()
     return made
 
 
