@@ -99,7 +99,7 @@ RUNNING: Final = (
     Mutant(
         "lease of the last incarnation",
         _LOCAL + "slot_handle.py",
-        "        self._heard_of = True  # It has all the time of a first lease.\n        self._silent = 0\n",
+        "        self._heard_of = True  # Its first lease begins now.\n        self._silent = 0\n",
         "",
         "A replica that is started again is killed for the silence of the one before it.",
         _LEASES,

@@ -1,1 +1,1 @@
-"""Who may do what: principals, tokens, roles, the one permission table; sealing and redaction of secrets."""
+"""Decides who may do what: principals, tokens, roles, the one permission table; seals and redacts secrets."""

@@ -1,8 +1,8 @@
-"""A certificate authority for one service, for one job, or for the agents of an engine: its certificate and
-key, and the certificates that it signs.
+"""This module makes certificate authorities: for one service, for one job, or for the agents of an engine. An
+authority signs the certificates of servers and clients.
 
-Loads `cryptography`; imported only where certificates are made (`serve.certificates`, `serve.vault`,
-`engines.remote.credentials`).
+It loads `cryptography`, so it is imported only where certificates are made (`serve.certificates`,
+`serve.vault`, `engines.remote.credentials`).
 """
 
 import datetime
@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Private keys are 1 … one less (FIPS 186-5, P-256)."""
+"""The order of the curve P-256; a private key is a number from 1 to one less (FIPS 186-5)."""
 _EARLIER = 3_600
-"""Seconds for which a certificate is valid already: the clocks of machines differ."""
+"""Seconds by which a certificate's validity begins before it is made, since the clocks of machines differ."""
 
 
 class Authority:
-    """A root of its own: nothing else trusts it, and it signs no further authorities."""
+    """A self-signed root certificate and its key. It signs certificates of servers and clients, no
+    authorities."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -30,16 +31,18 @@ class Authority:
 
     @classmethod
     def new(cls, now: float, seconds: float) -> "Authority":
-        """A new one, valid for so many seconds from `now` (seconds since the epoch)."""
-        # A name of its own: a client that meets two authorities of one name may try the wrong one.
+        """Make an authority with a random key, valid for `seconds` from `now` (seconds since the epoch)."""
+        # Each gets another name: a client that meets two authorities of one name may try the wrong one.
         name = f"Trainshed authority {secrets.token_hex(4)}"
         return cls._of(ec.generate_private_key(ec.SECP256R1()), name, now, now + seconds)
 
     @classmethod
     def derived(cls, seed: bytes, name: str, begins: float, ends: float) -> "Authority":
-        """The one whose key follows from `seed`, at least 48 secret bytes. Its certificate is signed anew
-        each time, and each of them does for what it has ever issued: clients compare the name and the key."""
-        # 16 bytes more than the order has: no key is more likely than another that anybody could tell.
+        """Make the authority whose key follows from `seed`, at least 48 secret bytes. Its certificate is
+        signed anew at each call; every one of them verifies what any of them has issued, since clients
+        compare only the name and the key."""
+        # The seed is 16 bytes longer than the order, so that the remainder is distributed evenly enough (FIPS
+        # 186-5, A.2.1).
         number = 1 + int.from_bytes(seed) % (_P256_ORDER - 1)
         return cls._of(ec.derive_private_key(number, ec.SECP256R1()), name, begins, ends)
 
@@ -57,7 +60,8 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
-        """From PEM. Raises ValueError if it is no authority of this kind."""
+        """Read an authority from PEM. Raises ValueError if the key is not the certificate's, or not of this
+        kind."""
         authority = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, None)
         if not isinstance(secret, ec.EllipticCurvePrivateKey) or (
@@ -68,7 +72,7 @@ class Authority:
 
     @property
     def ends(self) -> float:
-        """Until when it is valid, in seconds since the epoch."""
+        """The end of its validity, in seconds since the epoch."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def certificate_pem(self) -> bytes:
@@ -78,11 +82,13 @@ class Authority:
         return _key_pem(self._key)
 
     def issue(self, names: tuple[str, ...], now: float, ends: float) -> tuple[bytes, bytes]:
-        """A server's certificate for these names and addresses, and its key, as PEM. It makes no client."""
+        """Issue a server's certificate for these host names and addresses; returns certificate and key, as
+        PEM. The certificate does not identify a client."""
         return self._issue(_alternatives(names), ExtendedKeyUsageOID.SERVER_AUTH, now, ends)
 
     def issue_client(self, uri: str, now: float, ends: float) -> tuple[bytes, bytes]:
-        """A client's certificate, which names it by a URI, and its key, as PEM. It makes no server."""
+        """Issue a client's certificate that names it by a URI; returns certificate and key, as PEM. The
+        certificate does not identify a server."""
         name = x509.UniformResourceIdentifier(uri)
         return self._issue((name,), ExtendedKeyUsageOID.CLIENT_AUTH, now, ends)
 

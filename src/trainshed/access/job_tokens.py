@@ -1,8 +1,8 @@
-"""Tokens of programs: short-lived, signed, stored nowhere.
+"""Tokens of programs are short-lived and signed, and stored nowhere.
 
-A program gets one from its metadata endpoint whenever it asks; the bucket process mints it and the API
-process reads it, both with the key that lies in the service's data directory. What stands in it is what it is
-good for, so that checking it takes a signature and no look-up. Also makes identity tokens, which are JSON Web
+A program gets one from its metadata endpoint whenever it asks: the bucket process mints it, and the API
+process reads it, both with the key in the service's data directory. A token carries its own claims, so
+checking it takes a signature and no look-up. The module also makes identity tokens, which are JSON Web
 Tokens.
 """
 
@@ -21,9 +21,10 @@ from msgspec.structs import astuple
 from trainshed.replica.system import durable
 
 LIFETIME: Final = 3_600
-"""Seconds. As on Google's machines; clients ask for a new one some minutes before the end."""
+"""Seconds that a token is valid, as on Google's machines; clients ask for a new one minutes before the
+end."""
 KEY_FILE: Final = "jobs.key"
-"""In the data directory. Who has it can speak for every job of the service."""
+"""The key's file name in the data directory. Whoever has the key can speak for every job of the service."""
 ISSUER: Final = "https://trainshed.local"
 
 _VERSION: Final = "tsj1"
@@ -32,7 +33,7 @@ _SECOND: Final = 10**9
 
 
 class JobKeyUnreadable(Exception):
-    """The key file is there but holds no key; the message says what to do."""
+    """The key file exists but holds no key; the message says what to do."""
 
 
 class JobClaims(Struct, frozen=True):
@@ -40,7 +41,7 @@ class JobClaims(Struct, frozen=True):
 
     job_uid: int
     attempt: int
-    #: `workerpool0-0`.
+    #: The replica's name, such as `workerpool0-0`.
     replica: str
     project: str
     #: The service account that the job runs as.
@@ -48,11 +49,11 @@ class JobClaims(Struct, frozen=True):
 
 
 class JobTokens:
-    """Mints and reads them. Pure but for `now`, which gives nanoseconds since the epoch."""
+    """Mints tokens and reads them. `now` gives nanoseconds since the epoch; everything else is pure."""
 
     def __init__(self, key: bytes, now: Callable[[], int]) -> None:
         self._key = key
-        # Of its own: a signature under an identity token must not pass for one under an access token.
+        # Each kind of token has its own key: a signature made for one kind must not be valid for another.
         self._identity_key = _signed(key, b"identity tokens")
         self._reduction_key = _signed(key, b"reduction")
         self._authority_key = _signed(key, b"reduction authorities")
@@ -60,7 +61,7 @@ class JobTokens:
 
     @classmethod
     def open(cls, path: Path, now: Callable[[], int]) -> "JobTokens":
-        """With the key of this file, which is made if it is not there. Raises JobKeyUnreadable, OSError."""
+        """Use the key of this file, which is made if it does not exist. Raises JobKeyUnreadable, OSError."""
         try:
             text = path.read_text("ascii", "replace")
         except FileNotFoundError:
@@ -77,36 +78,36 @@ class JobTokens:
         return cls(key, now)
 
     def mint(self, claims: JobClaims, lifetime: int = LIFETIME) -> tuple[str, int]:
-        """A token, and the seconds until it expires."""
+        """Returns a new token for these claims, and the seconds until it expires."""
         fields = [*astuple(claims), self._seconds() + lifetime]
         head = f"{_VERSION}.{_encoded(_dump(fields))}"
         return f"{head}.{_encoded(_signed(self._key, head.encode()))}", lifetime
 
     def read(self, token: str) -> JobClaims | None:
-        """For whom it speaks; None if it is none of ours, was changed, or has expired."""
+        """Returns the claims of a token; None if it is not one of ours, was changed, or has expired."""
         head, _, signature = token.rpartition(".")
         if not head.startswith(f"{_VERSION}.") or not token.isascii():
             return None
         expected = _encoded(_signed(self._key, head.encode()))
         if not hmac.compare_digest(expected, signature):
             return None
-        # From here on it is our own writing.
+        # The signature is right, so the rest is in the form that `mint` wrote.
         *fields, expires = json.loads(_decoded(head.partition(".")[2]))
         return JobClaims(*fields) if self._seconds() < expires else None
 
     def reduction_token(self, job_uid: int) -> str:
-        """By what workers and reducers of a job know each other (spec/reduction#security): the same at every
-        start, good for nothing else."""
+        """Returns the token by which a job's workers and reducers recognise each other
+        (spec/reduction#security). It is the same at every start, and good for nothing else."""
         return _signed(self._reduction_key, b"%d" % job_uid).hex()
 
     def authority_seed(self, job_uid: int) -> bytes:
-        """48 bytes that the key of this job's certificate authority is derived from: the same at every
-        start."""
+        """Returns the 48 bytes that the key of this job's certificate authority is derived from; they are the
+        same at every start."""
         return hmac.digest(self._authority_key, b"%d" % job_uid, "sha384")
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
-        """A JSON Web Token that says to `audience` who the program is. Signed with a key that stays in this
-        service: what it says can be read by everybody and verified here alone."""
+        """Returns a JSON Web Token that tells `audience` who the program is. Anyone can read it, but only
+        this service can verify it, since the key that signs it never leaves the service."""
         issued = self._seconds()
         body: dict[str, Any] = {
             "iss": ISSUER,
@@ -127,15 +128,16 @@ class JobTokens:
 
 
 def is_job_token(token: str) -> bool:
-    """Whether it has the form of one; nothing is verified."""
+    """Whether the text has the form of a program's token; nothing is verified."""
     return token.startswith(f"{_VERSION}.")
 
 
 def _make(path: Path) -> str:
-    """Write a new key; that of another process if it was first. Never is a part of one to be seen."""
+    """Write a new key and return it, or the key of another process that wrote one first. A hard link
+    publishes the finished file, so that nobody reads half a key."""
     text = secrets.token_hex(_KEY_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Readable by its owner alone, as `durable` writes all.
+    # `durable` writes files that only their owner can read.
     own = f"{path}.{os.getpid()}"
     durable.write(own, text)
     try:

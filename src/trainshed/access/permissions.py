@@ -1,8 +1,8 @@
-"""The one permission table: which permission each API method asks for, and which role holds it.
+"""The one permission table says which permission each API method needs, and which roles hold it.
 
 Every transport asks here, by the full name of the method. A method without a row cannot be called
 (tests/unit/test_access_permissions.py proves that every handler has one). Some principals work in one project
-only; what a request names must then lie there.
+only; whatever their requests name must then be in that project.
 """
 
 from collections.abc import Iterable, Mapping
@@ -147,7 +147,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_OPERATIONS}.ListOperations": "ml.operations.list",
     f"{_ML_OPERATIONS}.GetOperation": "ml.operations.get",
     f"{_ML_OPERATIONS}.CancelOperation": "ml.operations.cancel",
-    # Anyone may ask what he may do: every role has to hold these.
+    # Anyone may ask what they may do, so this needs a permission that every role holds.
     "google.iam.v1.IAMPolicy.TestIamPermissions": "aiplatform.permissions.test",
     f"{_ML_JOBS}.TestIamPermissions": "ml.permissions.test",
     f"{_VERTEX_VIZIER}.CreateStudy": "aiplatform.studies.create",
@@ -236,9 +236,10 @@ ON_BUCKETS: Final = frozenset(
         "storage.buckets.setIamPolicy",
     }
 )
-"""What can be asked about a bucket. Who has which depends on the bucket (`buckets.admission`)."""
+"""The permissions that can be asked about on a bucket. Who holds which depends on the bucket
+(`buckets.admission`)."""
 IN_PROJECTS: Final = ON_BUCKETS | {"storage.buckets.create", "storage.buckets.list"}
-"""What everybody who may work in a project may do with its buckets."""
+"""The permissions on buckets that everybody who may work in a project holds."""
 
 _READ_BY_JOBS: Final = frozenset(
     permission
@@ -248,9 +249,9 @@ _READ_BY_JOBS: Final = frozenset(
 )
 ROLES: Final[Mapping[Role, frozenset[str]]] = {
     Role.OWNER: frozenset(PERMISSIONS.values()),
-    # What a program does on the hosted services with the default account of its job, but for what would
-    # remove jobs and their logs: what people look at afterwards stays. That a job of its own has no more than
-    # it has, `api.calls.call` sees to.
+    # A program may do what the default account of its job may do on the hosted services, except remove jobs
+    # and their logs, so that people can still look at them. `api.calls.call` makes sure that a job which it
+    # submits has no more rights than it has itself.
     Role.JOB: _READ_BY_JOBS
     | {
         *(
@@ -270,11 +271,11 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
         "aiplatform.models.upload",
         "aiplatform.models.update",
         "aiplatform.models.delete",
-        # By the rights of the program's project, as everything that it copies itself.
+        # Models are copied with the rights of the program's project, like everything that it copies itself.
         "aiplatform.models.export",
         "aiplatform.modelEvaluations.import",
         "aiplatform.modelEvaluationSlices.import",
-        # Experiments are logged from inside jobs as well.
+        # Programs log experiments from inside jobs.
         "aiplatform.metadataStores.create",
         *(
             permission
@@ -302,7 +303,7 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
     },
 }
 _OF_NO_PROJECT: Final = frozenset({"trainshed.v1.Service.GetStatus"})
-"""Methods that tell nothing of a project, and name none."""
+"""Methods that name no project and reveal nothing about one."""
 
 
 def held(principal: Principal) -> frozenset[str]:
@@ -311,10 +312,10 @@ def held(principal: Principal) -> frozenset[str]:
 
 
 def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
-    """Let `principal` call `method` (full name) or raise PermissionDenied, saying what is missing.
+    """Let `principal` call `method` (full name), or raise PermissionDenied, which says what is missing.
 
-    `projects`: all that the request names, by id or number; None: it is not read yet, and who may work in one
-    project only has to be asked for once more when it is.
+    `projects` holds the id or number of every project that the request names. None means that the request was
+    not read yet: a principal bound to one project must then be checked again once it was.
     """
     permission = PERMISSIONS.get(method)
     if permission is None or permission not in held(principal):

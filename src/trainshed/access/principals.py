@@ -1,4 +1,4 @@
-"""Who is asking, in which role, and where."""
+"""Principals are who asks: an identity, its role, and the project it may work in."""
 
 import enum
 
@@ -8,20 +8,20 @@ from trainshed.access.job_tokens import JobClaims
 
 
 class Role(enum.StrEnum):
-    """What a principal may do in general; `permissions` says it exactly."""
+    """What a principal may do in general; `permissions` has the exact table."""
 
     OWNER = "owner"
-    #: A program of a job, with the token that its metadata endpoint gave it.
+    #: A program of a job, which shows the token that its metadata endpoint gave it.
     JOB = "job"
 
 
 class Principal(Struct, frozen=True):
     """An identity that this service knows."""
 
-    #: Names it in the audit log and in answers.
+    #: Its name in the audit log and in answers.
     email: str
     role: Role = Role.OWNER
-    #: The only project that it may work in, by its id; "" = any.
+    #: The id of the only project that it may work in; "" = any project.
     project: str = ""
-    #: Which program of a job it is; None = a person.
+    #: The program of a job that it is; None = it is a person.
     program: JobClaims | None = None

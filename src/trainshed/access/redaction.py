@@ -1,4 +1,4 @@
-"""Redaction of a program's environment: credentials, and what looks like one, are hidden. Pure."""
+"""Redacts a program's environment: it hides credentials, and values that look like credentials. Pure."""
 
 import functools
 import json
@@ -11,25 +11,27 @@ REDACTED: Final = "(redacted)"
 _ENDINGS: Final = re.compile(
     r"(?:AUTH|AUTHORIZATION|APIKEY|COOKIE|CREDENTIALS?|NETRC|PASSPHRASE|PASSWD|PASSWORD|SECRETS?|TOKENS?)$"
 )
-"""A part of a variable's name that ends so tells of a credential: GITHUB_TOKEN, MYSQL_PASSWORD_FILE,
+"""A part of a variable's name that ends like this marks a credential: GITHUB_TOKEN, MYSQL_PASSWORD_FILE,
 DBPASSWORD."""
 _KEYS: Final = frozenset({"KEY", "KEYS", "PAT", "PASS", "PWD"})
-"""So does one of these as the last of several parts: WANDB_API_KEY, DB_PWD; PWD alone is a directory."""
+"""Such a word marks a credential as the last of several parts: WANDB_API_KEY, DB_PWD. PWD alone is a
+directory."""
 _KEY_IDS: Final = ("ACCESS_KEY", "PRIVATE_KEY")
 _TELLING_VALUES: Final = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@"  # a URL with a password in it
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 _LEAST_REPEATED: Final = 6
-"""Characters of a value that is looked for in other variables as well: `true` and `root` stand everywhere."""
+"""Characters that a secret must have to be looked for in other variables as well: `true` and `root` are
+everywhere."""
 _NAMES: Final = 512
-"""Of which it is remembered how they were judged: most programs have variables of the same names."""
+"""Variable names whose verdict is cached: most programs have variables of the same names."""
 
 
 def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
-    """The variables with `(redacted)` as the value of each that holds a secret (`secret_names`: the variables
-    that do), whose name looks like a credential's, or whose value does. CLUSTER_SPEC and TF_CONFIG, which
-    repeat the job with its variables, have it in the place of the same values."""
+    """Returns the variables with `(redacted)` as the value of each one that holds a secret (`secret_names`),
+    or whose name or value looks like a credential. CLUSTER_SPEC and TF_CONFIG repeat the job with its
+    variables, so the same values are hidden in them."""
     hidden = {
         name for name, value in environ.items() if name in secret_names or _tells(name, value)
     }
@@ -41,10 +43,10 @@ def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> 
 
 
 def _spellings(values: Iterable[str]) -> Iterable[str]:
-    """How values may stand in a text: as they are, and in JSON."""
+    """The forms that these values can take in a text: as they are, and in JSON."""
     long = {value for value in values if len(value) >= _LEAST_REPEATED}
     written = {json.dumps(value, ensure_ascii=False)[1:-1] for value in long}
-    # One may be a part of another.
+    # Longest first: one value may be a part of another.
     return sorted(long | written, key=len, reverse=True)
 
 

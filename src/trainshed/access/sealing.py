@@ -1,13 +1,12 @@
 """Seals secrets, so that the database never holds one: AES-256-GCM under one key of the service.
 
-Owns the key: given by the environment, or in a file of its own that is made when the first secret is. A
-sealed value is bound to its project, name and version, and says by which key it was sealed (that key's
-fingerprint, from which nothing follows). Blocks on the disk for a moment when the key is read, made or
-changed.
+The module owns the key: the environment gives it, or a file that is made with the first secret. A sealed
+value is bound to its project, name and version, and carries a fingerprint of the key that sealed it, from
+which nothing about the key follows. Reading, making or changing the key blocks on the disk for a moment.
 
-While the key is changed there are several, in the file as in the variable: the first one seals, each opens
-what it has sealed. The file has the new one before anything is sealed with it, and loses the former ones when
-nothing is sealed with them any more; so what is stored can be opened at every moment.
+While the key is being changed there are several, in the file as in the variable: the first one seals, and
+each opens what it has sealed. The file holds the new key before anything is sealed with it, and drops the
+former ones once nothing is sealed with them; so everything stored can be opened at any moment.
 """
 
 import base64
@@ -24,9 +23,9 @@ from msgspec import Struct
 from trainshed.replica.system import durable
 
 VARIABLE: Final = "TRAINSHED_SECRETS_KEY"
-"""The environment variable that may hold the key, in base64; former ones after it, with blanks in between."""
+"""The environment variable that may hold the key, in base64; former keys follow it, separated by blanks."""
 FILE: Final = "secrets.key"
-"""The key's file in the data directory; a line each, if there are former ones."""
+"""The key's file in the data directory; it has one key a line, former ones last."""
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -40,7 +39,7 @@ _WANTED: Final = (
 
 
 class KeyUnusable(Exception):
-    """The key is not there, or is none. The message says where it belongs and what to do."""
+    """The key is missing, or is not a key. The message says where it belongs and what to do."""
 
 
 class Unsealable(Exception):
@@ -48,7 +47,7 @@ class Unsealable(Exception):
 
 
 class SecretId(Struct, frozen=True):
-    """What a sealed value belongs to."""
+    """The project, name and version that a sealed value belongs to."""
 
     project_id: str
     name: str
@@ -58,20 +57,21 @@ class SecretId(Struct, frozen=True):
         return f"{self.name}@{self.version} of the project {self.project_id}"
 
     def bound(self) -> bytes:
-        """The same in bytes, each part with its length, so that no two of them look alike."""
+        """The three as bytes, each preceded by its length, so that no two ids have the same bytes."""
         parts = (_PURPOSE, self.project_id.encode(), self.name.encode(), b"%d" % self.version)
         return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 class Sealer:
-    """`file`: where the key is, unless `environ` gives it. Raises KeyUnusable for a key in `environ` that is
-    none, and for a file that holds none."""
+    """Seals and opens values with the keys of `environ`, or else of `file`. Raises KeyUnusable if either
+    holds something that is not a key."""
 
     def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
         self._file = file
         self._given = VARIABLE in environ
         self._keys: tuple[bytes, ...] = ()
-        #: Keys that the file has lost: what was read before that can be opened as long as the service lives.
+        #: Keys that were removed from the file while this process runs: it can still open what it read
+        #: before.
         self._forgotten: tuple[bytes, ...] = ()
         self._changing = threading.Lock()
         if self._given:
@@ -86,13 +86,13 @@ class Sealer:
 
     @property
     def fingerprint(self) -> str:
-        """Of the key that seals, as errors name it; "" without one."""
+        """The fingerprint of the key that seals, as error messages show it; "" without a key."""
         keys = self._keys or self._read()
         return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
-        """Encrypt a value. Makes a key if there is none. Raises KeyUnusable, OSError (it cannot be
-        written)."""
+        """Encrypt a value. Makes a key if there is none. Raises KeyUnusable; OSError if the key cannot be
+        written."""
         from cryptography.hazmat.primitives.ciphers.aead import (
             AESGCM,
         )  # Takes as long as all else here.
@@ -103,7 +103,7 @@ class Sealer:
         return _FORMAT + _fingerprint(key) + nonce + content
 
     def open(self, sealed: bytes, secret: SecretId) -> str:
-        """The value. Raises Unsealable, KeyUnusable."""
+        """Decrypt a value. Raises Unsealable, KeyUnusable."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -131,7 +131,7 @@ class Sealer:
             ) from None
 
     def missing(self) -> str:
-        """What to tell somebody who wants to add to secrets whose key is missing."""
+        """The message for somebody who adds a secret while the key of the existing ones is missing."""
         return (
             "There are secrets, but the key that they were sealed with is missing. Put the file "
             f"{self._file} back from a backup, or start the service with {VARIABLE}. If the key is lost, "
@@ -139,11 +139,11 @@ class Sealer:
         )
 
     def start_change(self) -> str:
-        """Seal with a new key from now on, the file's or the variable's first one; its fingerprint. All that
-        is stored is to be sealed anew then. Raises KeyUnusable (there is none, or no new one in the
-        variable), OSError."""
+        """Seal with a new key from now on: a random one, or the variable's first one. Returns its
+        fingerprint; the caller then seals anew all that is stored. Raises KeyUnusable (there is no key, or no
+        new one in the variable), OSError."""
         with self._changing:
-            # The file may have been changed by hand: what opens anything is kept, wherever it is.
+            # The file may have been edited by hand: keep every key that opens anything, wherever it is.
             keys = tuple(dict.fromkeys((*self._keys, *self._read())))
             if not keys:
                 raise KeyUnusable(
@@ -161,8 +161,9 @@ class Sealer:
             return self.fingerprint
 
     def end_change(self, fingerprint: str) -> None:
-        """All that is stored is sealed with the key of that fingerprint: let the file forget the former ones.
-        If the key was changed once more meanwhile, that change does it. Raises OSError."""
+        """Remove the former keys from the file, now that everything is sealed with the key of that
+        fingerprint. Does nothing if the key was changed again meanwhile, since that change removes them when
+        it ends. Raises OSError."""
         with self._changing:
             if not self._given and self.fingerprint == fingerprint:
                 self._forgotten += self._keys[1:]
@@ -172,7 +173,8 @@ class Sealer:
         return VARIABLE if self._given else str(self._file)
 
     def _read(self) -> tuple[bytes, ...]:
-        """The keys of the file, () if there are none. It may have been put back since."""
+        """The keys in the file, () if it has none. It is read anew each time, since an operator may put it
+        back."""
         if self._given:
             return self._keys
         try:
@@ -200,7 +202,7 @@ class Sealer:
 
 
 def _decoded(text: str, what: str) -> tuple[bytes, ...]:
-    """The keys in a text, the one that seals first. Raises KeyUnusable, which does not repeat the text."""
+    """The keys in a text, with the sealing one first. Raises KeyUnusable, which does not repeat the text."""
     found: list[bytes] = []
     for word in text.split() or [""]:
         try:
@@ -218,7 +220,7 @@ def _fingerprint(key: bytes) -> bytes:
 
 
 def _split(sealed: bytes) -> tuple[bytes, bytes, bytes]:
-    """(fingerprint, nonce, content); of what is too short to be any, parts that fit no key."""
+    """Returns (fingerprint, nonce, content). Parts of a value that is too short fit no key."""
     start = len(_FORMAT)
     nonce = start + _FINGERPRINT_BYTES
     content = nonce + _NONCE_BYTES

@@ -1,8 +1,8 @@
-"""Sessions of browsers: a login by a token or by a link that is good once becomes a cookie, which is as good
-as the token, until it expires, somebody signs out, or the token is revoked.
+"""Browser sessions: signing in by a token, or by a link that is good once, gives a cookie.
 
-Kept as the tokens are: by their SHA-256 alone, in a file of their own, so that nobody has to sign in again
-after a restart. Links live in memory, and for minutes.
+The cookie has the rights of the token until it expires, its owner signs out, or the token is revoked.
+Sessions are kept as tokens are, by their SHA-256 alone, in their own file, so that nobody has to sign in
+again after a restart. Links are kept in memory, for minutes.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from trainshed.replica.system import durable
 LIFETIME: Final = 7 * 24 * 3600 * 10**9
 """Nanoseconds that a session lasts."""
 LINK_LIFETIME: Final = 15 * 60 * 10**9
-"""Nanoseconds that a link is good for."""
+"""Nanoseconds that a sign-in link is valid."""
 _MOST: Final = 1_000
-"""Sessions, and links, that there are at a time; the oldest go first."""
+"""Sessions, and links, that can exist at a time; the oldest make place for new ones."""
 _FORMAT: Final = 1
 
 
@@ -39,16 +39,17 @@ class Session(Struct, frozen=True):
 
 
 class _Row(Struct, frozen=True):
-    """What is kept of one."""
+    """A session as the file keeps it."""
 
-    #: SHA-256 of the token that it stands for.
+    #: SHA-256 of the token that the session stands for.
     token: bytes
     #: Nanoseconds since the epoch.
     expires: Nanos
 
 
 class Sessions:
-    """All methods are called on the event loop's thread; those that write do so in another one."""
+    """The sessions of one service. All methods are called on the event loop's thread; the file is written in
+    another one."""
 
     def __init__(
         self, path: Path, tokens: Callable[[], TokenAuthority], now: Callable[[], int]
@@ -62,7 +63,7 @@ class Sessions:
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
-        """Sign a person in with a token: the cookie's value. Raises Unauthenticated."""
+        """Sign a person in with a token, and return the cookie's value. Raises Unauthenticated."""
         principal = self._tokens().authenticate(f"Bearer {token}")
         if principal.program is not None:
             raise Unauthenticated(
@@ -72,7 +73,7 @@ class Sessions:
         return await self._begin(_digest(token))
 
     def link_code(self, token: str) -> str:
-        """A code that signs in once, as the token does. Raises Unauthenticated."""
+        """Returns a code that signs in once with the token's rights. Raises Unauthenticated."""
         principal = self._tokens().authenticate(f"Bearer {token}")
         if principal.program is not None:
             raise Unauthenticated("Programs of jobs sign in nowhere: use the token of a person.")
@@ -83,7 +84,7 @@ class Sessions:
         return code
 
     async def by_code(self, code: str) -> str:
-        """Sign in with a code: the cookie's value. Raises Unauthenticated."""
+        """Sign in with a code, and return the cookie's value. Raises Unauthenticated."""
         row = self._links.pop(_digest(code), None)
         if row is None or row.expires <= self._now() or self._holder(row) is None:
             raise Unauthenticated(
@@ -92,7 +93,7 @@ class Sessions:
         return await self._begin(row.token)
 
     def find(self, value: str) -> Session | None:
-        """Whose session a cookie is; None if it is none, or is over."""
+        """Returns the session of a cookie's value; None if there is none, or it has ended."""
         digest = _digest(value).hex()
         row = self._rows.get(digest)
         if row is None or row.expires <= self._now():
@@ -101,7 +102,7 @@ class Sessions:
         return Session(principal, digest) if principal is not None else None
 
     async def end(self, session: Session) -> None:
-        """Sign out."""
+        """Sign the browser out."""
         if self._rows.pop(session.digest, None) is not None:
             await self._write()
 

@@ -1,9 +1,8 @@
-"""Recognises who sends a token, and issues those of people: opaque, stored as SHA-256 only, checked by one
-hash.
+"""Recognises who sends a token, and issues the tokens of people.
 
-Owns the token file; tokens of programs are made and read by `job_tokens`. A person's token is 256 random
-bits, so a plain hash is enough: there is nothing to guess, and a slow password hash would cost more than the
-request (ADR 7).
+The module owns the token file; tokens of programs are made and read by `job_tokens`. A person's token is 256
+random bits, stored as its SHA-256: it cannot be guessed, so a plain hash is enough, and a slow password hash
+would cost more than the request (ADR 7).
 """
 
 import hashlib
@@ -26,7 +25,7 @@ _HOW: Final = (
 
 
 class TokenFileUnreadable(Exception):
-    """The token file is there but is not one of ours; the message says what to do."""
+    """The token file exists but is not one of ours; the message says what to do."""
 
 
 class TokenAuthority:
@@ -49,9 +48,9 @@ class TokenAuthority:
     def open(
         cls, path: Path, now: Callable[[], int], jobs: JobTokens | None = None
     ) -> "TokenAuthority":
-        """Read the token file; a file that is not there means that no token is issued yet.
+        """Read the token file; if it does not exist, no token was issued yet.
 
-        `now` gives nanoseconds since the epoch; with `jobs` tokens of programs are recognised, too. Raises
+        `now` gives nanoseconds since the epoch. With `jobs`, tokens of programs are recognised, too. Raises
         TokenFileUnreadable.
         """
         if not path.exists():
@@ -76,12 +75,12 @@ class TokenAuthority:
         return cls(path, principals, now, jobs)
 
     def refuse(self, is_over: Callable[[JobClaims], bool]) -> None:
-        """From now on refuse tokens of programs that are over. `is_over` is asked with every one: it must
-        answer at once. Nobody has to: such a token ends by itself within the hour."""
+        """From now on, refuse the tokens of programs that have ended. `is_over` is asked about each one, and
+        must answer at once. Without it such a token expires within the hour."""
         self._is_over = is_over
 
     def issue(self, principal: Principal) -> str:
-        """A new token for `principal`; it is shown here once and cannot be read again."""
+        """Returns a new token for `principal`. Only its hash is kept, so it cannot be read again."""
         token = secrets.token_urlsafe(32)
         issued = {**self._principals, _digest(token): (principal, self._now())}
         self._write(issued)
@@ -102,7 +101,8 @@ class TokenAuthority:
         return {digest: principal for digest, (principal, _) in self._principals.items()}
 
     def authenticate(self, header: str | None) -> Principal:
-        """The principal of an `Authorization` header. Raises Unauthenticated, saying what to send."""
+        """Returns the principal of an `Authorization` header. Raises Unauthenticated, which says what to
+        send."""
         if not header:
             raise Unauthenticated(f"The request has no credentials: {_HOW}.")
         scheme, _, token = header.partition(" ")

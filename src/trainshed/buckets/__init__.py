@@ -1,1 +1,2 @@
-"""The data plane of gs://, a process of its own: objects, who may reach them, metadata of replicas."""
+"""Serves gs:// in a process of its own: objects, who may reach them, and the metadata endpoint of
+replicas."""

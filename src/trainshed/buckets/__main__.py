@@ -1,5 +1,8 @@
-"""`python -m trainshed.buckets PARENT SETUP LISTENERS`: the id of the process that it ends with (0 = the one
-that has started it), and what `process.main` takes."""
+"""Starts the bucket process: `python -m trainshed.buckets PARENT SETUP LISTENERS`.
+
+PARENT is the id of the process that it ends with (0 = the one that started it); the others are the arguments
+of `process.main`.
+"""
 
 import gc
 import os
@@ -10,7 +13,8 @@ from trainshed.replica.system import kernel
 
 
 def main() -> None:
-    """Loads the rest of itself when it is known with whom it dies, since it holds a service's ports."""
+    """Arrange to die with the parent, and only then load the rest, since the process holds a service's
+    ports."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.help_parent(parent)
     compiled.install()
@@ -18,7 +22,7 @@ def main() -> None:
     from trainshed.buckets import process
 
     compiled.release()
-    # What was loaded stays: it need not be looked through for garbage again and again.
+    # Loaded modules are never garbage: collections need not look at them again.
     gc.freeze()
     gc.enable()
     process.main(parent, *sys.argv[2:])

@@ -1,7 +1,7 @@
-"""Who may do what with which bucket: the one place where the data plane decides that. Pure.
+"""Decides who may do what with which bucket, for all of the data plane. Pure.
 
 People may do everything. A program of a job may do everything with the buckets of its own project, may read
-and write the objects of buckets that are shared, and elsewhere what a bucket's IAM policy grants it.
+and write the objects of shared buckets, and elsewhere has what a bucket's IAM policy grants it.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.legacyObjectReader": frozenset({_GET}),
     "roles/storage.legacyBucketReader": _LOOK | {_LIST},
 }
-"""What a role in a bucket's IAM policy gives. Other roles give nothing: `objectCreator`, say, is to create
-and not to replace, which cannot be told apart before the content is there."""
+"""The permissions that a role in a bucket's IAM policy gives. Other roles give none: `objectCreator`, for
+one, means to create and not to replace, which cannot be told apart before the content is there."""
 _SHARED = _USE | _LOOK
 _MOUNTED = _USE
-"""What a program must be allowed before it is shown a bucket as a directory: there nobody asks again."""
+"""The permissions that a program needs to be shown a bucket as a directory: no later access is checked
+there."""
 
 
 class Holding(Struct, frozen=True):
-    """Whose a bucket is."""
+    """Whose a bucket is, and what its policy grants."""
 
     name: str
-    #: That it belongs to.
+    #: The project that it belongs to.
     project: str
-    #: Open to the programs of all projects.
+    #: Whether it is open to the programs of all projects.
     shared: bool = False
-    #: Of its IAM policy, as it was last set.
+    #: The bindings of its IAM policy, as they were last set.
     bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
 
 
@@ -76,7 +77,7 @@ def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
 
 
 def held(caller: Caller, asked: Sequence[str], holding: Holding) -> list[str]:
-    """Those of the permissions asked about that the caller has on a bucket, each once."""
+    """Returns those of the requested permissions that the caller has on a bucket, each once."""
     return [
         permission
         for permission in dict.fromkeys(asked)
@@ -85,8 +86,8 @@ def held(caller: Caller, asked: Sequence[str], holding: Holding) -> list[str]:
 
 
 def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
-    """Raise unless the caller has the permission; `holding` None: there is no such bucket, as who may ask is
-    told.
+    """Raise unless the caller has the permission. `holding` is None if there is no such bucket: somebody who
+    may ask is told so.
 
     Raises Unauthenticated, Forbidden.
     """
@@ -124,7 +125,7 @@ def shown(project: str, holding: Holding) -> bool:
 
 
 def readable(project: str, holding: Holding) -> bool:
-    """Whether programs of a project may read objects of a bucket, at least as some service account."""
+    """Whether programs of a project may read objects of a bucket under at least one service account."""
     accounts = {
         member.removeprefix("serviceAccount:")
         for binding in holding.bindings
@@ -136,8 +137,7 @@ def readable(project: str, holding: Holding) -> bool:
 
 
 def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
-    """(bucket, permission) of everything that a request asks for, but for lists of buckets and their
-    making."""
+    """Yields (bucket, permission) of everything that a request needs, except listing and making buckets."""
     bucket = target.bucket
     match target.endpoint:
         case Endpoint.UPLOAD:
@@ -194,7 +194,7 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
                 f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy",
             )
         case "iam/testPermissions":
-            return  # Anyone who is known may ask what he may do.
+            return  # Anyone who is known may ask what they may do.
         case "storageLayout" | "managedFolders":
             yield target.bucket, _LIST
         case _:
@@ -222,7 +222,7 @@ def _members(binding: Mapping[str, Any]) -> list[str]:
 
 
 def nobody(permission: str) -> Unauthenticated:
-    """What somebody is told who has not said who he is."""
+    """Returns the error for a caller that has not said who it is."""
     return Unauthenticated(
         f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, "
         "or use the address "

@@ -1,11 +1,10 @@
-"""Who calls: believed by the way a request came, or found out by what it brings.
+"""Finds out who calls: from the listener that a request came by, or from its token or key.
 
-Three ways lead into the bucket process. A replica's relay introduces the program it speaks for before the
-first byte of HTTP, and nothing that the program sends later can change that. The gateway of the API's process
-says in a header who calls. At the TCP port, as at the gateway itself, a token or the key in the address says
-it.
+There are three listeners. A replica's relay introduces the program it speaks for before the first byte of
+HTTP, and nothing that the program sends later can change that. The gateway of the API's process names the
+caller in a header. At the TCP port, as at the gateway itself, a token or the key in the address is needed.
 
-Owns no token: the service's token authority knows them.
+The module owns no token: the service's token authority knows them.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ _LONGEST_INTRODUCTION = 4096
 
 
 class Listener(StrEnum):
-    """Which way a request came, as the access log calls it."""
+    """The listener that a request came by, as the access log calls it."""
 
-    #: The Unix socket that only the API's process opens: it says in a header who calls.
+    #: The Unix socket that only the API's process opens; it names the caller in a header.
     GATEWAY = "gateway"
     #: The Unix socket of the replicas' relays.
     REPLICA = "replica"
-    #: The TCP port, which anyone reaches.
+    #: The TCP port, which anyone can reach.
     PORT = "port"
 
 
 def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type[GuardedProtocol]:
-    """The server's protocol. `kinds`: by what a listening socket calls itself; any other is the port.
-    `groups`: who counts the connections."""
+    """Returns the server's protocol. `kinds`: the listener by a listening socket's own address; any other is
+    the port. `groups`: the counters of connections."""
 
     class Marking(guarded(groups)):
-        """HTTP on a connection whose way in is known; on a relay's, after its introduction."""
+        """HTTP on a connection whose listener is known; on a relay's connection, after its introduction."""
 
         _waiting: bytearray | None = None
 
@@ -94,7 +93,7 @@ def protocol(kinds: Mapping[object, Listener], groups: ConnectionGroups) -> type
 
 
 def listener_of(state: Mapping[str, Any]) -> Listener:
-    """The way in of a request whose connection has this state."""
+    """Returns the listener of a request whose connection has this state."""
     return state.get(LISTENER, Listener.PORT)
 
 
@@ -108,19 +107,19 @@ def _told(error: UnreadableCaller) -> str:
 
 
 class Authenticator:
-    """Says who calls. Answers at once."""
+    """Finds the caller of a request. It never waits."""
 
     def __init__(self, authority: Callable[[], TokenAuthority], *, anonymous: bool = False) -> None:
-        """`authority`: knows the tokens as they are now. `anonymous`: whoever brings nothing, or something
-        that nobody knows, is let in all the same."""
+        """`authority`: returns the current tokens. `anonymous`: callers without a token or key, or with an
+        unknown one, are admitted anyway."""
         self._authority = authority
         self._anonymous = anonymous
         self._digests: Mapping[bytes, Principal] = {}
         self._keys: Mapping[str, Principal] = {}
 
     def caller(self, authorization: str | None, key: str) -> Caller:
-        """Who calls; UNKNOWN if the request does not say. Raises Unauthenticated for what nobody knows,
-        Unavailable."""
+        """Returns the caller; UNKNOWN if the request does not say. Raises Unauthenticated for an unknown
+        token or key, Unavailable."""
         cause = "The key in this address is not known here."
         if key and (principal := self._holder(key)) is not None:
             return Caller(Kind.KEY, principal.email)
@@ -138,7 +137,7 @@ class Authenticator:
         return UNKNOWN
 
     def _holder(self, key: str) -> Principal | None:
-        """Whose token the key belongs to."""
+        """Returns whose token the key belongs to."""
         digests = self._authority().digests()
         if digests != self._digests:
             self._digests = digests
@@ -147,18 +146,18 @@ class Authenticator:
 
 
 def caller_of(principal: Principal) -> Caller:
-    """Somebody who is known already."""
+    """Returns the caller for a principal that is known already."""
     if principal.project:
         return Caller(Kind.REPLICA, principal.email, principal.project)
     return Caller(Kind.PERSON, principal.email)
 
 
 class TokenFile:
-    """The service's token file as seen by another process than the one that writes it: read again when it
+    """The service's token file, read by a process that does not write it: it is read again when it has
     changed."""
 
     def __init__(self, path: Path, jobs: JobTokens, now: Callable[[], int]) -> None:
-        """`jobs`: knows the tokens of programs, which stand in no file."""
+        """`jobs` recognises the tokens of programs, which are in no file."""
         self._path = path
         self._jobs = jobs
         self._now = now
@@ -166,7 +165,7 @@ class TokenFile:
         self._authority: TokenAuthority | None = None
 
     def read(self) -> TokenAuthority:
-        """Raises Unavailable if the file cannot be read."""
+        """Returns the current tokens. Raises Unavailable if the file cannot be read."""
         try:
             version = self._now_there()
             if self._authority is None or version != self._version:
@@ -185,26 +184,26 @@ class TokenFile:
 
 
 _PATIENCE: Final = 10.0
-"""Seconds to wait for the answer: at its start the service takes connections before it answers."""
+"""Seconds to wait for the answer: a starting service accepts connections before it answers."""
 _LONGEST_ANSWER: Final = 1 << 16
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class Liveness:
-    """Asks the service's API process whether the program that a token was given to is still there.
+    """Asks the service's API process whether the program that a token was given to still runs.
 
-    A program's token is signed and stored nowhere, and counts for an hour; that its job has ended since, the
-    API process alone knows. It is asked with the token itself, when a request brings one: nothing is kept
+    A program's token is signed, stored nowhere, and valid for an hour; only the API process knows whether its
+    job has ended since. It is asked with the token itself whenever a request brings one: nothing is cached
     that could be out of date.
     """
 
     def __init__(self, service: Path) -> None:
-        """`service`: the Unix socket at which the API process hears programs."""
+        """`service`: the Unix socket at which the API process listens for programs."""
         self._service = service
 
     async def require(self, authorization: str, project: str) -> None:
-        """Raises Unauthenticated, in the service's words, for a token whose program is over; Unavailable if
-        the service does not answer."""
+        """Raises Unauthenticated, with the service's message, for a token whose program has ended;
+        Unavailable if the service does not answer."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await self._ask(authorization, project)
@@ -218,7 +217,7 @@ class Liveness:
             raise Unauthenticated(_message(body))
 
     async def _ask(self, authorization: str, project: str) -> bytes:
-        # The cheapest question that needs a token of the project.
+        # The cheapest method that needs a token of the project.
         question = (
             f"GET /v1/projects/{project} HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: {authorization}\r\nConnection: close\r\n\r\n"
@@ -236,7 +235,7 @@ class Liveness:
 
 
 def _message(body: bytes) -> str:
-    """What an error of the API says."""
+    """Returns the message of an API error."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.MsgspecError, KeyError, TypeError):

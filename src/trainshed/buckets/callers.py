@@ -1,8 +1,9 @@
-"""Who makes a request of the storage API: as a value, by a key in an address, and by a refresh token. Pure.
+"""Represents who makes a request of the storage API: as a value, by a key in an address, and by a refresh
+token. Pure.
 
-A key follows from a token, so whoever has the token has the address ``http://HOST:PORT/with/KEY/…``, here or
-on another machine, and it ends with the token. Nobody can go back from a key to its token, and a key opens
-the buckets alone.
+A key follows from a token: whoever has the token can make the address ``http://HOST:PORT/with/KEY/…``, here
+or on another machine, and it ends with the token. The token cannot be found from the key, and a key opens
+only the buckets.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from msgspec import Struct
 class Kind(StrEnum):
     """How a caller is known."""
 
-    #: By a token of this service.
+    #: Known by a token of this service.
     PERSON = "person"
-    #: By an address with a key in it: a client that sends no token of its own.
+    #: Known by an address with a key in it, for clients that send no token of their own.
     KEY = "anonymous-key"
-    #: A program of a job: by its replica's endpoint, or by a token that the job was given.
+    #: A program of a job, known by its replica's endpoint or by its token.
     REPLICA = "replica"
-    #: Nobody asked: the operator has opened the port (`anonymous_storage`).
+    #: Not asked for: the operator has opened the port (`anonymous_storage`).
     ANONYMOUS = "anybody"
     #: Not known at all.
     UNKNOWN = "nobody"
 
 
 class Caller(Struct, frozen=True):
-    """Who calls."""
+    """Who makes a request."""
 
     kind: Kind
-    #: Names the caller in the access log and in errors.
+    #: The caller's name in the access log and in errors.
     email: str = ""
-    #: Of a job's program, as all that follows; "" or 0 for others.
+    #: Set for a job's program only, like all that follows; "" or 0 for others.
     project: str = ""
     job_uid: str = ""
     attempt: int = 0
@@ -55,7 +56,7 @@ ANONYMOUS = Caller(Kind.ANONYMOUS, "anonymous")
 
 
 class UnreadableCaller(ValueError):
-    """The text is none that says who calls."""
+    """The text does not describe a caller."""
 
 
 def encode_caller(caller: Caller) -> bytes:
@@ -64,7 +65,7 @@ def encode_caller(caller: Caller) -> bytes:
 
 
 def decode_caller(text: bytes) -> Caller:
-    """What `encode_caller` made. Raises UnreadableCaller."""
+    """Returns the caller that `encode_caller` was given. Raises UnreadableCaller."""
     try:
         return msgspec.json.decode(text, type=Caller)
     except msgspec.MsgspecError as error:
@@ -72,7 +73,7 @@ def decode_caller(text: bytes) -> Caller:
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """The line that a replica's relay begins each connection with; it may say more than is asked of it."""
+    """The line with which a replica's relay begins each connection; unknown fields are ignored."""
 
     project: str
     job_uid: str | int = ""
@@ -80,7 +81,7 @@ class Introduction(msgspec.Struct, frozen=True):
     replica: str = ""
     service_account: str = ""
     region: str = ""
-    #: What the program speaks to the relay, for the addresses in our answers.
+    #: The protocol that the program uses towards the relay, for the addresses in our responses.
     scheme: Literal["http", "https"] = "http"
 
     @property
@@ -98,7 +99,7 @@ class Introduction(msgspec.Struct, frozen=True):
 
 
 def introduced(line: bytes) -> Introduction:
-    """The introduction read. Raises UnreadableCaller for a line that does not say whose a program is."""
+    """Parse an introduction. Raises UnreadableCaller for a line that does not say whose a program is."""
     try:
         said = msgspec.json.decode(line, type=Introduction)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -125,7 +126,7 @@ def key_of_digest(digest: bytes) -> str:
 
 
 def address_with_key(address: str, token: str) -> str:
-    """`http://HOST:PORT` as a client gets it that sends no token."""
+    """Returns `http://HOST:PORT` with the token's key, for a client that sends no token."""
     return f"{address.rstrip('/')}/with/{storage_key(token)}"
 
 
@@ -139,17 +140,17 @@ def split_key(raw_path: bytes) -> tuple[str, bytes]:
 
 PATH = "/oauth2/token"
 _SECONDS = 3600
-"""After so long a client asks again, and learns then that a token counts no more."""
+"""Seconds after which a client asks again, and then learns that its token has ended."""
 
 
 async def exchanged(
     body: bytes, is_known: Callable[[str], Awaitable[bool]]
 ) -> tuple[int, dict[str, Any]]:
-    """(HTTP status, JSON answer) to a form with grant_type=refresh_token. `is_known`: whether a token is one
-    of ours.
+    """Returns (HTTP status, JSON answer) for a form with grant_type=refresh_token. `is_known`: whether a
+    token is one of ours.
 
-    For clients that hold a refresh token and insist on fetching another for it (gsutil): they get the
-    service's own token again, if it is one. There is nothing to refresh, and nothing is stored.
+    Some clients hold a refresh token and insist on exchanging it (gsutil): they get the service's own token
+    back, if it is one. There is nothing to refresh, and nothing is stored.
     """
     form = parse_qs(body.decode("utf-8", "replace"))
     if form.get("grant_type") != ["refresh_token"]:
@@ -164,5 +165,5 @@ async def exchanged(
 
 
 def granted(token: str) -> dict[str, Any]:
-    """The JSON answer that gives a client a token."""
+    """Returns the JSON answer that gives a client a token."""
     return {"access_token": token, "token_type": "Bearer", "expires_in": _SECONDS}

@@ -1,7 +1,6 @@
-"""Requests of the service's own to the bucket process: objects listed and copied on behalf of somebody.
+"""Sends the service's own requests to the bucket process: listing and copying objects on behalf of a caller.
 
-What is copied passes through the bucket process alone, which is the only writer of objects and decides what
-the caller may do.
+Copies go through the bucket process, which is the only writer of objects and decides what the caller may do.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _ERRORS: dict[int, type[BucketsError]] = {
 
 
 class BucketCalls:
-    """The buckets as one caller may use them. Raises the exceptions of ``errors``: ``Unavailable`` while the
-    bucket process restarts."""
+    """The buckets with the rights of one caller. Raises the exceptions of ``errors``: ``Unavailable`` while
+    the bucket process restarts."""
 
     def __init__(self, uds: Path, caller: Caller) -> None:
-        """`uds`: the socket of the bucket process that is for the service alone."""
+        """`uds`: the bucket process's socket for the service."""
         self._gateway = BucketsGateway(uds, lambda _authorization, _key: caller)
 
     async def close(self) -> None:
@@ -44,7 +43,7 @@ class BucketCalls:
         await self._gateway.close()
 
     async def objects(self, bucket: str, prefix: str) -> list[dict[str, Any]]:
-        """Every object with the prefix as its public resource, in the order of the names."""
+        """Returns every object with the prefix as its public resource, in the order of the names."""
         found: list[dict[str, Any]] = []
         token = ""
         while True:
@@ -60,7 +59,8 @@ class BucketCalls:
     async def copy(
         self, source: tuple[str, str], target: tuple[str, str], generation: str = ""
     ) -> None:
-        """Copy an object, (bucket, name) each, of one generation if that is named; whole or not at all."""
+        """Copy an object, (bucket, name) each, completely or not at all. `generation`: the one to copy; "" =
+        the current one."""
         query = {"sourceGeneration": generation} if generation else {}
         paths = [f"b/{bucket}/o/{quote(name, safe='')}" for bucket, name in (source, target)]
         await self._call("POST", f"/storage/v1/{paths[0]}/rewriteTo/{paths[1]}", query)
@@ -72,7 +72,7 @@ class BucketCalls:
         async def receive() -> Any:
             message = next(messages, None)
             if message is None:
-                await asyncio.Event().wait()  # The caller stays until it has its answer.
+                await asyncio.Event().wait()  # Never disconnects before the answer is there.
             return message
 
         async def send(message: Any) -> None:

@@ -1,6 +1,6 @@
-"""Preconditions of a request on an object's generation and metageneration. Pure.
+"""Checks the preconditions of a request on an object's generation and metageneration. Pure.
 
-Semantics of the public API: ``ifGenerationMatch=0`` means "the object must not exist",
+They mean what they mean in the public API: ``ifGenerationMatch=0`` is "the object must not exist",
 ``ifGenerationNotMatch=0`` "it must exist"; every given condition has to hold.
 """
 
@@ -59,8 +59,8 @@ def parse_number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def read_digits(digits: str, where: str) -> int:
-    """A number of decimal digits; raises ``InvalidRequest``, naming ``where``, for more than 64 bits can
-    have. Python itself refuses to read more than 4,300."""
+    """Returns a number of decimal digits. Raises ``InvalidRequest``, which names ``where``, for a number of
+    more than 64 bits; Python itself refuses to read more than 4,300 digits."""
     if len(digits) > _MOST_DIGITS:
         raise InvalidRequest(
             f"Invalid number in '{where}': it has {len(digits)} digits, at most {_MOST_DIGITS} are read."

@@ -1,8 +1,8 @@
-"""Content of objects: its checksums (MD5 and CRC32C, in base64), and its way in, a temporary file that is
-hashed as it is written.
+"""Receives the content of objects: a temporary file that is hashed as it is written, and its checksums (MD5
+and CRC32C, in base64).
 
-The file lies in the hidden part of the store, on the file system of the visible tree: it becomes an object by
-one rename.
+The file lies in the hidden part of the store, on the file system of the visible tree, so that one rename
+makes it an object.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from trainshed.buckets.errors import InvalidRequest, Unavailable
 _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
 BLOCK = 1 << 20
-"""Bytes per read or write step: large enough to pay for a thread hop, small enough for memory."""
+"""Bytes per read or write: large enough to pay for a change of threads, small enough for memory."""
 
 
 class Checksums(Struct, frozen=True):
-    """Base64 MD5 and CRC32C of a content; '' for one that is not known."""
+    """Base64 MD5 and CRC32C of a content; '' for an unknown one."""
 
     md5: str
     crc32c: str
@@ -49,7 +49,7 @@ class Digest:
         self.size = 0
 
     def update(self, block: bytes) -> None:
-        """Take the next block in; blocking, a few milliseconds per MiB."""
+        """Add the next block; blocks for a few milliseconds per MiB."""
         self._md5.update(block)
         self._crc = _crc32c(self._crc, block)
         self.size += len(block)
@@ -97,7 +97,7 @@ def parse_goog_hash(value: str) -> Checksums:
 
 
 FILE_MODE = 0o666
-"""Wide open inside a bucket, as its directories are (`tree`)."""
+"""Open to every user inside a bucket, as its directories are (`tree`)."""
 
 
 class Staged:
@@ -113,7 +113,7 @@ class Staged:
 
     @property
     def sums(self) -> Checksums:
-        """Checksums of the content."""
+        """The checksums of the content."""
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> None:
@@ -138,18 +138,18 @@ class Staged:
 
     @staticmethod
     def create(directory: Path) -> Staged:
-        """A new, empty temporary file."""
+        """Create an empty temporary file."""
         path = directory / os.urandom(12).hex()
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         return Staged(path, fd, Digest())
 
     def write(self, block: bytes) -> None:
-        """Append and hash; blocking."""
+        """Append a block and hash it; blocks."""
         write_all(self.fd, block)
         self.digest.update(block)
 
     def seal(self) -> None:
-        """Make the content durable and give the file its mode."""
+        """Make the content durable, and give the file its mode."""
         os.fchmod(self.fd, FILE_MODE)
         os.fsync(self.fd)
 
@@ -173,7 +173,8 @@ def write_all(fd: int, block: bytes) -> None:
 
 
 def _copy_in_kernel(source: int, target: int, size: int) -> int:
-    """Bytes copied by the kernel, 0 where it cannot; may share the blocks on disk."""
+    """Returns the number of bytes that the kernel copied, 0 where it cannot. It may share the blocks on
+    disk."""
     done = 0
     if sys.platform == "linux":
         try:

@@ -1,8 +1,8 @@
-"""The API process's way to the bucket process: forwards storage requests over its unix socket.
+"""Forwards storage requests from the API process to the bucket process, over its Unix socket.
 
-Streams both ways with back-pressure and buffers nothing. Who asks is found out here (by the ``Identify`` that
-the composition root hands in) and told to the bucket process in a header that no client can set; what he may
-do is decided there. While the bucket process restarts, requests get a 503 that clients retry.
+It streams both ways with back-pressure and buffers nothing. It finds out who asks (by the ``Identify`` that
+the composition root hands in) and tells the bucket process in a header that no client can set; what the
+caller may do is decided there. While the bucket process restarts, requests get a 503, which clients retry.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _HOP_BY_HOP = {
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
 Identify = Callable[[str | None, str], Caller]
-"""Who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``); a
-raised ``BucketsError`` is answered as it is."""
+"""Returns who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``).
+A ``BucketsError`` that it raises is the answer."""
 
 
 def handles(path: str) -> bool:
@@ -60,7 +60,7 @@ class _Lost(Exception):
 
 
 class _Reply:
-    """Collects what the response parser calls back with."""
+    """Collects what the response parser's callbacks are given."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -84,7 +84,7 @@ class _Reply:
 
 
 class BucketsGateway:
-    """An ASGI application that is the bucket process, as far as a client can see."""
+    """An ASGI application that looks to clients like the bucket process."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class BucketsGateway:
                 connection.writer.close()
                 if pump.client_gone:
                     return
-                # A kept connection may have died with the process that we kept it to; nothing was
-                # answered, and without a body nothing is lost by asking again.
+                # A kept connection may have died with its process. Nothing was answered, and without a body
+                # nothing is lost by asking again.
                 if not fresh and not head.has_body:
                     continue
                 raise _restarting() from error
@@ -144,7 +144,7 @@ class BucketsGateway:
     async def _exchange(
         self, connection: _Connection, method: str, pump: _Pump, send: Send
     ) -> bool:
-        """Pass the body on and the answer back; returns whether the connection can be kept."""
+        """Forward the body and the answer; returns whether the connection can be kept."""
         pumping = joined(pump.run())
         try:
             reply = _Reply()
@@ -167,7 +167,7 @@ class BucketsGateway:
                         }
                     )
                     if method == "HEAD":
-                        break  # the parser would wait for the body that the length announces
+                        break  # The parser would wait for the body that Content-Length announces.
                 if reply.body:
                     body = b"".join(reply.body)
                     reply.body.clear()
@@ -200,7 +200,7 @@ class BucketsGateway:
 
 
 class _Pump:
-    """Sends a request's body on, then listens for the client to go away."""
+    """Forwards a request's body, then waits for the client to go away."""
 
     def __init__(self, receive: Receive, connection: _Connection, *, chunked: bool) -> None:
         self._receive = receive
@@ -210,12 +210,12 @@ class _Pump:
         self.client_gone = False
 
     async def run(self) -> None:
-        """Ends when the client is gone; cancelled when the exchange is over."""
+        """Run until the client is gone; it is cancelled when the exchange is over."""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self.client_gone = True
-                self._writer.close()  # what was cut must look cut on the other side, too
+                self._writer.close()  # What was cut must look cut on the other side, too.
                 return
             body: bytes = message.get("body", b"")
             more = message.get("more_body", False)
@@ -227,12 +227,12 @@ class _Pump:
             try:
                 await self._writer.drain()
             except ConnectionError:
-                return  # the reading side sees it, too, and has perhaps an answer to pass on
+                return  # The reading side sees this, too, and may have an answer to forward.
             self.sent = not more
 
 
 class _Head(Struct, frozen=True):
-    """A request's line and headers as they are sent on."""
+    """A request's line and headers as they are forwarded."""
 
     encoded: bytes
     chunked: bool

@@ -1,7 +1,7 @@
 """The listening sockets of a bucket process.
 
-They are opened by whoever starts it, and held beside it: who calls while there is no bucket process waits for
-the next one, and addresses stay what they are.
+They are opened by whoever starts the process, and stay open beside it: callers wait in them while there is no
+bucket process, and the addresses stay the same.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 
 class Listeners(Struct):
-    """Each is None where the setup names no address for it."""
+    """The listening sockets; each is None where the setup names no address for it."""
 
     #: The Unix socket of the API's gateway.
     gateway: Socket | None = None
-    #: The Unix socket of the relays of replicas.
+    #: The Unix socket of the replicas' relays.
     replicas: Socket | None = None
     #: The TCP port.
     plain: Socket | None = None
@@ -53,7 +53,8 @@ class Listeners(Struct):
 
     @staticmethod
     def inherited(text: str) -> Listeners:
-        """Those of the process that has started this one, by what `encode` made."""
+        """Returns the sockets inherited from the process that started this one; `text` is the result of
+        `encode`."""
         handles = msgspec.json.decode(text, type=dict[str, int])
         for handle in handles.values():
             os.set_inheritable(handle, False)
@@ -63,7 +64,7 @@ class Listeners(Struct):
         )
 
     def sockets(self) -> dict[str, Socket]:
-        """Those that there are, by the names of their fields."""
+        """The sockets that exist, by the names of their fields."""
         named = {
             "gateway": self.gateway,
             "replicas": self.replicas,
@@ -74,11 +75,11 @@ class Listeners(Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody can call."""
+        """Whether any socket is open."""
         return any(listener.fileno() >= 0 for listener in self.sockets().values())
 
     def ports(self) -> tuple[int, int]:
-        """Of TCP, without and with TLS; 0 = there is none."""
+        """The TCP ports without and with TLS; 0 = there is none."""
         plain, secure = (
             0 if listener is None else int(listener.getsockname()[1])
             for listener in (self.plain, self.secure)
@@ -86,8 +87,8 @@ class Listeners(Struct):
         return plain, secure
 
     def close(self) -> None:
-        """Listen no longer, and remove the files, unless somebody else listens there by now. May be called
-        again."""
+        """Stop listening, and remove the socket files unless another process uses them by now. It can be
+        called again."""
         for listener in self.sockets().values():
             listener.close()
         for path, device, inode in self.files:
@@ -107,12 +108,12 @@ class Listeners(Struct):
 
 
 def encode(handles: dict[str, int]) -> str:
-    """The numbers of handles by the names of fields, for `Listeners.inherited`."""
+    """Returns the descriptors, by the names of the fields, as text for `Listeners.inherited`."""
     return msgspec.json.encode(handles).decode()
 
 
 def _secure(setup: BucketSetup) -> socket.socket:
-    """At another port, if somebody took the usual one: nobody asks for it by number."""
+    """Listen with TLS, at any free port if the usual one is taken: nobody asks for it by number."""
     try:
         return listen_tcp(setup.host, setup.tls_port)
     except OSError:

@@ -1,8 +1,8 @@
-"""Listing a bucket: prefix, delimiter, offsets, globs and stable page tokens. Blocking.
+"""Lists a bucket: prefix, delimiter, offsets, globs and stable page tokens. Blocking.
 
-Order is that of the names' UTF-8 bytes. A page token is the place to go on from, so a page is right even if
-objects come and go between two pages. Globs are matched by RE2, in time linear in the name; a bucket may hold
-millions of names, so a call ends its page after a while and the client goes on from there, as the public API
+The order is that of the names' UTF-8 bytes. A page token is the name to continue from, so a page is right
+even if objects come and go between two pages. Globs are matched by RE2, in time linear in the name. A bucket
+may hold millions of names, so a call ends its page after a while and the client continues, as the public API
 allows.
 """
 
@@ -26,9 +26,10 @@ _HASH_LIMIT = 4 << 20
 
 
 def list_objects(base: int, query: Query, read: Callable[[str, int], ObjectRecord]) -> Page:
-    """One page of the objects in an open directory; raises ``InvalidRequest`` (token, glob).
+    """Returns one page of the objects in an open directory. Raises ``InvalidRequest`` (token, glob).
 
-    ``read``: the record of an object by its name, with checksums up to so many bytes; raises ``NotFound``.
+    ``read`` returns an object's record by its name, with checksums for files up to so many bytes; it raises
+    ``NotFound``.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     objects: list[tuple[str, ObjectRecord]] = []
@@ -53,23 +54,24 @@ def list_objects(base: int, query: Query, read: Callable[[str, int], ObjectRecor
             try:
                 record = read(entry.name, _HASH_LIMIT)
             except NotFound:
-                continue  # removed since the directory was read
+                continue  # The object was removed since the directory was read.
             objects.append((entry.name, record))
         if common is not None:
             if not prefixes or prefixes[-1] != common:
                 prefixes.append(common)
-            # An object named like the prefix itself comes first; all others are skipped.
+            # The object named like the prefix itself comes first; all others below it are skipped.
             walk.floor = _after(common)
     return Page(objects, prefixes, "")
 
 
 def floor_of(query: Query) -> bytes:
-    """The least name that the page may hold; raises ``InvalidRequest`` for a foreign token."""
+    """Returns the least name that the page may hold. Raises ``InvalidRequest`` for a foreign token."""
     return _decode_token(query.page_token) if query.page_token else query.start_offset.encode()
 
 
 def common_prefix(name: str, query: Query) -> str | None:
-    """What a name is summed up to by the query's delimiter; None if it stands for itself."""
+    """Returns the prefix that a name is summed up to by the query's delimiter; None if it stands for
+    itself."""
     if not query.delimiter:
         return None
     at = name.find(query.delimiter, len(query.prefix))
@@ -77,13 +79,13 @@ def common_prefix(name: str, query: Query) -> str | None:
 
 
 def _after(prefix: str) -> bytes:
-    """The least byte string above everything that begins with ``prefix`` (UTF-8 never has 0xff)."""
+    """Returns the least byte string above everything that begins with ``prefix`` (UTF-8 never has 0xff)."""
     encoded = prefix.encode()
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
 def encode_token(floor: bytes) -> str:
-    """The token of a page that begins there."""
+    """Returns the token of a page that begins with this name."""
     return base64.urlsafe_b64encode(floor).decode()
 
 
@@ -98,16 +100,17 @@ def _decode_token(token: str) -> bytes:
 
 
 SEARCH_S: Final = 2.0
-"""Seconds that one call may look for names that match; then it answers what it has."""
+"""Seconds that one call may look for matching names; then it returns what it has found."""
 _TOKENS = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
 _LONGEST_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
-"""Characters; an escaped one has two, a wildcard five."""
+"""Characters of a translated glob: an escaped character takes two, a wildcard five."""
 _MOST_STEPS: Final = 20_000
-"""Names are short, so that a glob may be more work for each character than other expressions."""
+"""Steps that RE2 may take: names are short, so a glob may take more work for each character than usual."""
 
 
 class Search:
-    """One call's look for names that a glob matches; without a glob all do, and it is never over."""
+    """One call's search for names that match a glob. Without a glob every name matches, and the search has no
+    end."""
 
     def __init__(self, glob: Regex | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._glob = glob
@@ -120,13 +123,14 @@ class Search:
         return self._glob is None or self._glob.is_all_of(name)
 
     def is_over(self) -> bool:
-        """Whether the page has to end before the next name. At least one is looked at, so that a client comes
-        on."""
+        """Whether the page has to end before the next name. At least one name is looked at, so that a client
+        always gets further."""
         return self._glob is not None and self._looked > 0 and self._clock() >= self._end
 
 
 def compile_glob(pattern: str) -> Regex:
-    """``*`` and ``?`` stop at '/', ``**`` does not, sets, ``{a,b}``. Raises ``InvalidRequest``."""
+    """Translate a glob: ``*`` and ``?`` stop at '/', ``**`` does not; sets, ``{a,b}``. Raises
+    ``InvalidRequest``."""
     if len(pattern.encode(errors="replace")) > MAX_OBJECT_NAME_BYTES:
         raise InvalidRequest(
             f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, more than a name can "
@@ -156,7 +160,7 @@ def _translated(pattern: str) -> str:
             case "[", size if size > 1:
                 negated = token[1] in "!^"
                 body = token[2:-1] if negated else token[1:-1]
-                # A closing bracket that comes first is one of the set.
+                # A closing bracket that comes first is a member of the set.
                 escaped = "".join(f"\\{sign}" if sign in "\\[]^" else sign for sign in body)
                 parts.append(f"[{'^' if negated else ''}{escaped}]")
             case "{", size if size > 1:

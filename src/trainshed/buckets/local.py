@@ -1,8 +1,8 @@
-"""A synchronous way to the buckets for other parts of the service, past HTTP.
+"""Gives other parts of the service synchronous access to the buckets, without HTTP.
 
-Reads what the bucket process serves, from the same files (rename makes every read a whole object);
-makes buckets; never writes objects. ``runtimes`` fetches packages through it, the validation of a
-job's ``jobDir`` probes through it (spec/submit#job-directory).
+It reads the files that the bucket process serves (rename makes every read a whole object) and makes buckets;
+it never writes objects. ``runtimes`` fetches packages through it, and the validation of a job's ``jobDir``
+probes through it (spec/submit#job-directory).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TICK = 10**8
 
 
 class LocalStore:
-    """Blocking; safe to use from several threads and beside the bucket process."""
+    """The buckets of a service. Blocking; safe to use from several threads and beside the bucket process."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LocalStore:
         rules: BucketRules = PLAIN,
     ) -> None:
         self._store = open_buckets(root, now=now, rules=rules)
-        #: What each project was shown, as of those changes.
+        #: The buckets shown to each project, and the state of the catalog that this was computed from.
         self._shown: tuple[tuple[int, int], dict[str, tuple[tuple[str, str], ...]]] = ((0, 0), {})
 
     def bucket_exists(self, bucket: str) -> bool:
@@ -49,16 +49,17 @@ class LocalStore:
         return self._store.catalog.exists(bucket)
 
     def bucket(self, bucket: str) -> BucketRecord:
-        """The bucket's properties, its location among them; raises ``NotFound``."""
+        """Returns the bucket's properties, such as its location. Raises ``NotFound``."""
         return self._store.catalog.get(bucket)
 
     def ensure_bucket(self, bucket: str, location: str = "US", project: str = "") -> BucketRecord:
-        """The bucket, made if it was not there, as one of a project ("" = the service's own)."""
+        """Returns the bucket; if it does not exist, makes it as one of the project ("" = the service's
+        own)."""
         return self._store.catalog.ensure(bucket, location, project)
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """(name, directory) of every bucket that programs of a project are shown as ``/gcs/NAME``, sorted:
-        those that all of them may read and write, and that lie on this disk. Cheap as long as no bucket
+        """Returns (name, directory) of every bucket that programs of a project see as ``/gcs/NAME``, sorted:
+        those that all of them may read and write, and that are on this disk. It is cheap as long as no bucket
         changes."""
         changed = self._store.catalog.changed()
         known = self._shown
@@ -80,21 +81,21 @@ class LocalStore:
         )
 
     def is_closed(self, bucket: str, project: str) -> bool:
-        """Whether programs of a project may read nothing in a bucket that is there, whichever service account
-        they run as."""
+        """Whether a bucket exists but programs of a project may read nothing in it, under any service
+        account."""
         holding = self._store.catalog.holding(bucket)
         return holding is not None and not readable(project, holding)
 
     def is_remote(self, bucket: str) -> bool:
-        """Whether the bucket's objects lie elsewhere, so that it is no directory."""
+        """Whether the bucket's objects are in a remote store, so that it is no directory."""
         return self._store.catalog.rules.is_remote(bucket)
 
     def directory(self, bucket: str) -> Path:
-        """The bucket's visible tree: what ``/gcs/BUCKET`` is a bind mount of."""
+        """Returns the bucket's visible tree, which ``/gcs/BUCKET`` is a bind mount of."""
         return self._store.catalog.directory(bucket)
 
     def open(self, bucket: str, name: str) -> BinaryIO:
-        """The object's content, open for reading; raises ``NotFound``. What lies elsewhere is fetched
+        """Returns the object's content, open for reading. Raises ``NotFound``. A remote object is fetched
         first."""
         opened = self._store.at(bucket).open(bucket, name, hash_limit=0)
         if isinstance(opened, OpenObject):
@@ -110,7 +111,7 @@ class LocalStore:
         return file
 
     def exists(self, bucket: str, name: str) -> bool:
-        """Whether the object is there; False also if its bucket is not."""
+        """Whether the object exists; False also if its bucket does not."""
         try:
             self._store.at(bucket).read_record(bucket, name, hash_limit=0)
         except NotFound:
@@ -118,11 +119,12 @@ class LocalStore:
         return True
 
     def fingerprint(self, bucket: str, name: str) -> str:
-        """A text that changes whenever the object does; raises ``NotFound``. Reads no content."""
+        """Returns a text that changes whenever the object does. Raises ``NotFound``. It reads no content."""
         return str(self._store.at(bucket).read_record(bucket, name, hash_limit=0).generation)
 
     def list(self, bucket: str, prefix: str = "") -> list[str]:
-        """Names of all objects with a prefix, in the order of their UTF-8 bytes; of a bucket on this disk."""
+        """Returns the names of all objects with a prefix, in the order of their UTF-8 bytes; for buckets on
+        this disk."""
         base = self._store.catalog.open(bucket)
         try:
             return [entry.name for entry in Walk(base, prefix, b"")]
@@ -130,8 +132,8 @@ class LocalStore:
             os.close(base)
 
     def objects(self, bucket: str, prefix: str = "") -> Iterator[tuple[str, ObjectRecord]]:
-        """(name, record) of all objects with a prefix, wherever the bucket lies, in the order of their UTF-8
-        bytes."""
+        """Yields (name, record) of all objects with a prefix, on this disk or remote, in the order of their
+        UTF-8 bytes."""
         query = Query(prefix=prefix)
         while True:
             page = self._store.at(bucket).list(bucket, query)
@@ -141,7 +143,8 @@ class LocalStore:
             query = replace(query, page_token=page.next_page_token)
 
     def last_written(self, bucket: str, prefix: str = "") -> int:
-        """When an object with the prefix was last written (ns); 0 if there is none. Looks at each of them."""
+        """Returns when an object with the prefix was last written (ns); 0 if there is none. It looks at each
+        of them."""
         return self._store.at(bucket).last_written(bucket, prefix)
 
     def write_probe(self, bucket: str, prefix: str = "") -> None:

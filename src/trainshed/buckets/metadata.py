@@ -1,8 +1,8 @@
-"""The metadata endpoint of a replica: who its program is, in which project, and a token to prove it.
+"""Answers programs at a replica's metadata endpoint: who they are, in which project, and a token to prove it.
 
-Answers what Google's client libraries ask the metadata server of a machine of Google's
-(spec/program#credentials, spec/clients#metadata). Who asks is known from the connection, so nobody has to be
-believed. Pure but for the tokens that are handed in.
+It answers what Google's client libraries ask the metadata server of Google's machines
+(spec/program#credentials, spec/clients#metadata). The connection tells who asks, so no program can claim to
+be another. Pure but for the tokens that are handed in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainshed.core.names import JobUid, host_token, project_number
 
 _TOP: Final = "computeMetadata"
 _ZONE: Final = "b"
-"""Of each region: the one that nearly all have."""
+"""The letter of the zone in each region: nearly all regions have this one."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 
 Query = Mapping[str, list[str]]
@@ -31,7 +31,7 @@ class Token(Struct, frozen=True):
     """An access token."""
 
     text: str
-    #: Seconds.
+    #: Seconds until it expires.
     expires_in: int
 
 
@@ -44,24 +44,25 @@ class Answer(Struct, frozen=True):
 
 
 class _Made(Struct, frozen=True):
-    """A value that is made whenever it is asked for by its own name, and that a directory leaves out."""
+    """A value that is computed whenever it is asked for by its own name, and that listings of its directory
+    omit."""
 
     answer: Callable[[Query], Answer]
 
 
 class Metadata:
-    """Answers requests of programs. Thread-safe as far as what it is given is."""
+    """Answers requests of programs. Thread-safe as far as the functions that it is given are."""
 
     def __init__(
         self, mint: Callable[[Caller], Token], identity_token: Callable[[Caller, str], str]
     ) -> None:
-        """`identity_token`: a JSON Web Token for an audience."""
+        """`mint` makes an access token; `identity_token` makes a JSON Web Token for an audience."""
         self._mint = mint
         self._identity_token = identity_token
 
     @classmethod
     def of(cls, tokens: JobTokens) -> Metadata:
-        """One that hands out these tokens."""
+        """Returns an endpoint that hands out these tokens."""
 
         def mint(caller: Caller) -> Token:
             return Token(*tokens.mint(_claims(caller)))
@@ -71,21 +72,22 @@ class Metadata:
     def answer(
         self, path: str, query: str, headers: Mapping[str, str], caller: Caller, method: str = "GET"
     ) -> Answer | None:
-        """The answer to a request; None if its path is none of a metadata server. `query`: as it was sent;
-        `headers`: by name in lower case; `caller`: a program of a job."""
+        """Returns the answer to a request; None if its path is not one of a metadata server. `query`: as it
+        was sent; `headers`: by lower-case name; `caller`: a program of a job."""
         names = [name for name in path.split("/") if name]
         if names and names[0] != _TOP:
             return None
         if method not in ("GET", "HEAD"):
             return _refused(405, f"{method} is not served here: metadata can only be read.")
         if not names:
-            # Asked for, perhaps without the header, by who wants to know whether this is a machine of
-            # Google's.
+            # Clients ask this, perhaps without the header, to find out whether they are on one of Google's
+            # machines.
             return _said(f"{_TOP}/\n")
         if headers.get("metadata-flavor") != "Google":
             return _refused(403, "Missing Metadata-Flavor:Google header.")
         if "x-forwarded-for" in headers:
-            # Somebody was talked into asking on behalf of somebody else.
+            # The header marks a proxied request: somebody may have been tricked into asking on another's
+            # behalf.
             return _refused(403, "A request that was forwarded is not answered.")
         asked = parse_qs(query, keep_blank_values=True)
         if _is_true(asked, "wait_for_change"):
@@ -124,7 +126,7 @@ class Metadata:
         }
 
     def _access_token(self, caller: Caller) -> Answer:
-        """Whatever scopes are asked for: permissions follow from what the job is."""
+        """Requested scopes are ignored: permissions follow from what the job is."""
         token = self._mint(caller)
         fields = {
             "access_token": token.text,
@@ -146,13 +148,13 @@ def _claims(caller: Caller) -> JobClaims:
 
 
 def _machine(caller: Caller) -> str:
-    """As replicas of Vertex are called."""
+    """Returns the machine's name, in the form of Vertex replicas."""
     pool, _, index = caller.replica.rpartition("-")
     return f"cmle-training-{pool}-{host_token(JobUid(int(caller.job_uid)))}-{index}"
 
 
 def _place(caller: Caller) -> dict[str, str]:
-    """Where its job runs, as far as that is said. Clients take the region from the zone."""
+    """Returns where the job runs, as far as that is known. Clients take the region from the zone."""
     if not caller.region:
         return {}
     project = f"projects/{project_number(caller.project)}"
@@ -168,7 +170,7 @@ def _machine_number(caller: Caller) -> int:
 
 
 def _shown(node: Any, asked: Query) -> Answer:
-    """A directory or a value, as text or as JSON, whichever is asked for."""
+    """Returns a directory or a value, as text or as JSON, as requested."""
     recursive = _is_true(asked, "recursive")
     form = asked.get("alt", ["json" if recursive else "text"])[-1]
     if form != "json":
@@ -180,7 +182,7 @@ def _shown(node: Any, asked: Query) -> Answer:
 
 
 def _listed(node: Any) -> list[str]:
-    """What stands in a directory, or a value."""
+    """Returns the entries of a directory, or a value."""
     if isinstance(node, list):
         return ["".join(f"{entry}\n" for entry in cast("list[str]", node))]
     if not isinstance(node, dict):
@@ -190,7 +192,7 @@ def _listed(node: Any) -> list[str]:
 
 
 def _lines(node: Any, path: str) -> list[str]:
-    """All that lies below, a line each: path and value."""
+    """Returns everything below a node, one line each: path and value."""
     if not isinstance(node, dict):
         return [f"{path} {text}".strip() for text in _listed(node)]
     found: list[str] = []
@@ -201,7 +203,7 @@ def _lines(node: Any, path: str) -> list[str]:
 
 
 def _whole(node: Any) -> Any:
-    """All that lies below, with the public names of JSON: `serviceAccounts`."""
+    """Returns everything below a node, with the public names of JSON: `serviceAccounts`."""
     if not isinstance(node, dict):
         return node
     members = cast("dict[str, Any]", node)
@@ -236,7 +238,7 @@ def _refused(status: int, why: str) -> Answer:
 def _answer(status: int, text: str, kind: str) -> Answer:
     body = text.encode()
     headers = (
-        # By this clients know a metadata server.
+        # Clients recognise a metadata server by this.
         ("Metadata-Flavor", "Google"),
         ("Content-Type", kind),
         ("Content-Length", str(len(body))),

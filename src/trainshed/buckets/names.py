@@ -1,4 +1,4 @@
-"""Names of gs:// things: parsing and validation. Pure: no file, socket or clock is touched here.
+"""Parses and validates the names of gs:// things. Pure: no file, socket or clock is touched here.
 
 Raises ``InvalidRequest`` (message, cause, what to do next) for every name that breaks a rule.
 """
@@ -12,7 +12,7 @@ from trainshed.buckets.errors import InvalidRequest
 SCHEME = "gs://"
 MAX_OBJECT_NAME_BYTES = 1024
 MAX_OBJECT_DEPTH = 200
-"""Segments of an object name: each is a directory level on disk, and a walk holds one open each."""
+"""Segments of an object name: each is a directory level on disk, and a walk holds one open for each."""
 
 _BUCKET_COMPONENT = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
 _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")

@@ -1,8 +1,6 @@
-"""What the methods of the storage API ask of the place where objects lie: on this disk, or in a store
-elsewhere.
+"""The port through which the methods of the storage API use a store of objects, on this disk or elsewhere.
 
-A place has buckets, and `at` finds the store of one. All methods block and may be called from several
-threads.
+`Buckets.at` finds the store of a bucket. All methods block and may be called from several threads.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ MAX_RESULTS = 1000
 
 
 class FileIdentity(Struct, frozen=True):
-    """What changes when somebody writes to, or replaces, a file; times in ns since the epoch."""
+    """What changes whenever somebody writes to, or replaces, a file; times in ns since the epoch."""
 
     inode: int
     size: Bytes
@@ -38,24 +36,24 @@ class FileIdentity(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """Everything that is known of one generation of an object beside its bytes."""
+    """Everything that is known about one generation of an object besides its bytes."""
 
     file: FileIdentity
     generation: int
     metageneration: int
-    #: Since the epoch, as is `updated_ns`.
+    #: When it was created (ns since the epoch); `updated_ns` likewise.
     created_ns: int
     updated_ns: int
-    #: Base64, as is `crc32c`; "" while unknown.
+    #: Base64; `crc32c` likewise; "" while unknown.
     md5: str = ""
     crc32c: str = ""
     #: The editable properties under their public names (contentType, cacheControl, ...).
     fields: dict[str, str] = field(default_factory=dict[str, str])
-    #: The client's own names and values.
+    #: The client's custom metadata.
     metadata: dict[str, str] = field(default_factory=dict[str, str])
-    #: Of a composed object; 0 = it is none.
+    #: The number of components of a composed object; 0 = it is not one.
     components: int = 0
-    #: In which ``file`` is what it says; "" in records of older versions.
+    #: The epoch in which ``file`` is valid; "" in records of older versions.
     epoch: str = field(default="", compare=False)
 
     @property
@@ -65,7 +63,7 @@ class ObjectRecord:
 
 
 class Draft(Struct, frozen=True):
-    """What a client says of an object that it writes."""
+    """The properties of an object that a client writes."""
 
     fields: Mapping[str, str] = {}
     metadata: Mapping[str, str] = {}
@@ -99,7 +97,7 @@ class Opened(Protocol):
 
     @property
     def record(self) -> ObjectRecord:
-        """What is known of it beside its bytes."""
+        """What is known about the object besides its bytes."""
         ...
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
@@ -108,11 +106,11 @@ class Opened(Protocol):
         ...
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> None:
-        """Append all of it; ``known``: its checksums, if it is all that there will be."""
+        """Append the whole content; ``known``: its checksums, if nothing else is appended."""
         ...
 
     def close(self) -> None:
-        """Let go of it; repeating that is not allowed."""
+        """Close the object; it must not be called twice."""
         ...
 
 
@@ -134,8 +132,8 @@ class BucketStore(Protocol):
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """Make staged content an object, durably. ``announce``: called with the record, at the latest before
-        the staged file is gone."""
+        """Make staged content an object, durably. ``announce`` is called with the record, at the latest
+        before the staged file is gone."""
         ...
 
     def open(
@@ -160,7 +158,7 @@ class BucketStore(Protocol):
         *,
         hash_limit: int | None = None,
     ) -> ObjectRecord:
-        """The record alone; see ``open``."""
+        """Returns only the record; see ``open``."""
         ...
 
     def patch(
@@ -189,32 +187,33 @@ class BucketStore(Protocol):
         ...
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """When an object with the prefix, a directory's name, was last written (ns); 0 if there is none."""
+        """Returns when an object with the prefix, a directory's name, was last written (ns); 0 if there is
+        none."""
         ...
 
 
 class Buckets(Protocol):
     """All buckets of a service."""
 
-    #: What unfinished uploads need lies beside it, on this disk.
+    #: The objects' directory; unfinished uploads are kept beside it, on this disk.
     root: Path
     catalog: BucketCatalog
-    #: Nanoseconds since the epoch.
+    #: Returns nanoseconds since the epoch.
     now: Callable[[], int]
 
     def at(self, bucket: str) -> BucketStore:
-        """Where the objects of a bucket lie, or would."""
+        """Returns the store that has the objects of a bucket, or would have them."""
         ...
 
     def stage(self) -> Staged:
-        """A temporary file for new content."""
+        """Returns a temporary file for new content."""
         ...
 
     def complete_records(self) -> None:
-        """Bind the records of objects on this disk after their directory was copied. Takes as long as looking
-        at each of them; the buckets may be used meanwhile."""
+        """Bind the records of objects on this disk after their directory was copied. It looks at each of
+        them; the buckets can be used meanwhile."""
         ...
 
     def clean(self) -> None:
-        """Remove what an earlier process left half-written; call before serving."""
+        """Remove what an earlier process left half-written; it is called before serving."""
         ...

@@ -1,8 +1,8 @@
-"""The bucket process: serves a store on unix sockets and, if wanted, a TCP port.
+"""Runs the bucket process: it serves a store on Unix sockets and, if wanted, a TCP port.
 
-Started as ``python -m trainshed.buckets`` by whoever holds the sockets that it listens on, when somebody
-calls there. It ends on SIGTERM after the requests in progress, by itself when nobody was connected for long,
-and is killed when its parent dies; killed outright it leaves a consistent tree.
+Whoever holds the listening sockets starts it (``python -m trainshed.buckets``) when somebody connects. It
+ends on SIGTERM after the requests in progress, by itself when nobody was connected for long, and is killed
+when its parent dies; killed at any moment it leaves a consistent tree.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _TAKE_OVER_S = 20
 _POLL_S = 0.1
 _ORPHAN_CHECK_S = 0.25
 _LOOKS = 10
-"""How often it is seen, in the time that it may be idle, whether it is."""
+"""How often an idle process checks, during the time that it may be idle, whether it still is."""
 
 
 def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
-    """Serve the buckets of a setup until SIGTERM, the parent's death, or nobody has come for long; blocks.
+    """Serve the buckets of a setup until SIGTERM, the parent's death, or until nobody has come for long;
+    blocks.
 
-    ``parent`` is the process to die with: a parent that is killed before we first look would otherwise never
-    be missed. The access log is ``<root>.state/access.log``. Raises TimeoutError if another process keeps the
+    ``parent`` is the process to die with: naming it catches a parent that was killed before this process
+    looked. The access log is ``<root>.state/access.log``. Raises TimeoutError if another process keeps the
     store.
     """
     limits.raise_open_files()
@@ -84,9 +85,9 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
 
-    # Before anybody can know of us: a signal that comes while the server starts must count. The
-    # server also raises it once more when it has stopped, and then finds this handler instead of
-    # the default action, so that the process ends with status 0.
+    # Installed before anybody can connect: a signal that comes while the server starts must count. The server
+    # also raises the signal once more when it has stopped, and then finds this handler instead of the default
+    # action, so that the process ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     taken: list[socket.socket] = []
@@ -106,13 +107,14 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
 
 
 def _liveness(setup: BucketSetup) -> Liveness | None:
-    """None where everybody is let in: a program that is over would come as nobody in particular."""
+    """Returns None where everybody is admitted: a program that has ended would just be admitted
+    anonymously."""
     return Liveness(Path(setup.service)) if setup.service and not setup.anonymous else None
 
 
 class LingeringServer(SecureServer):
-    """A server that can leave when nobody is connected, and then leaves no connection half served: whoever
-    comes from that moment on waits for its successor."""
+    """A server that can stop accepting while nobody is connected, so that no connection is left half served:
+    whoever connects after that waits for the next process."""
 
     def __init__(
         self, config: Config, tls: Sequence[TlsListener], groups: ConnectionGroups
@@ -130,7 +132,8 @@ class LingeringServer(SecureServer):
         self._acceptors = [each for each in self.servers if isinstance(each, Acceptor)]
 
     def left(self, linger: float) -> bool:
-        """Take no connection any more, if there are none and were none for so many seconds."""
+        """Stop accepting connections, if there are none and were none for `linger` seconds; returns whether
+        it did."""
         state = self.server_state
         now = asyncio.get_running_loop().time()
         if not self.started or state.connections or state.tasks:
@@ -167,13 +170,13 @@ async def _run(
 
 
 async def _leave_when_idle(server: LingeringServer, linger: float, records: Thread) -> None:
-    """Have it end when nobody has come for long. `records`: works beside requests until it has ended."""
-    while records.is_alive() or not server.left(linger):  # noqa: ASYNC110 much may have to be so
+    """Have the server end when nobody has come for long, but not before the thread `records` has ended."""
+    while records.is_alive() or not server.left(linger):  # noqa: ASYNC110 - no single event says so
         await asyncio.sleep(linger / _LOOKS)
 
 
 async def _watch_parent(server: LingeringServer, parent: int) -> None:
-    """Stop when the parent is gone, where the kernel does not see to that (macOS, a parent that was not
+    """Stop the server when the parent is gone, where the kernel does not do so (macOS, a parent that was not
     named)."""
     while os.getppid() == parent:  # noqa: ASYNC110 nothing but the id tells of it
         await asyncio.sleep(_ORPHAN_CHECK_S)
@@ -206,5 +209,5 @@ def _take_store(root: Path) -> int:
 
 
 def main(parent: int, setup: str, listeners: str) -> None:
-    """As `serve`, with what ``BucketSetup.encode`` and ``listeners.encode`` made."""
+    """As `serve`, with the texts that ``BucketSetup.encode`` and ``listeners.encode`` returned."""
     serve(BucketSetup.decode(setup), Listeners.inherited(listeners), parent)

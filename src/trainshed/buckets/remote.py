@@ -1,11 +1,11 @@
-"""A bucket whose objects lie in a store elsewhere, behind the same methods as one on this disk.
+"""Serves a bucket whose objects are in a remote store, through the same methods as one on this disk.
 
 Preconditions hold as far as the store's own conditional operations go: creating and replacing up to
-``CONDITIONAL`` bytes are atomic; larger writes, deletions and copies look first and act then (docs/buckets.md
-has the table). A generation is made of the time and the tag that the store gives a version.
+``CONDITIONAL`` bytes are atomic; larger writes, deletions and copies first check and then act
+(docs/buckets.md has the table). A generation is computed from the time and the tag that the store gives a
+version.
 
-Checksums and custom metadata are kept in the object's metadata at the store, so that they live and die with
-it.
+Checksums and custom metadata are in the object's metadata at the store, so that they live and die with it.
 """
 
 from __future__ import annotations
@@ -55,17 +55,16 @@ if TYPE_CHECKING:
     from obstore import Attributes, ObjectMeta, UpdateVersion
 
 CONDITIONAL = 32 << 20
-"""Bytes up to which a precondition goes to the store with the content, which is then in memory as a whole."""
+"""Bytes up to which the store itself checks a precondition; the content is then in memory as a whole."""
 _PART = 8 << 20
 _PARTS = 9000
 _AT_ONCE = 4
 _SPAN = 64 << 20
-"""Bytes that one request reads: a client that is slow must not make it run into the time limit of
-requests."""
+"""Bytes that one request reads: a slow client must not make it exceed the time limit of requests."""
 
 
 class RemoteBucket:
-    """See `port.BucketStore`; serves the one bucket of its table. Safe to use from several threads."""
+    """Implements `port.BucketStore` for the one bucket of its table. Safe to use from several threads."""
 
     def __init__(self, table: BucketTable, store: ObjectStore) -> None:
         self._table = table
@@ -88,7 +87,7 @@ class RemoteBucket:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """See the port. Done again after a crash, it finds what it did before."""
+        """See the port. Repeated after a crash, it finds what it did before."""
         checked_name(name)
         verify(staged.sums, draft.expected)
         token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
@@ -117,11 +116,12 @@ class RemoteBucket:
         *,
         hash_limit: int | None = None,
     ) -> OpenRemote:
-        """See the port. Checksums of what others wrote to the store are not known, and not computed."""
+        """See the port. Objects that others wrote to the store have no checksums, and none are computed."""
         try:
             found = self._find(checked_name(name))
         except InvalidRequest:
-            # What cannot be kept is not there: gcloud asks for `dir/` before it lists what lies below.
+            # A name that such a store cannot keep does not exist: gcloud asks for `dir/` before it lists what
+            # is below.
             found = None
         if found is None:
             raise no_such_object(self._table.name, name)
@@ -172,7 +172,7 @@ class RemoteBucket:
             obstore.delete(self._store, name)
 
     def list(self, bucket: str, query: Query) -> Page:
-        """See the port. Properties beside size, time and generation are not known in a list."""
+        """See the port. In a listing only size, time and generation of objects are known."""
 
         def record(meta: ObjectMeta) -> ObjectRecord:
             return version_of(meta, {}).record
@@ -187,7 +187,7 @@ class RemoteBucket:
             return max((written_ns(meta) for meta in below), default=0)
 
     def _check(self, name: str, conditions: Conditions) -> Version | None:
-        """The object as it is now, if the conditions hold for it."""
+        """Returns the current object, if the conditions hold for it."""
         found = self._find(name)
         record = found.record if found is not None else None
         conditions.check(
@@ -229,7 +229,7 @@ class RemoteBucket:
 
 
 class OpenRemote:
-    """See `port.Opened`: the one version that was there when it was opened."""
+    """Implements `port.Opened` for the version that existed when it was opened."""
 
     def __init__(self, table: BucketTable, store: ObjectStore, name: str, found: Version) -> None:
         self._table = table
@@ -262,15 +262,15 @@ class OpenRemote:
             staged.write(block)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing, since nothing is held."""
 
 
 def list_page(
     store: ObjectStore, query: Query, record: Callable[[ObjectMeta], ObjectRecord]
 ) -> Page:
-    """One page; raises ``InvalidRequest`` (token, glob), and what the store's library raises.
+    """Returns one page. Raises ``InvalidRequest`` (token, glob), and what the store's library raises.
 
-    A level of directories is asked for as such, which costs the store little however much lies below it;
+    A level of directories is asked for as such, which is cheap for the store however much is below it;
     everything else is read in the order of the names, from the page's first one on.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
@@ -300,7 +300,7 @@ def list_page(
 def _entries(
     store: ObjectStore, query: Query, *, is_level: bool
 ) -> Iterator[tuple[str, ObjectMeta | None]]:
-    """Names from the page's first one on, in order, each with its object; a common prefix has none."""
+    """Yields names from the page's first one on, in order, each with its object; a common prefix has none."""
     floor = floor_of(query)
     for name, meta in _level(store, query) if is_level else _all(store, query, floor):
         beyond = name.encode() >= floor or (meta is None and floor.startswith(name.encode()))
@@ -316,7 +316,7 @@ def _level(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta |
 
 
 def _all(store: ObjectStore, query: Query, floor: bytes) -> Iterator[tuple[str, ObjectMeta]]:
-    # The store begins behind the name that it is given, and the page's first name belongs to it.
+    # The store lists from behind the name that it is given, and the page's first name belongs to the page.
     before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
     offset = before if before and before.isprintable() and "//" not in before else None
     for meta in all_of(store, _directory(query.prefix), offset):
@@ -324,7 +324,7 @@ def _all(store: ObjectStore, query: Query, floor: bytes) -> Iterator[tuple[str, 
 
 
 def _directory(prefix: str) -> str | None:
-    """The directory in which everything with a prefix lies; None is the whole bucket."""
+    """Returns the directory in which everything with a prefix lies; None is the whole bucket."""
     above = prefix.rpartition("/")[0]
     return above or None
 
@@ -344,18 +344,18 @@ _METADATA_BYTES = 1800
 
 
 class Version(Struct, frozen=True):
-    """A version of an object, as the store tells of it."""
+    """A version of an object, as the store describes it."""
 
     record: ObjectRecord
     etag: str
-    #: What to name it by in a precondition.
+    #: How the store's preconditions name it.
     exact: UpdateVersion
-    #: Of the upload that wrote it; "" = not ours.
+    #: The token of the upload that wrote it; "" = another program wrote it.
     token: str
 
 
 def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
-    """What the store says of an object, read."""
+    """Returns the version that the store's answer describes."""
     etag, version = meta["e_tag"] or "", meta["version"] or ""
     given = {str(key): value for key, value in attributes.items()}
     moment = written_ns(meta)
@@ -380,20 +380,20 @@ def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
 
 
 def written_ns(meta: ObjectMeta) -> int:
-    """When it was written (ns since the epoch)."""
+    """Returns when it was written (ns since the epoch)."""
     return int(meta["last_modified"].timestamp() * 1_000_000) * 1000
 
 
 def _generation(moment: int, etag: str) -> int:
-    """Later for a later second, and another one for another tag. Of what a store says when one object is
-    asked for, and likewise in a list: that leaves out its own numbers of versions, and parts of a second."""
+    """Returns a number that grows with the second of writing and differs for another tag. It uses only what a
+    store says both for one object and in a listing, which lacks version numbers and fractions of a second."""
     digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
     seconds = moment // 1_000_000_000
     return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
 
 
 def checked_name(name: str) -> str:
-    """The name, if such a store can keep it; raises ``InvalidRequest``."""
+    """Returns the name, if such a store can keep it; raises ``InvalidRequest``."""
     validate_object_name(name)
     segments = name.split("/")
     if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
@@ -406,8 +406,8 @@ def checked_name(name: str) -> str:
 
 
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
-    """What is kept with an object at the store; ``token``: of the upload that writes it. Raises
-    ``InvalidRequest``."""
+    """Returns the metadata to keep with an object at the store; ``token``: of the upload that writes it.
+    Raises ``InvalidRequest``."""
     found = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
     unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
     for key, value in draft.metadata.items():

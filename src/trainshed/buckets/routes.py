@@ -1,6 +1,6 @@
-"""The paths of the storage API: which endpoint one belongs to, and what it names.
+"""Parses the paths of the storage API: the endpoint that a path belongs to, and what it names.
 
-Works on the undecoded path, since an object's name is one path segment with its slashes encoded.
+It works on the percent-encoded path, since an object's name is one path segment with its slashes encoded.
 Clients that leave slashes bare are understood where that is not ambiguous.
 """
 
@@ -32,15 +32,15 @@ class Target(Struct, frozen=True):
     """What a path names."""
 
     endpoint: Endpoint
-    #: "" where none is named.
+    #: The bucket; "" where none is named.
     bucket: str = ""
-    #: "" where none is named.
+    #: The object; "" where none is named.
     object: str = ""
     #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); "" for the resource itself.
     action: str = ""
-    #: Whether it is all objects of the bucket: `.../b/B/o`.
+    #: Whether it names all objects of the bucket: `.../b/B/o`.
     is_objects: bool = False
-    #: The destination of a copy or move; "" for all else.
+    #: The destination of a copy or move; "" otherwise.
     to_bucket: str = ""
     to_object: str = ""
 
@@ -49,7 +49,7 @@ class _Kind(Struct, frozen=True):
     endpoint: Endpoint
     action: str = ""
     is_objects: bool = False
-    #: Segments behind which the action stands, as it was written; 0 where the route says what it is.
+    #: Segments before the action, which is taken as it was written; 0 where the route determines the action.
     action_at: int = 0
 
 
@@ -88,14 +88,14 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
     yield "/{bucket}/{object=**}", _Kind(Endpoint.XML)
 
 
-# Any method: which ones a resource has, and what is told of the others, is its handler's.
+# Routes take any method: the handler of a resource knows which ones it has, and refuses the others.
 _ROUTER: Final = Router(
     ((ANY, Template.parse(path), kind) for path, kind in _routes()), empty_names=True
 )
 
 
 def parse_target(raw_path: bytes) -> Target:
-    """Take an undecoded request path apart; `Endpoint.UNKNOWN` if it is none of ours."""
+    """Parse an encoded request path; `Endpoint.UNKNOWN` if it is not one of ours."""
     path = raw_path.decode("latin-1").lstrip("/")
     matched = _ROUTER.match("", "/" + path)
     if matched is None:
@@ -117,6 +117,6 @@ def parse_target(raw_path: bytes) -> Target:
 
 
 def copied(target: Target, source: str) -> Target:
-    """What a PUT of the XML API names that copies, with `BUCKET/OBJECT` in the header that says what."""
+    """Returns the target of an XML API's PUT that copies from `BUCKET/OBJECT`, which a header names."""
     bucket, _, name = unquote(source.lstrip("/")).partition("/")
     return Target(Endpoint.XML, bucket, name, "", False, target.bucket, target.object)

@@ -1,7 +1,7 @@
-"""What the operator's configuration says of the buckets, and what a bucket process is told when it starts.
+"""What the operator's configuration says about the buckets, and what a bucket process is told when it starts.
 Pure.
 
-Holds no secret: `BucketSetup` stands on a command line.
+It holds no secret: a `BucketSetup` is visible on a command line.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ STORES = (LOCAL, S3, GCS)
 
 
 class BucketTable(Struct, frozen=True):
-    """One `[[buckets]]` table. The names that end in `_env` are those of environment variables of the
-    service, "" = as the store's own tools find their credentials."""
+    """One `[[buckets]]` table. Fields that end in `_env` name environment variables of the service; "" =
+    credentials are found as the store's own tools find them."""
 
     name: str
-    #: Where its objects lie.
+    #: Where its objects are.
     store: str = LOCAL
-    #: Its name there, in a store that is not local; "" = the same.
+    #: Its name in a remote store; "" = the same.
     bucket: str = ""
-    #: What all objects' names begin with there.
+    #: The prefix of all objects' names in the remote store.
     prefix: str = ""
-    #: Of the store; "" = the public one.
+    #: The remote store's endpoint; "" = the public one.
     endpoint: str = ""
-    #: Of the store; "" = none is named.
+    #: The remote store's region; "" = none is named.
     region: str = ""
-    #: Whose it is; "" = the service's own.
+    #: The project that it belongs to; "" = the service's own.
     project: str = ""
-    #: Open to the programs of all projects.
+    #: Whether it is open to the programs of all projects.
     shared: bool = False
     access_key_env: str = ""
     secret_key_env: str = ""
@@ -41,70 +41,70 @@ class BucketTable(Struct, frozen=True):
 
     @property
     def is_remote(self) -> bool:
-        """Whether its objects lie anywhere but on the service's own disk."""
+        """Whether its objects are elsewhere than on the service's own disk."""
         return self.store != LOCAL
 
 
 class BucketRules(Struct, frozen=True):
-    """What the configuration says of all buckets."""
+    """What the configuration says about all buckets."""
 
-    #: Whose buckets are that name none.
+    #: The project of buckets that name none.
     project: str = "trainshed"
-    #: Those that are open to the programs of all projects.
+    #: The buckets that are open to the programs of all projects.
     shared: frozenset[str] = frozenset()
     tables: tuple[BucketTable, ...] = ()
 
     def table(self, name: str) -> BucketTable | None:
-        """What the configuration says of a bucket."""
+        """Returns what the configuration says about a bucket."""
         return next((table for table in self.tables if table.name == name), None)
 
     def is_remote(self, name: str) -> bool:
-        """Whether a bucket's objects lie elsewhere."""
+        """Whether a bucket's objects are in a remote store."""
         table = self.table(name)
         return table is not None and table.is_remote
 
 
 PLAIN = BucketRules()
-"""Every bucket is the service's own project's, and lies here."""
+"""Every bucket belongs to the service's own project, and is on this disk."""
 
 
 class BucketSetup(Struct, frozen=True):
     """What a bucket process is told when it starts."""
 
-    #: Directory of the objects.
+    #: The directory of the objects.
     root: str
     #: Path of the Unix socket for the API's gateway; "" = none.
     gateway: str = ""
     #: Path of the Unix socket for the relays of replicas; "" = none.
     replicas: str = ""
-    #: Of the TCP port; "" = there is none.
+    #: The address of the TCP port; "" = there is none.
     host: str = ""
-    #: 0 = any free one.
+    #: The TCP port; 0 = any free one.
     port: int = 0
-    #: The second port, which speaks TLS.
+    #: A second port, which speaks TLS.
     tls_port: int = 0
-    #: PEM file for `tls_port`, as is `key`; "" = there is no such port.
+    #: PEM file for `tls_port`; `key` likewise; "" = there is no such port.
     certificate: str = ""
     key: str = ""
-    #: `port` speaks TLS, too, and plain HTTP with this machine alone.
+    #: Whether `port` speaks TLS, too, and plain HTTP only with this machine.
     tls: bool = False
     #: The service's token file.
     tokens: str = ""
-    #: Unix socket at which the API process hears programs; "" = nobody says whether a program is over.
+    #: The Unix socket at which the API process listens for programs; "" = ended programs are not recognised.
     service: str = ""
-    #: Who comes by the TCP port need not say who he is.
+    #: Whether callers at the TCP port need not say who they are.
     anonymous: bool = False
-    #: By which names it may be called there.
+    #: The host names by which it may be called there.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)
-    #: Seconds without a connection after which it ends by itself, with status 0; 0 = never.
+    #: Seconds without a connection after which the process ends, with status 0; 0 = never.
     linger: float = 0
 
     def encode(self) -> str:
-        """As text, for `decode`."""
+        """Returns the setup as text for `decode`."""
         return msgspec.json.encode(self).decode()
 
     @staticmethod
     def decode(text: str) -> BucketSetup:
-        """What `encode` made. Raises ValueError."""
+        """Returns the setup that `encode` was called on. Raises ValueError."""
         return msgspec.json.decode(text, type=BucketSetup)

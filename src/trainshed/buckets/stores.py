@@ -1,6 +1,6 @@
-"""The buckets of a service, each at its place: on this disk, or in a store elsewhere.
+"""Finds the store of each bucket: this disk, or a remote store.
 
-Owns that the library for stores elsewhere is loaded when the first such bucket is used, and not before.
+The library for remote stores is loaded only when the first such bucket is used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trainshed.buckets.setup import PLAIN, BucketRules, BucketTable
 def open_buckets(
     root: Path, *, now: Callable[[], int] = time.time_ns, rules: BucketRules = PLAIN
 ) -> Buckets:
-    """The buckets below a directory, and those that the rules say lie elsewhere."""
+    """Returns the buckets below a directory, and those that the rules say are remote."""
     here = ObjectStore(root, now=now, rules=rules)
     elsewhere = [table for table in rules.tables if table.is_remote]
     return ScatteredBuckets(here, elsewhere) if elsewhere else here
 
 
 class ScatteredBuckets:
-    """See `port.Buckets`."""
+    """Implements `port.Buckets`."""
 
     def __init__(self, here: ObjectStore, elsewhere: list[BucketTable]) -> None:
         self.root = here.root
@@ -38,13 +38,13 @@ class ScatteredBuckets:
         self._lock = threading.Lock()
 
     def at(self, bucket: str) -> BucketStore:
-        """The store of a bucket; a name that is in no table is one of this disk, if it is there at all."""
+        """Returns the store of a bucket; a bucket that no table names is on this disk."""
         table = self._tables.get(bucket)
         if table is None:
             return self._here
         with self._lock:
             if bucket not in self._stores:
-                # Many megabytes, which a service without such buckets never loads.
+                # The library takes many megabytes, which a service without such buckets never loads.
                 from trainshed.buckets.remote import RemoteBucket
                 from trainshed.buckets.remote_access import connect
 

@@ -1,7 +1,7 @@
-"""Objects made of other objects: compose, copy and move.
+"""Makes objects of other objects: compose, copy and move.
 
-Sources are opened as snapshots; a program that writes to a source through ``/gcs`` while it is
-read is noticed by its changed identity, and the transfer fails rather than mixes. All block.
+Sources are opened as snapshots. A program that writes to a source through ``/gcs`` while it is read is
+noticed by its changed identity, and the transfer fails rather than mixes contents. All functions block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_COMPONENTS = 32
 
 
 class Source(Struct, frozen=True):
-    """One object to read in a copy or compose, and what must hold for it."""
+    """One object to read in a copy or compose, and the conditions on it."""
 
     bucket: str
     name: str
@@ -43,7 +43,7 @@ def compose(
     draft: Draft,
     conditions: Conditions = ALWAYS,
 ) -> ObjectRecord:
-    """Join up to 32 objects into one; like the public service's, it has no MD5."""
+    """Join up to 32 objects into one; as at the public service, it has no MD5."""
     if not 1 <= len(sources) <= MAX_COMPONENTS:
         raise InvalidRequest(
             f"The number of source components provided ({len(sources)}) is not within 1 to "
@@ -99,7 +99,7 @@ def move(
     redraft: Callable[[ObjectRecord], Draft],
     conditions: Conditions = ALWAYS,
 ) -> ObjectRecord:
-    """Rename an object within its bucket: copied first, then removed if it is still the same.
+    """Rename an object within its bucket: it is copied first, then removed if it is still the same.
 
     A crash in between leaves both names, never neither.
     """
@@ -123,5 +123,5 @@ def _open_source(store: Buckets, source: Source) -> Opened:
         return store.at(source.bucket).open(
             source.bucket, source.name, source.generation, source.conditions, hash_limit=0
         )
-    except NotModified as error:  # a "not match" of a source is a plain precondition
+    except NotModified as error:  # A source's "not match" is an ordinary precondition.
         raise condition_failed() from error

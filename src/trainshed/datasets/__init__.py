@@ -1,1 +1,1 @@
-"""Writes what programs read of datasets: a step before a job, in a process of its own."""
+"""Writes the splits of datasets for programs to read: a step before a job, in a process of its own."""

@@ -1,4 +1,4 @@
-"""What a service and the process of a step say to each other."""
+"""The messages between a service and the process that writes a dataset's splits."""
 
 from msgspec import Struct
 
@@ -7,7 +7,8 @@ from trainshed.datasets.port import Account, Written
 
 
 class Request(Struct, frozen=True):
-    """What is to be written, by which socket, with whose rights. `parent`: the process to die with."""
+    """What to write, through which socket of the buckets, and with whose rights. The process dies with
+    `parent`."""
 
     socket: str
     account: Account
@@ -16,7 +17,7 @@ class Request(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """One line. The last one has `written` or says why nothing was."""
+    """One line of the process: a line of progress, or at the end exactly one of the other fields."""
 
     progress: str = ""
     refused: str = ""

@@ -1,4 +1,4 @@
-"""What the controller asks for: the files of a dataset's splits, written before a job starts."""
+"""The port through which the controller has a dataset's splits written before a job starts."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,21 +10,21 @@ from trainshed.core.units import Bytes
 
 
 class DataRefused(Exception):
-    """The dataset's files are not what they should be, or cannot be read or written with the job's rights:
-    the user's mistake. The message names file and row."""
+    """The dataset's files are malformed, or the job's account cannot read or write them: the user's mistake.
+    The message names file and row."""
 
 
 class DataUnwritten(Exception):
-    """The step itself could not be carried out here: the service's failure."""
+    """The step could not be carried out: the service's failure."""
 
 
 class Account(Struct, frozen=True):
-    """With whose rights files are read and written."""
+    """The account with whose rights files are read and written."""
 
     project: str
-    #: The service account; "" = the project's default.
+    #: The service account; "" = the project's default one.
     email: str = ""
-    #: For the access log; "" = none.
+    #: The job to name in the buckets' access log; "" = none.
     job_uid: str = ""
 
 
@@ -37,7 +37,7 @@ class SplitCounts(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True):
-    """What the manifest beside the files says."""
+    """What was written in all; the manifest beside the files holds the same."""
 
     dataset: str
     #: Bytes that were read.
@@ -45,14 +45,14 @@ class Written(Struct, frozen=True):
     training: SplitCounts
     validation: SplitCounts
     test: SplitCounts
-    #: Rows that went nowhere.
+    #: Rows that belong to no split.
     ignored: int = 0
-    #: (URI, generation) of the files that were read.
+    #: (URI, generation) of each file that was read.
     sources: tuple[tuple[str, str], ...] = ()
 
 
 def summary(written: Written) -> tuple[str, ...]:
-    """What was written, for the log; the first line for the timeline as well."""
+    """Returns lines that say what was written, for the log; the first one is also for the timeline."""
     splits = {"training": written.training, "validation": written.validation, "test": written.test}
     parts = [
         f"{counts.rows:,} {name} rows in {len(counts.shards)} file{'s' * (len(counts.shards) != 1)}"
@@ -69,12 +69,12 @@ def summary(written: Written) -> tuple[str, ...]:
 
 
 Progress = Callable[[str], None]
-"""Takes a line of what is being done; on the event loop."""
+"""Takes a line about the progress; it is called on the event loop."""
 
 
 class SplitFiles(Protocol):
-    """Writes splits. Safe to repeat: what is written already is not written again."""
+    """Writes splits. Repeating it is safe: what is written already is not written again."""
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
-        """Until the manifest is there. Raises DataRefused, DataUnwritten."""
+        """Write the splits, and return once their manifest is written. Raises DataRefused, DataUnwritten."""
         ...

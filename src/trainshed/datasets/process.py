@@ -1,7 +1,8 @@
-"""The process of a step: asked on its standard input, answers in lines on its standard output.
+"""The process that writes a dataset's splits: it reads one request from its standard input, and answers in
+lines on its standard output.
 
-It opens no file and can write none, has a limit of memory, and dies with the service. What it reads was
-written by others: it is parsed here and nowhere else.
+It opens no file and can write none, has a limit of memory, and dies with the service: the data that it parses
+were written by others.
 """
 
 import os
@@ -18,7 +19,7 @@ from trainshed.datasets.storage import Storage
 from trainshed.replica.system import kernel
 
 MEMORY: Final = 1 << 30
-"""Bytes of address space."""
+"""Bytes of address space that the process may have."""
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""The splits of a service (`datasets.port.SplitFiles`): one process for each step, a few at a time."""
+"""Writes the splits of a service's datasets (`datasets.port.SplitFiles`): each step in a process of its own,
+a few at a time."""
 
 import asyncio
 import json
@@ -19,10 +20,10 @@ from trainshed.datasets.port import Account, DataRefused, DataUnwritten, Progres
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 2
-"""Steps at a time; others wait."""
+"""Steps that run at a time; others wait."""
 _LONGEST_LINE: Final = 64 << 20
 _SHOWN: Final = 2_000
-"""Characters of what a process that died had to say."""
+"""Characters of a failed process's errors that are shown."""
 _START: Final = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
@@ -32,23 +33,24 @@ main()
 
 
 class SplitProcesses:
-    """`socket`: of the bucket process, for programs."""
+    """Runs the processes. `socket`: the bucket process's socket for programs."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        #: By directory: jobs that need the same files wait for the first of them.
+        #: A lock for each directory: jobs that need the same files wait for the first of them.
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
-        """See the port. When this is cancelled, the process is killed."""
+        """See the port. Cancelling it kills the process."""
         lock = self._writing.setdefault(plan.directory, asyncio.Lock())
         async with lock, self._turns:
             request = Request(str(self._socket), account, plan, os.getpid())
-            # A file, whole before anybody reads it: a pipe would have to be written to a process that may
-            # have died already.
+            # The request is a file that is complete before anybody reads it: writing to a pipe could fail
+            # because the process has died already.
             with await asyncio.to_thread(_written, msgspec.json.encode(request)) as asked:
-                # Nothing is looked up on the way: neither a user's own packages nor the working directory's.
+                # Isolated (-I): modules come neither from a user's own packages nor from the working
+                # directory.
                 child = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
                     stdin=asked,
@@ -67,7 +69,7 @@ class SplitProcesses:
 
 
 def _written(request: bytes) -> BinaryIO:
-    """A file without a name that holds it, to be read from its beginning."""
+    """Returns a file without a name that holds the request, open at its beginning."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
     file.write(request)
     file.flush()

@@ -1,4 +1,4 @@
-"""The files of one split: rows go in, files of about 64 MB come out, each beginning with the header."""
+"""Writes the rows of one split into files of about 64 MB, each of which begins with the header."""
 
 from typing import Final, Protocol
 
@@ -7,14 +7,14 @@ from trainshed.datasets.port import SplitCounts
 from trainshed.datasets.storage import QUANTUM
 
 SHARD: Final = 64 << 20
-"""Bytes after which the next file is begun."""
+"""Bytes of a file after which the next one is begun."""
 PART: Final = 4 << 20
 """Bytes that are gathered before they are sent."""
 _TYPES: Final = {"csv": "text/csv", "jsonl": "application/jsonl"}
 
 
 class Uploads(Protocol):
-    """Takes files; see `storage.Storage`."""
+    """Uploads files; implemented by `storage.Storage`."""
 
     def begin_upload(self, uri: str, content_type: str) -> str: ...
 
@@ -24,12 +24,13 @@ class Uploads(Protocol):
 
 
 class Shards:
-    """Which row begins a file follows from the rows alone, so a second try writes the same files."""
+    """The files of one split. Which row begins a file follows from the rows alone, so a second try writes the
+    same files."""
 
     def __init__(
         self, plan: SplitPlan, split: Split, header: bytes | None, to: Uploads, *, size: int = SHARD
     ) -> None:
-        """`header`: None = the files have none."""
+        """`header`: None = the files have none. `size`: bytes of a file."""
         self._plan = plan
         self._split = split
         self._header = b"" if header is None else header + b"\n"
@@ -50,7 +51,7 @@ class Shards:
         self._open = True
 
     def add(self, row: bytes) -> None:
-        """Take a row; blocks where that fills a part."""
+        """Add a row. It blocks when a part is full and sent."""
         if not self._open:
             self._begin()
         self._pending.append(row)
@@ -62,7 +63,7 @@ class Shards:
             self._send()
 
     def close(self) -> SplitCounts:
-        """Write what is left. A split without any row has one file, too, with the header alone."""
+        """Write what is left. A split without rows also gets one file, with only the header."""
         if self._open:
             self._end()
         return SplitCounts(self._rows, self._total, tuple(self._uris))

@@ -1,5 +1,7 @@
-"""The step itself: reads a dataset's files once (by time twice), writes the splits, then the manifest that
-says that they are whole. Blocking; holds a few parts of files in memory, whatever their size.
+"""The step that splits a dataset: it reads the files once (twice to split by time), writes the splits, and
+then the manifest, which says that they are complete.
+
+It blocks, and holds a few parts of files in memory, whatever their size.
 """
 
 import time
@@ -18,11 +20,11 @@ from trainshed.datasets.shards import SHARD, Shards, Uploads
 from trainshed.datasets.storage import Found
 
 _TOLD_AFTER: Final = 1.0
-"""Seconds between two words on how far it is."""
+"""Seconds between two lines about the progress."""
 
 
 class Buckets(Uploads, Protocol):
-    """See `storage.Storage`."""
+    """Reads and writes objects; implemented by `storage.Storage`."""
 
     def named(self, pattern: str) -> list[Found]: ...
 
@@ -54,7 +56,7 @@ def write_splits(
 
 
 def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], shard: int) -> Written:
-    """All but the manifest. Raises BadData, DataRefused, DataUnwritten."""
+    """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(found.size for found, _ in sources)
     meter = _Meter(total * (2 if plan.rule.method is SplitMethod.TIMESTAMP else 1), tell)
@@ -76,9 +78,9 @@ def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], sha
 
 
 def _distribute(rows: Iterable[tuple[bytes, Split | None]], shards: Mapping[Split, Shards]) -> int:
-    """Add each row to its split; returns how many have none."""
+    """Add each row to its split; returns the number of rows that have none."""
     training, validation, test = (shards[split].add for split in SPLITS)
-    # By identity, of names of our own: members of an enum are slow as keys, and to be looked up.
+    # Local names compared by identity: an enum's members are slow as dictionary keys, and slow to look up.
     is_training, is_validation, is_test = SPLITS
     ignored = 0
     for row, split in rows:
@@ -105,7 +107,7 @@ def _nothing(plan: SplitPlan, ignored: int) -> str:
 
 
 def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]:
-    """The files, each once, in the order in which they are named."""
+    """The files to read, each once, in the order in which the dataset names them."""
     found: dict[str, tuple[Found, DataFiles]] = {}
     for files in plan.files:
         for uri in files.uris:
@@ -115,7 +117,7 @@ def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]
                     f"there is no object {uri!r} any more; copy the file there, or make a "
                     "dataset of other files."
                 )
-            # What an earlier try wrote is no source of this one, whatever a wildcard stands for.
+            # A wildcard may match what an earlier try wrote, which is no source.
             for each in (n for n in named if not n.uri.startswith(f"{plan.directory}/")):
                 found.setdefault(each.uri, (each, files))
     return list(found.values())
@@ -127,7 +129,7 @@ def _rows(
     buckets: Buckets,
     meter: "_Meter",
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
-    """The header (None: there is none) and the rows with their splits."""
+    """Returns the header (None: there is none) and the rows with their splits."""
 
     def blocks(found: Found) -> Iterator[bytes]:
         return meter.over(buckets.blocks(found))
@@ -140,7 +142,7 @@ def _rows(
 
 
 def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
-    """Remove what an earlier try left behind, if the files were others then."""
+    """Remove files of an earlier try that this one did not write: its sources may have been others."""
     for split, counts in zip(
         SPLITS, (written.training, written.validation, written.test), strict=True
     ):
@@ -152,7 +154,7 @@ def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
 
 
 class _Meter:
-    """Tells now and then how much was read."""
+    """Counts the bytes that are read, and reports the progress now and then."""
 
     def __init__(self, total: int, tell: Callable[[str], None]) -> None:
         self._total = total

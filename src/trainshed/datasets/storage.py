@@ -1,5 +1,7 @@
-"""The buckets as the step of a dataset sees them: by the bucket process's socket for programs, with a job's
-rights. Blocking; what fails in passing is tried again.
+"""Gives the step of a dataset access to the buckets, through the bucket process's socket for programs and
+with a job's rights.
+
+It blocks, and repeats requests that failed for passing reasons.
 """
 
 import http.client
@@ -19,14 +21,14 @@ from trainshed.replica.system.unix_sockets import reachable
 
 BLOCK: Final = 1 << 20
 QUANTUM: Final = 1 << 18
-"""Bytes of which a part of an upload, but the last, has a multiple."""
+"""Bytes that divide the size of every part of an upload but the last."""
 _PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0)
-"""Seconds before the next try."""
+"""Seconds before each next try; after the last one the request fails."""
 _TIMEOUT: Final = 120.0
 
 
 class Found(Struct, frozen=True):
-    """An object as a list shows it."""
+    """An object, as listings show it."""
 
     uri: str
     size: Bytes
@@ -34,23 +36,23 @@ class Found(Struct, frozen=True):
 
 
 class _Passing(Exception):
-    """It may work the next time."""
+    """A failure that may not happen again at the next try."""
 
 
 class Storage:
-    """One connection, used by one thread."""
+    """A client of the buckets with one connection, for use by one thread."""
 
     def __init__(
         self, path: str, account: Account, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """`path`: the socket."""
+        """`path`: the bucket process's socket for programs."""
         self._path = path
         self._account = account
         self._sleep = sleep
         self._connection: _Connection | None = None
 
     def named(self, pattern: str) -> list[Found]:
-        """The objects that a URI names, in the order of their names."""
+        """Returns the objects that a URI, which may hold wildcards, names, in the order of their names."""
         bucket, name = _parted(pattern)
         found: list[Found] = []
         token = ""
@@ -71,14 +73,14 @@ class Storage:
                 return found
 
     def read(self, uri: str) -> bytes | None:
-        """A small object; None: there is none."""
+        """Returns the content of a small object; None if it does not exist."""
         answer = self._try(lambda: self._call("GET", _object(uri), {"alt": "media"}))
         if answer.status == 404:
             return None
         return _require(answer, uri).body
 
     def blocks(self, found: Found) -> Iterator[bytes]:
-        """The content of that generation, on a connection of its own."""
+        """Yields the content of that generation, read on a separate connection."""
         at, failed = 0, 0
         while at < found.size:
             try:
@@ -108,7 +110,7 @@ class Storage:
             connection.close()
 
     def begin_upload(self, uri: str, content_type: str) -> str:
-        """The path of a new upload."""
+        """Begin a resumable upload, and return its path."""
         bucket, name = _parted(uri)
         query = {"uploadType": "resumable", "name": name}
         body = json.dumps({"contentType": content_type}).encode()
@@ -119,7 +121,7 @@ class Storage:
         return f"{place.path}?{place.query}"
 
     def put_part(self, upload: str, uri: str, part: bytes, at: int, *, is_last: bool) -> None:
-        """Send the bytes from `at` on. A part that came twice is one."""
+        """Send the bytes from offset `at` on. Sending a part again does no harm."""
         end = at + len(part)
         whole = str(end) if is_last else "*"
         span = f"bytes {at}-{end - 1}/{whole}" if part else f"bytes */{whole}"
@@ -130,7 +132,7 @@ class Storage:
             raise DataUnwritten(f"The upload of {uri} is not whole; it is begun again.")
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
-        """A whole object at once."""
+        """Write a whole object at once."""
         bucket, name = _parted(uri)
         query = {"uploadType": "media", "name": name}
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
@@ -140,7 +142,7 @@ class Storage:
         _require(answer, uri)
 
     def delete(self, uri: str) -> None:
-        """One that is not there is fine."""
+        """Delete an object; one that does not exist is no error."""
         answer = self._try(lambda: self._call("DELETE", _object(uri), {}))
         if answer.status != 404:
             _require(answer, uri)
@@ -210,7 +212,7 @@ class _Answer(Struct, frozen=True):
 
 
 class _Connection(http.client.HTTPConnection):
-    """To the socket; says first on whose behalf it asks."""
+    """A connection to the socket, which first sends on whose behalf it asks."""
 
     def __init__(self, path: str, account: Account) -> None:
         super().__init__("localhost", timeout=_TIMEOUT)

@@ -1,6 +1,6 @@
-"""Which jobs have logs on this machine, and how large those are.
+"""The inventory lists the jobs that have logs on this machine, with the size of each.
 
-Everything here blocks on the disk: it is called in a thread.
+Everything here blocks on the disk, so that callers run it in a thread.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class LogInventory:
         self._root = root
 
     def jobs(self) -> set[JobUid]:
-        """Every job that has a log. Also finishes deletions that were cut short."""
+        """Return every job that has a log, and finish deletions that were cut short."""
         found: set[JobUid] = set()
         for name in self._names():
             if name.startswith(DELETED):
@@ -30,7 +30,7 @@ class LogInventory:
         return found
 
     def size(self, uid: JobUid) -> int:
-        """Bytes that a job's log takes, with what lies beside it; 0 = there is none."""
+        """Return how many bytes a job's log takes with the files beside it; 0 = it has none."""
         return sum(_sizes(self._root / str(uid)))
 
     def _names(self) -> list[str]:

@@ -1,4 +1,5 @@
-"""The engine port: slots for an admitted gang, and what is seen of them.
+"""The engine port is what every engine implements: it gives an admitted gang its slots and reports what
+happens in them.
 
 One slot is one replica's "VM": a node, resources, an address. The verdict on a replica comes from its
 shim's record, never from an engine. Conformance suite: `trainshed.engines.conformance`.
@@ -25,12 +26,12 @@ class EngineUnavailable(Exception):
 
 
 class StillWaiting(EngineUnavailable):
-    """What was asked for has begun, and waits for something that `watch` tells of (`StartWaits`)."""
+    """The request has begun, and waits for something that `watch` reports (`StartWaits`)."""
 
 
 class LevelUnavailable(Exception):
-    """The isolation that an operator demands cannot be had on this machine, or nobody can tell. The message
-    says why, and what can."""
+    """This machine cannot give the isolation that the operator demands, or whether it can is not known. The
+    message says why, and which levels work."""
 
 
 class LaunchRejected(Exception):
@@ -38,12 +39,13 @@ class LaunchRejected(Exception):
 
 
 class SecretMissing(LaunchRejected):
-    """A secret that the job names is not there any more. That is the job's affair, not the service's."""
+    """A secret that the job names does not exist any more. That counts as the job's failure, not the
+    service's."""
 
 
 class StartFailed(Exception):
-    """The attempt cannot be started, through no fault of a node or of what was asked for; another attempt may
-    be."""
+    """The attempt cannot be started, though neither a node nor the request is at fault; another attempt may
+    succeed."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -56,16 +58,16 @@ class Capabilities(Struct, frozen=True):
     #: "loopback" (own 127.x.y.z and hostname per replica) or "literal" (127.0.0.1, own ports).
     addresses: str
     durable: bool
-    #: How it is held: "kernel" (control groups) or "polling" (looked at several times a second; the same
-    #: verdict, a moment later).
+    #: How the memory limit is enforced: "kernel" (control groups) or "polling" (use is read several times a
+    #: second; the same verdict, a moment later).
     memory_limit: str = "kernel"
-    #: It offers `engines.terminals`.
+    #: The engine implements `engines.terminals`.
     terminals: bool = False
-    #: What replicas leave that fail is kept (`engines.terminals`).
+    #: The files of failed replicas are kept (`engines.terminals`).
     autopsies: bool = False
-    #: How far programs are kept apart, a level of the engine's.
+    #: Sandbox level that keeps programs apart, in the engine's own terms.
     isolation: str = ""
-    #: (level, why it does not work here) of those that would keep them further apart.
+    #: (level, why it does not work here) of each stronger level.
     not_stronger: tuple[tuple[str, str], ...] = ()
     #: Like `memory_limit`; "" = there is none.
     process_limit: str = ""
@@ -79,29 +81,30 @@ class Node(Struct, frozen=True):
     name: str
     vcpus: float
     memory_bytes: int
-    #: (public type, count) of what it has; the type is "" for a GPU that no public type stands for.
+    #: (public type, count) of the node's accelerators; the type is "" for a GPU that no public type stands
+    #: for.
     accelerators: tuple[tuple[str, int], ...] = ()
-    #: What of all that others have now, and may give back.
+    #: What other users of the cluster hold of these resources now, and may give back.
     others: OthersUse = NOBODY_ELSE
     #: Which replicas may be placed there.
     accepts: Acceptance = ANYBODY
-    #: Set on an entry that stands for a whole cluster that does not answer: why; "" = a real node.
+    #: Why the cluster does not answer, on an entry that stands for a whole cluster; "" = a real node.
     unreached: str = ""
 
 
 class NodeState(enum.StrEnum):
     """What an engine says of a node."""
 
-    #: It takes work.
+    #: It accepts new replicas.
     UP = "UP"
-    #: The engine wants it left.
+    #: It accepts none, and replicas are to leave it.
     DRAINING = "DRAINING"
-    #: The engine found it unfit, and wants it left for a while.
+    #: The engine found it unfit, and it accepts none for a while.
     QUARANTINED = "QUARANTINED"
     #: The cluster has not heard of it for a while and has not given it up: nothing new starts there, and what
     #: runs there is left alone.
     UNHEARD = "UNHEARD"
-    #: It stopped answering, or does not exist any more.
+    #: It stopped answering, or no longer exists.
     GONE = "GONE"
 
 
@@ -110,13 +113,13 @@ class SlotRequest(Struct, frozen=True):
 
     replica: ReplicaId
     hostname: str
-    #: Where it is to be; a wish where the cluster chooses (`NodesChosen`).
+    #: Node that it is to run on; only a preference where the cluster chooses (`NodesChosen`).
     node: str
-    #: How many devices it gets for itself.
+    #: Number of devices that it gets for itself.
     accelerators: int = 0
-    #: Their public type; "" = it needs none.
+    #: Public type of those devices; "" = it needs none.
     accelerator: str = ""
-    #: What of the node is to be held for it; 0 = whatever is left.
+    #: How many of the node's vCPUs are reserved for it; 0 = whatever is left.
     vcpus: float = 0
     memory_bytes: int = 0
     #: Public machine type; "" = not known.
@@ -128,10 +131,10 @@ class SlotRequest(Struct, frozen=True):
     project: str = ""
     #: The job's service account; "" = the project's default one.
     service_account: str = ""
-    #: Where programs that run look for it already, so that no other one will do; 0 = nowhere yet.
+    #: Port at which running peers already look for it, so that it must get the same; 0 = none yet.
     port: int = 0
-    #: False: it has lost its place, and waits for another one. `node` is where it was; of a slot that it has,
-    #: only what others were told of it has to stay.
+    #: False: it has lost its node and waits for another. `node` is then the former one, and of a slot that it
+    #: has, only what peers were told has to stay.
     is_placed: bool = True
 
     @property
@@ -145,16 +148,15 @@ class Slot(Struct, frozen=True):
     replica: ReplicaId
     node: str
     hostname: str
-    #: What peers use to reach it: hostname or literal address.
+    #: Hostname or literal address by which peers reach it.
     host: str
     #: The IP behind it.
     address: str
-    #: The one that it may bind there.
+    #: Port that it may bind there.
     port: int
-    #: What CUDA_VISIBLE_DEVICES is for it; None = it asked for no accelerators, "" = it asked, and there are
-    #: none.
+    #: Value of CUDA_VISIBLE_DEVICES; None = it asked for no accelerators, "" = it asked and there are none.
     devices: str | None = None
-    #: The first of the machine's user numbers that are its own; 0 = none are.
+    #: First of the machine's user ids that are reserved for it; 0 = none are.
     users: int = 0
     #: The loopback address of its endpoint, where `address` is one that other machines reach; "" = `address`.
     endpoint: str = ""
@@ -175,7 +177,8 @@ class ReplicaReport(Struct, frozen=True):
 
 
 class LinesWritten(Struct, frozen=True):
-    """New log lines of a replica can be read. Coalesced: at most one in about 20 ms per replica."""
+    """New log lines of a replica can be read. Events are coalesced to at most one in about 20 ms per
+    replica."""
 
     job_uid: JobUid
     attempt: int
@@ -184,9 +187,9 @@ class LinesWritten(Struct, frozen=True):
 
 
 class MetricsWritten(Struct, frozen=True):
-    """Something that a trial's primary has measured can be read. Coalesced like `LinesWritten`; only of plans
-    that say `watch_metrics`. What was measured last is readable before the replica's end is reported, whether
-    told or not."""
+    """A new measurement of a trial's primary replica can be read. Events are coalesced like `LinesWritten`
+    and come only for plans with `watch_metrics`. The last measurement is readable before the replica's end is
+    reported, even if no event announced it."""
 
     job_uid: JobUid
     attempt: int
@@ -194,37 +197,36 @@ class MetricsWritten(Struct, frozen=True):
 
 
 class CapacityChanged(Struct, frozen=True):
-    """What `capacity` returns is something else now: nodes have come or gone, or others use more or less of
-    them."""
+    """The result of `capacity` has changed: nodes have come or gone, or others use more or less of them."""
 
     nodes: tuple[Node, ...]
 
 
 class NodeChanged(Struct, frozen=True):
-    """A node's state is another one now. Of the replicas on a node that is GONE, each is reported lost by
-    itself, as soon as it is certain that it is dead (the fence), not before."""
+    """A node's state has changed. Each replica on a node that is GONE is reported lost separately, and only
+    once it is certain to be dead (the fence)."""
 
     node: str
     state: NodeState
-    #: Why; of one that is UP what is wrong with it all the same, "" = nothing.
+    #: Why it is in that state; for a node that is UP, what is nevertheless wrong with it, "" = nothing.
     cause: str
 
 
 class Fault(enum.StrEnum):
     """What `inject` does to a replica."""
 
-    #: All of it dies by SIGKILL from outside.
+    #: All its processes die by SIGKILL from outside.
     KILL = "kill"
-    #: Its main process dies as if of its memory limit.
+    #: Its main process dies as if it had exceeded its memory limit.
     OOM = "oom"
     #: Its main process gets SIGSEGV.
     SEGV = "segv"
 
 
 class StartWaits(Struct, frozen=True):
-    """What programs of an attempt that have, or are to have, slots wait for before they start; None = they
-    wait no more. Told when it is something else than before, of one attempt every few seconds at most; again
-    after a restart of the service. Engines that never make anybody wait never tell it."""
+    """The start of an attempt's programs waits for `delay`; None = it waits no more. The engine emits this
+    when the reason changes, at most every few seconds per attempt, and again after a restart of the service.
+    An engine that never makes a start wait never emits it."""
 
     job_uid: JobUid
     attempt: int
@@ -232,13 +234,13 @@ class StartWaits(Struct, frozen=True):
 
 
 class NodesChosen(Struct, frozen=True):
-    """The nodes that a cluster with a queue of its own has given an attempt's replicas, in place of those
-    that their requests named. Told before any of them is reported started, and again after a restart of the
-    service, of replicas that have not ended. Engines that take the named nodes never tell it."""
+    """A cluster with its own queue has given an attempt's replicas these nodes instead of the requested ones.
+    The engine emits this before it reports any of them started, and again after a restart of the service for
+    replicas that have not ended. An engine that takes the requested nodes never emits it."""
 
     job_uid: JobUid
     attempt: int
-    #: By replica.
+    #: (replica, its node).
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
@@ -258,16 +260,17 @@ class ServiceAccess(Struct, frozen=True):
 
     #: Unix socket of the bucket process, for the endpoints of replicas; None = they get no endpoint.
     storage_socket: Path | None = None
-    #: Unix socket of the service's REST API, likewise; None = it answers for none of Google's hosts.
+    #: Unix socket of the service's REST API, for the same endpoints; None = they answer for none of Google's
+    #: hosts.
     rest_socket: Path | None = None
-    #: The same for gRPC.
+    #: Unix socket of the service's gRPC API, likewise.
     grpc_socket: Path | None = None
     #: Address of the REST API on this machine, for programs that cannot be led to it by Google's names; "" =
     #: none.
     rest_url: str = ""
-    #: PEM file, key and chain, by which Google's hosts are served to programs; None = they are not.
+    #: PEM file with the key and chain that endpoints show for Google's hosts; None = those are not served.
     certificate: Path | None = None
-    #: File of certificate authorities that programs are to believe then.
+    #: File of the certificate authorities that programs trust in that case.
     trust: Path | None = None
 
 
@@ -276,18 +279,18 @@ NO_ACCESS = ServiceAccess()
 
 
 class SecretSource(Protocol):
-    """Where an engine learns the secrets that launch plans hold marks of (`core.secrets`), at the last
-    moment. What it learns goes to the program and to nothing that is stored or shown."""
+    """Resolves the secrets that launch plans refer to by marks (`core.secrets`), just before a start. An
+    engine passes the values to the program and to nothing that is stored or shown."""
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """The value of each. Fast: a start waits for it. Raises SecretMissing, LaunchRejected (it cannot be
-        opened), EngineUnavailable."""
+        """Return the value of each reference. A start waits for this, so that it must be fast. Raises
+        SecretMissing, LaunchRejected (a secret cannot be decrypted), EngineUnavailable."""
         ...
 
 
 @runtime_checkable
 class LogWriter(Protocol):
-    """What an engine may offer besides: lines of others in the logs of its programs."""
+    """Optional part of an engine: it can write lines into the logs of its programs."""
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
@@ -299,55 +302,56 @@ class LogWriter(Protocol):
 
 @runtime_checkable
 class KeepsQuarantine(Protocol):
-    """What an engine may offer besides: nodes that it found unfit are QUARANTINED."""
+    """Optional part of an engine: it puts nodes that it found unfit into QUARANTINED."""
 
     async def readmit(self, node: str) -> None:
-        """Let such a node take work again before its time is over; others are left as they are. Raises
+        """Take a node out of quarantine before its time; any other node is left as it is. Raises
         EngineUnavailable."""
         ...
 
 
 class RegistryAccess(Struct, frozen=True):
-    """How a service reads what images say of themselves."""
+    """How a service reads the configuration of container images from their registries."""
 
-    #: File with log-ins, as `docker login` writes it; None = there is none.
+    #: File with credentials in the format of `docker login`; None = there is none.
     auth: Path | None = None
-    #: Hosts (`HOST[:PORT]`) that are spoken to without TLS.
+    #: Hosts (`HOST[:PORT]`) that are reached without TLS.
     insecure: tuple[str, ...] = ()
 
 
 @runtime_checkable
 class BringsImages(Protocol):
-    """What an engine may offer besides: its cluster brings the container images of jobs
-    (`SlotRequest.image`), and programs run in them as they are."""
+    """Optional part of an engine: its cluster pulls the container images of jobs (`SlotRequest.image`), and
+    programs run in them unchanged."""
 
     @property
     def registry_access(self) -> RegistryAccess | None:
-        """None = its cluster does not."""
+        """How registries are reached; None = the cluster does not pull images."""
         ...
 
 
 @runtime_checkable
 class TakesMemory(Protocol):
-    """An engine whose own processes count against the memory that it asks for."""
+    """Optional part of an engine: its own processes count against the memory that it requests."""
 
     @property
     def memory_beside(self) -> int:
-        """Bytes that they take on a node at most for each replica there, beside the replica's own."""
+        """The most bytes that they take on a node per replica, beyond the replica's own memory."""
         ...
 
 
 class Engine(Protocol):
-    """All methods are idempotent per (job_uid, attempt[, replica, incarnation]) and survive a restart of
-    the service: state is found again on disk or in the cluster, never only in memory."""
+    """What every engine implements. All methods are idempotent per (job_uid, attempt[, replica, incarnation])
+    and survive a restart of the service: state is found again on disk or in the cluster, never only in
+    memory."""
 
     def capabilities(self) -> Capabilities: ...
 
     @property
     def streams(self) -> Streams:
-        """What comes home from the replicas beside events. Readable before `start`, and for as long as a
-        job's log is kept. A line is readable before `LinesWritten` tells of it, and all of a stream before
-        the replica's end is reported."""
+        """The replicas' logs and measurements. They are readable before `start`, and for as long as a
+        job's log is kept. A line is readable before its `LinesWritten` is emitted, and the whole stream
+        before the replica's end is reported."""
         ...
 
     async def start(self) -> None:
@@ -356,7 +360,7 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything without stopping any replica."""
+        """Release everything that this process holds without stopping any replica."""
         ...
 
     async def capacity(self) -> tuple[Node, ...]: ...
@@ -364,10 +368,10 @@ class Engine(Protocol):
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Slots for the whole gang or none. The same call again returns the same slots; a replica for which
-        it names another node moves there, with its hostname and without its files, if nothing of it lives.
-        Raises EngineUnavailable (something of a replica that is to move lives, too), LaunchRejected,
-        StartFailed."""
+        """Return slots for the whole gang or none. The same call again returns the same slots; a replica for
+        which it names another node moves there, with its hostname and without its files, if none of its
+        processes lives. Raises EngineUnavailable (also if a process of a replica that is to move lives),
+        LaunchRejected, StartFailed."""
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
@@ -377,16 +381,16 @@ class Engine(Protocol):
         ...
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
-        """SIGTERM to every live replica of the attempt, SIGKILL after `grace` ns. Every replica named in
-        `allocate` is then reported: exited, or lost with cause "never started". Returns at once."""
+        """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Every replica
+        named in `allocate` is then reported: exited, or lost with cause "never started". Returns at once."""
         ...
 
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
-        """SIGTERM to one incarnation, SIGKILL after `grace` ns; its end is reported, again if it is over
-        already. If it never started it never will, and is reported lost with cause "never started". Other
-        incarnations are not touched. Returns at once."""
+        """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns; its end is reported, again if it has
+        ended already. One that never started never will, and is reported lost with cause "never started".
+        Other incarnations are not touched. Returns at once."""
         ...
 
     async def inject(
@@ -397,27 +401,30 @@ class Engine(Protocol):
         incarnation: int,
         fault: Fault,
     ) -> None:
-        """Do a fault to one incarnation; what comes of it is seen through `watch`. Nothing if it is over."""
+        """Inject a fault into one incarnation; its effect comes through `watch`. Does nothing if the
+        incarnation has ended."""
         ...
 
     async def drop_reducers(
         self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
     ) -> None:
-        """Tell every replica of the attempt that has a part in a Reduction Server, whether it runs or is
-        still to start, which `reducers` will not come back: the file that `core.reduction.LOST_FILE` names
-        holds their HOST:PORT, one a line, all that were ever lost in the attempt. Nothing if it has no
+        """Tell every replica of the attempt that takes part in a Reduction Server, running or still to start,
+        which `reducers` will not come back: the file that `core.reduction.LOST_FILE` names lists the
+        HOST:PORT of all that were ever lost in the attempt, one a line. Does nothing if the attempt has no
         slots."""
         ...
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
-        """Every (job_uid, attempt) that holds slots now, in no order; for reconciliation after a crash."""
+        """Return every (job_uid, attempt) that holds slots now, in no order, for reconciliation after a
+        crash."""
         ...
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
-        """Forget the slots and remove their scratch files (logs stay). Only after all are over."""
+        """Give back the slots and remove their scratch files (logs stay). Called only after all replicas have
+        ended."""
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:
-        """Events in the order seen, per replica: started, lines, metrics and notes…, exited|lost. One
-        reader."""
+        """Yield events in the order in which they were seen; per replica: started, lines, metrics and notes,
+        then exited or lost. There is one reader."""
         ...

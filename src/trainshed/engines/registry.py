@@ -1,5 +1,5 @@
-"""Which engines there are, by name: ours, and those that other packages offer as entry points of the group
-`trainshed.engines`.
+"""The registry finds engines by name: the built-in ones, and those that other packages offer as entry points
+of the group `trainshed.engines`.
 
 An entry point names an `EngineFactory`:
 
@@ -29,50 +29,49 @@ _OURS = {
 
 
 class ProgramRules(Struct, frozen=True):
-    """What holds for all programs, whatever the engine (docs/settings.md)."""
+    """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
 
     #: The sandbox level that is demanded; "" = the strongest that works.
     isolation: str = ""
     #: How many processes a replica may have; 0 = any number.
     max_processes: int = 0
-    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    #: Seconds between two measurements of what a replica uses; 0 = use is not measured.
     usage_every: float = 0.0
     #: A replica whose files take more than its disk is ended.
     enforce_disk: bool = False
-    #: What programs may read even inside of directories that are hidden from them.
+    #: Paths that programs may read even inside directories that are hidden from them.
     visible: tuple[Path, ...] = ()
-    #: For how long what failed replicas left is kept, in ns; 0 = nothing is.
+    #: Nanoseconds for which the files of failed replicas are kept; 0 = they are not.
     autopsy_ttl: int = 0
-    #: Bytes of all that is kept of them.
+    #: Most bytes of all such files together.
     autopsy_limit: Bytes = 10 << 30
 
 
 class EngineContext(Struct, frozen=True):
-    """What a service offers the engine that it builds. All paths are absolute."""
+    """What a service passes to the engine that it builds. All paths are absolute."""
 
-    #: The service's data directory. An engine keeps what is its own in a directory of its name below it.
+    #: The service's data directory. An engine keeps its own files in a directory of its name below it.
     data: Path
-    #: The engine's own table, `[engines.NAME]` of the configuration. Checked by the engine, except the local
-    #: one's.
+    #: The engine's table `[engines.NAME]` of the configuration. The engine checks it, except the local one.
     settings: Mapping[str, Any]
-    #: What launch plans refer to.
+    #: Resolves the secrets that launch plans refer to.
     secrets: SecretSource
-    #: Nanoseconds since the epoch.
+    #: The clock, in nanoseconds since the epoch.
     now: Callable[[], int]
     #: Directories that no program may see.
     hidden: tuple[Path, ...]
     #: Ports that the service listens on, which no program may take while it is away.
     kept_ports: tuple[int, ...]
     access: ServiceAccess
-    #: Process that starts processes, begun before the service had threads; the engine owns it. Of use to the
-    #: local one.
+    #: Process that forks shims, started before the service had threads; the engine owns it. Only the local
+    #: one uses it.
     zygote: object
-    #: Of the local one's slots, begun early; None = it was not.
+    #: Survey of the local engine's slots that was begun early; None = it was not.
     survey: object = None
     rules: ProgramRules = ProgramRules()
     #: Where the service keeps environments and images that programs run in.
     cache: Path = Path()
-    #: Prefixes of the Pythons that those environments are built on. Blocks when it is first asked.
+    #: Returns the prefixes of the Pythons that those environments are built on. Its first call blocks.
     interpreters: Callable[[], Collection[Path]] = tuple
 
 
@@ -81,12 +80,13 @@ EngineFactory = Callable[[EngineContext], Engine]
 
 
 def names() -> tuple[str, ...]:
-    """All engines that a configuration may choose."""
+    """Return the names of all engines that a configuration may choose."""
     return tuple(sorted({*_OURS, *(point.name for point in _of_others())}))
 
 
 def factory(name: str) -> EngineFactory:
-    """Raises LookupError: there is no such engine; ImportError: its package cannot be loaded."""
+    """Return the factory of an engine. Raises LookupError (there is no such engine), ImportError (its package
+    cannot be loaded)."""
     if name in _OURS:
         return cast("EngineFactory", resolve_name(_OURS[name]))
     for point in _of_others():
@@ -96,7 +96,7 @@ def factory(name: str) -> EngineFactory:
 
 
 def _of_others() -> "EntryPoints":
-    # Who has one of ours needs nothing of what this loads.
+    # Imported late: a service with a built-in engine never needs it.
     from importlib.metadata import entry_points
 
     return entry_points(group=GROUP)

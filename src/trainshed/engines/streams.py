@@ -1,5 +1,5 @@
-"""Streams in files of this machine: for any engine whose shims write here, and for what the service itself
-says.
+"""Stores the streams of replicas (logs, usage, metrics) as files of this machine, for any engine whose shims
+write here, and for the lines that the service itself writes.
 
 `<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
 (`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl`,
@@ -22,8 +22,8 @@ DELETED = ".deleted-"
 
 
 class FileSegment:
-    """One file. It does not stay open between reads: a job may have more replicas than a process may have
-    open files."""
+    """A `Segment` in one file. It does not stay open between reads: a job may have more replicas than a
+    process may have open files."""
 
     __slots__ = ("path",)
 
@@ -54,7 +54,7 @@ class FileStreams:
         self._root = root
 
     def directory(self, source: StreamSource) -> Path:
-        """Where a replica's streams are written."""
+        """Return the directory in which a replica's streams are written."""
         return self._root / f"{source.job_uid}/{source.attempt}/{source.replica}"
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
@@ -84,7 +84,8 @@ class FileStreams:
 
 
 class ServiceStreams(FileStreams):
-    """What the service has written into the logs of jobs, as if `SERVICE` were one of the replicas."""
+    """The lines that the service has written into the logs of jobs, as if `SERVICE` were one of the
+    replicas."""
 
     def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
         if (attempt / SERVICE_TASK).is_dir():
@@ -96,7 +97,7 @@ def _remove_whole(directory: Path) -> None:
     next call or `log_inventory` removes the rest."""
     aside = directory.with_name(f"{DELETED}{directory.name}")
     with contextlib.suppress(FileNotFoundError):
-        # What an earlier call left would be in the way.
+        # An earlier call may have died before it deleted this.
         shutil.rmtree(aside)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(aside)

@@ -1,4 +1,4 @@
-"""What is wrong with the tables of settings of engines, by field: everything at once. Pure."""
+"""Checks the settings tables of engines and describes every wrong field at once. Pure."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ Inside = Callable[[str, object], Iterable[tuple[str, type[msgspec.Struct], Mappi
 
 
 class ForMachines(Protocol):
-    """One of the tables `machines` of an engine."""
+    """An entry of an engine's `machines` table, which chooses machines."""
 
     @property
     def types(self) -> list[str]: ...
@@ -30,8 +30,8 @@ class ForMachines(Protocol):
 def wrong_fields(
     kind: type[msgspec.Struct], table: Mapping[str, Any], inside: Inside, at: str = ""
 ) -> list[str]:
-    """Those that there are not, and those whose value is not what it must be. `at`: what stands before their
-    names."""
+    """Yield a message for each field that does not exist or has a wrong value. `at`: prefix of the fields'
+    names in messages."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
@@ -56,7 +56,7 @@ def wrong_fields(
 
 
 def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterator[tuple[str, str]]:
-    """What is wrong with a value, each with where in it. `meaning`: the description of its type."""
+    """Yield what is wrong with a value as (place in it, message). `meaning`: the description of its type."""
     match wanted:
         case inspect.Metadata(type=inner):
             told: Mapping[str, object] = cast("Any", wanted).extra_json_schema or {}
@@ -118,12 +118,12 @@ def _in_words_of_many(
 
 
 def _accelerators() -> set[str]:
-    """The public types of all APIs."""
+    """Return the public accelerator types of all APIs."""
     return {name for api in Api for name in accelerator_types(api)}
 
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
-    """What is to be said of those that are no public accelerator types."""
+    """Yield a message for each name that is not a public accelerator type."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     known = sorted(_accelerators())
@@ -137,8 +137,8 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
 
 
 def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
-    """What is wrong with the machines that each of an engine's tables `machines` is for, of which the first
-    that is for a machine counts. `engine`: its name in the configuration."""
+    """Return what is wrong with the patterns of an engine's `machines` tables, of which the first match
+    counts. `engine`: its name in the configuration."""
     wrong: list[str] = []
     types, devices = machine_types(), _accelerators()
     left = {MachineWanted(name, device) for name in types for device in ("", *devices)}

@@ -1,6 +1,7 @@
-"""The other half of the engine port: shells in running replicas, and what is kept of failed ones.
+"""The optional half of the engine port: shells in running replicas, and the files that are kept of failed
+ones.
 
-An engine offers it if its capabilities say `terminals`.
+An engine implements it if its capabilities say `terminals`.
 """
 
 from collections.abc import AsyncGenerator
@@ -13,7 +14,7 @@ _NONE = "this engine has no shells"
 
 
 class TerminalRefused(Exception):
-    """There is no shell to be had there. The message says why."""
+    """No shell can be opened there. The message says why."""
 
 
 class Terminal(Protocol):
@@ -21,34 +22,34 @@ class Terminal(Protocol):
 
     @property
     def status(self) -> int | None:
-        """What the shell ended with, in a shell's own numbers; None while it runs, and if it went with its
-        replica."""
+        """The shell's exit status, 128 + N after signal N; None while it runs, and if it was ended
+        with its replica."""
         ...
 
     async def read(self) -> bytes:
-        """What it shows next; b"" once it is over."""
+        """Return the next output; b"" once the shell has ended."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Type that. Waits for a shell that does not read; nothing if it is over."""
+        """Send input. Waits for a shell that does not read; does nothing if it has ended."""
         ...
 
     async def end_input(self) -> None:
-        """There is no more to be typed."""
+        """Close the shell's input."""
         ...
 
     def resize(self, rows: int, columns: int) -> None:
-        """The terminal has another size."""
+        """Tell the shell the terminal's new size."""
         ...
 
     def close(self) -> None:
-        """Hang up: the shell ends. Twice is fine."""
+        """Hang up, which ends the shell. May be called twice."""
         ...
 
 
 @runtime_checkable
 class Terminals(Protocol):
-    """What such an engine offers besides `engines.port.Engine`."""
+    """What such an engine implements besides `engines.port.Engine`."""
 
     async def open_terminal(
         self,
@@ -58,37 +59,38 @@ class Terminals(Protocol):
         incarnation: int,
         request: TerminalRequest,
     ) -> Terminal:
-        """A shell beside the program of one live incarnation: in its view of the machine, with its rights and
-        within its limits, and ended with it. It neither keeps the replica alive nor decides how it ends.
-        Raises TerminalRefused."""
+        """Open a shell beside the program of one live incarnation: it has the program's view of the machine,
+        its rights and its limits, and is ended with it. It neither keeps the replica alive nor decides how
+        that ends. Raises TerminalRefused."""
         ...
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """What is kept of the job's failed replicas, by attempt and replica. Never blocks. A replica's files
-        are kept when its slot is released, if it failed and was not stopped; as long as the engine is told
-        to."""
+        """Return what is kept of the job's failed replicas, in order of attempt and replica. Never blocks. A
+        replica's files are kept when its slot is released, if it failed and was not stopped, for as long as
+        the operator has set."""
         ...
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        """The same shell where nothing runs any more: in a view as the program had it, over the files that it
-        left, with its environment but for secrets. Raises TerminalRefused."""
+        """Open a shell where a failed replica's program ran: with the program's view of the machine, the
+        files that it left, and its environment without secrets. Raises TerminalRefused."""
         ...
 
     def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> AsyncGenerator[bytes]:
-        """The files, as a tar archive. Raises TerminalRefused when it is first asked for some."""
+        """Yield the files as a tar archive. Raises TerminalRefused at the first item."""
         ...
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        """Keep it no longer; whether there was any. Raises TerminalRefused: a shell is open in it."""
+        """Delete what is kept of a replica; return whether there was any. Raises TerminalRefused if a shell
+        is open in it."""
         ...
 
 
 class NoTerminals:
-    """The same of an engine that has no shells and keeps nothing of failed replicas."""
+    """`Terminals` of an engine that has no shells and keeps nothing of failed replicas."""
 
     async def open_terminal(
         self,

@@ -1,1 +1,1 @@
-"""Tasks beside the event loop, whose failures are logged and healed, and how late the loop is."""
+"""Runs tasks beside the event loop, logs and heals their failures, and measures how late the loop is."""

@@ -1,7 +1,7 @@
-"""The one way to start work that nobody awaits (docs/adr/0042): whose it is, who hears of its death, and what
-heals it.
+"""The one way to start work that nobody awaits (docs/adr/0042): every task has an owner, a log line when it
+fails, and something that heals the failure.
 
-A task of asyncio's own that dies is not heard of before it is collected as garbage, and never while somebody
+A plain asyncio task that fails is noticed only when it is collected as garbage, and never while somebody
 holds it.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _PAUSE: Final = 1.0
-"""Seconds before what has died is begun again; twice as many each time."""
+"""Seconds before failed work is begun again; the pause doubles each time."""
 _LONGEST_PAUSE: Final = 60.0
 
 
@@ -25,8 +25,8 @@ def begin(
     what: str,
     died: Callable[[Exception], None] | None = None,
 ) -> asyncio.Task[T]:
-    """Do `work` beside everything else. If it dies, that is logged as what happened to `what` ("job 12:
-    suggesting"), with its traceback; then `died` heals. The caller holds the task: asyncio does not."""
+    """Run `work` as a task. If it fails, that is logged with its traceback under the name `what` ("job 12:
+    suggesting"), and then `died` is called, which heals. The caller must hold the task: asyncio does not."""
 
     def ended(task: asyncio.Task[T]) -> None:
         failure = None if task.cancelled() else task.exception()
@@ -42,18 +42,18 @@ def begin(
 
 
 def keep(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
-    """Do what must not end before its time: whenever it dies it is begun again, after a pause that grows
-    while it does not live. The task ends when `work` has come to its end."""
+    """Run work that should never fail for good: whenever it fails it is begun again, after a pause that grows
+    with each quick failure. The task ends when `work` returns."""
     return begin(_kept(work, what), what)
 
 
 def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task whose end its starter waits for and looks at: whatever it fails with is told there."""
+    """Run work as a task that its starter awaits, and so hears of its failure itself."""
     return asyncio.get_running_loop().create_task(work)
 
 
 def heed(future: concurrent.futures.Future[Any], what: str) -> None:
-    """Log it if what a thread was given to do, and nobody waits for, fails."""
+    """Log the failure of work that was given to a thread and that nobody waits for."""
 
     def ended(done: concurrent.futures.Future[Any]) -> None:
         if not done.cancelled() and (failure := done.exception()) is not None:
@@ -63,7 +63,7 @@ def heed(future: concurrent.futures.Future[Any], what: str) -> None:
 
 
 async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
-    """The items in blocks, between which others have their turn on the loop."""
+    """Yield the items in blocks, and let other tasks run on the loop between two blocks."""
     for first in range(0, len(items), size):
         if first:
             await asyncio.sleep(0)
@@ -71,36 +71,36 @@ async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
 
 
 class Crew:
-    """The tasks of one owner, who does not tell them apart."""
+    """The tasks of one owner that treats them all alike."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """As `begin`."""
+        """Run work as the function `begin` does."""
         self._hold(begin(work, what))
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
-        """As `keep`."""
+        """Run work as the function `keep` does."""
         self._hold(keep(work, what))
 
     @property
     def is_busy(self) -> bool:
-        """Whether one of them has not come to its end."""
+        """Whether any task is still running."""
         return bool(self._tasks)
 
     def cancel(self) -> None:
-        """Have all of them stop."""
+        """Cancel all tasks."""
         for task in tuple(self._tasks):
             task.cancel()
 
     async def close(self) -> None:
-        """Have all of them stop, and wait until they have."""
+        """Cancel all tasks, and wait until they have ended."""
         self.cancel()
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until all of them have come to their end."""
+        """Wait until all tasks have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _hold(self, task: asyncio.Task[Any]) -> None:
@@ -123,5 +123,5 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> Non
 
 
 def _tell(loop: asyncio.AbstractEventLoop, message: str, failure: Exception) -> None:
-    """By the loop's own handler, which logs it, and under virtual time lets the test fail."""
+    """Report a failure to the loop's exception handler: it logs it, and under virtual time the test fails."""
     loop.call_exception_handler({"message": message, "exception": failure})

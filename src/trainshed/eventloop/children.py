@@ -1,8 +1,8 @@
-"""Child processes of a large process, started without a copy of its memory's tables.
+"""Starts child processes of a large process without copying the tables of its memory.
 
-The loop's own way (uvloop, by libuv) is fork: of a service with a hundred megabytes it takes ten
-milliseconds, in which nothing else is done. `subprocess` has the kernel lend the child its parent's memory
-until it runs something else (vfork), which takes one.
+The event loop's own way (uvloop, by libuv) is fork: in a service of a hundred megabytes it takes ten
+milliseconds, in which nothing else is done. `subprocess` lends the child its parent's memory until it runs
+another program (vfork), which takes one.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ import threading
 from collections.abc import Mapping, Sequence
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-"""Both of one socket; one of them is of use."""
+"""The reader and the writer of one socket; only one of the two is used."""
 
 
 class Child:
-    """A process that was started here. Streams are those of asyncio."""
+    """A child process, with asyncio's streams for its output, its errors and its input."""
 
     def __init__(
         self,
         process: subprocess.Popen[bytes],
         streams: Sequence[_Streams],
     ) -> None:
-        """`streams`: of its output, its errors and, if it has one, its input."""
+        """`streams` belong to its output, its errors and, if it has one, its input."""
         self.pid = process.pid
         self.stdout, self.stderr = streams[0][0], streams[1][0]
-        #: None = it reads nothing.
+        #: None = the child has no standard input.
         self.stdin = streams[2][1] if len(streams) > 2 else None
-        # A writer that nobody holds closes its socket.
+        # Held because a writer that is collected as garbage closes its socket.
         self._streams = streams
         self._process = process
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -38,22 +38,22 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """As `subprocess` has it; None = it runs, or its end was not noticed yet."""
+        """As in `subprocess`; None = it runs, or its end was not noticed yet."""
         return self._ended.result() if self._ended.done() else None
 
     async def wait(self) -> int:
-        """Until it has ended; its exit code, or minus the signal that ended it."""
+        """Wait until it has ended. Returns its exit code, or minus the signal that ended it."""
         return await asyncio.shield(self._ended)
 
     async def communicate(self) -> tuple[bytes, bytes]:
-        """All that it writes, until it has ended."""
+        """Returns everything that it writes to its output and its errors, once it has ended."""
         out, err = await asyncio.gather(self.stdout.read(), self.stderr.read())
         await self.wait()
         return out, err
 
     def send_signal(self, number: int) -> None:
-        """Nothing if it has ended."""
-        # It is reaped in `_reap` alone: until then its number is its own.
+        """Send it a signal; does nothing if it has ended."""
+        # Only `_reap` reaps it, so until then no other process can have its number.
         if not self._ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -63,7 +63,7 @@ class Child:
         try:
             handle = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
-            # Linux before 5.3.
+            # Linux before 5.3 has no pidfd_open.
             threading.Thread(target=self._wait_for_end, args=(loop,), daemon=True).start()
             return
 
@@ -75,7 +75,8 @@ class Child:
         loop.add_reader(handle, ended)
 
     def _wait_for_end(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Not reaped: whoever sends a signal meanwhile shall not meet another process of that number.
+        # WNOWAIT leaves it unreaped, so that a signal sent meanwhile cannot meet another process of that
+        # number.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(self._reap)
@@ -93,8 +94,8 @@ async def spawn(
     feeds: bool = False,
     limit: int = 1 << 16,
 ) -> Child:
-    """Run `argv` in a session of its own. `cwd`: None = this process's directory. `feeds`: it has a standard
-    input; else that is empty. `limit`: bytes that a line of its output may have. Raises OSError."""
+    """Run `argv` in a new session. `cwd`: None = this process's directory. `feeds`: the child has a standard
+    input; otherwise that is empty. `limit`: the most bytes in a line of its output. Raises OSError."""
     with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
 
         def pair() -> tuple[socket.socket, socket.socket]:
@@ -124,7 +125,7 @@ async def spawn(
 
 
 class _UntilEnd(asyncio.StreamReaderProtocol):
-    """Lets go of its socket when the other side has."""
+    """Closes its socket when the other side has closed its end."""
 
     def eof_received(self) -> bool:
         super().eof_received()

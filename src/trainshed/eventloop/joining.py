@@ -1,7 +1,7 @@
-"""Two connections made one: what comes in at one end is written to the other, both ways, until both have said
-all. Knows nothing of what is said.
+"""Joins two connections into one: whatever arrives at one end is written to the other, in both directions,
+until both have ended. It does not look at the bytes.
 
-What an end cannot take waits in the kernel, not here.
+Bytes that an end cannot take yet wait in the kernel, not here.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from typing import Any
 
 
 class End(asyncio.Protocol):
-    """One end of a relayed connection. What comes in is written to the other end; where that is slow, no more
-    is read; an end of the stream goes on as one, and what went wrong on one side ends the other."""
+    """One end of a relayed connection. It writes what arrives to the other end, and reads no more while that
+    one is slow. It passes on the end of a stream; a failure on one side ends the other side."""
 
     transport: asyncio.Transport
 
@@ -22,8 +22,9 @@ class End(asyncio.Protocol):
         heard: Callable[["End"], None] | None = None,
         left: Callable[["End"], None] | None = None,
     ) -> None:
-        """`made` is called once this end is open, and sees to it that another one joins; `heard` when
-        something came, `left` at the end."""
+        """`made` is called once this end is open, and must see to it that another one joins; `heard` is
+        called when bytes arrive, and `left` when the end is closed. `everyone` holds the transports of all
+        open ends."""
         self._heard = heard
         self._left = left
         self._made = made
@@ -38,7 +39,7 @@ class End(asyncio.Protocol):
         self._made(self)
 
     def join(self, newer: "End") -> None:
-        """Be one connection with `newer`, which was opened for this end."""
+        """Relay between this end and `newer`, which was opened for it."""
         self._other, newer._other = newer, self
         if self.transport.is_closing():
             newer.transport.abort()
@@ -55,7 +56,7 @@ class End(asyncio.Protocol):
         if self._heard is not None:
             self._heard(self)
         if self._other is None:
-            # There is no other end yet: the rest waits in the kernel.
+            # There is no other end yet: keep what came, and let the rest wait in the kernel.
             self._early.append(data)
             self.transport.pause_reading()
         elif not self._other.transport.is_closing():
@@ -67,7 +68,7 @@ class End(asyncio.Protocol):
         if other is None or other.transport.is_closing():
             return True
         if other._ended:
-            # Both have said all: each goes when it has written what it still has.
+            # Both streams have ended: each side closes once it has written what it still holds.
             other.transport.close()
             return False
         other.transport.write_eof()

@@ -1,7 +1,7 @@
-"""How late the event loop is: the lateness of a timer, and where the loop was while it did not turn.
+"""Measures how late the event loop is, and where it was while it stood still.
 
 A request waits for as long as the loop is late. A busy machine makes it late as well, so the processor time
-of the loop's own thread is told beside it: what is in that was computed on the loop, and belongs elsewhere.
+of the loop's own thread is reported beside it: that part was computed on the loop, and belongs elsewhere.
 """
 
 import asyncio
@@ -18,33 +18,32 @@ from msgspec import Struct
 log = logging.getLogger(__name__)
 
 _PERIOD: Final = 0.05
-"""Seconds between two looks at the clock: a standstill is seen as shorter than it was by this much at
-most."""
+"""Seconds between two looks at the clock; a standstill can seem shorter than it was by this much."""
 LATE: Final = 0.25
-"""Seconds of lateness that are logged."""
+"""Seconds of lateness from which on it is logged."""
 _RECENT: Final = 30.0
-"""Seconds; what is recent is between this and twice as old."""
+"""Seconds after which the recent maximum moves on: `Lag.recent` covers between once and twice this time."""
 _QUIET: Final = 10.0
-"""Seconds between two lines of the log, and between two stacks in it."""
+"""Seconds between two such log lines, and between two stacks."""
 _FRAMES: Final = 12
-"""The innermost ones are shown: the outer ones are always the same."""
+"""Innermost stack frames that are logged: the outer ones are always the same."""
 
 
 class Lag(Struct, frozen=True):
     """How late an event loop was, in seconds."""
 
-    #: The most of the last half a minute to a minute.
+    #: The maximum of the last 30 to 60 seconds.
     recent: float = 0.0
-    #: The most since the start.
+    #: The maximum since the start.
     longest: float = 0.0
-    #: When that was, in ns since the epoch; 0 = never late.
+    #: When the maximum was, in ns since the epoch; 0 = never late.
     at: int = 0
-    #: The most that the loop's own thread computed while the loop was late once.
+    #: The most that the loop's own thread computed during one such delay.
     computed: float = 0.0
 
 
 class LagMeter:
-    """Of the loop that `start` is called on. `now`: ns since the epoch."""
+    """Measures the loop that `start` is called on. `now` gives ns since the epoch."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -57,7 +56,8 @@ class LagMeter:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Look from now on, a few times a second; a thread looks where the loop is when it is late."""
+        """Begin to measure, 20 times a second, and start a thread that logs where the loop is when it is
+        late."""
         self._thread = threading.get_ident()
         self._turned = time.monotonic()
         self._begin()
@@ -69,7 +69,7 @@ class LagMeter:
             self._timer.cancel()
 
     def reading(self) -> Lag:
-        """As it is known now; what makes the loop late this very moment is not in it."""
+        """Returns what is known now; a standstill that has not ended is not in it."""
         return self._lag
 
     def _begin(self) -> None:
@@ -103,8 +103,8 @@ class LagMeter:
         self._begin()
 
     def _look(self) -> None:
-        """In a thread: say where the loop is while it does not turn. Nobody else can, if it never turns
-        again."""
+        """Log where the loop is while it stands still. Runs in a thread: if the loop never turns again,
+        nobody else can."""
         told = 0.0
         while not self._over.wait(LATE):
             due, now = self._due, time.monotonic()

@@ -1,1 +1,2 @@
-"""The command gsutil of jobs, for any Python from 3.6 on; it speaks to a replica's endpoint."""
+"""Implements the command gsutil for jobs; it runs on any Python from 3.6 on and talks to a replica's
+endpoint."""

@@ -1,6 +1,6 @@
-"""How HTTP reaches handlers: limits, TLS and hosts that may call; the router, requests and answers."""
+"""Serves HTTP: limits, TLS, the hosts that may call, the router, requests and responses."""
 
 from trainshed.loading.packages import sparsely
 
-# Its command line, and what reloads programs and starts several, are 8 ms of a start and 0.5 MB of a process.
+# uvicorn's command line, and its supervisors of several processes, cost 8 ms of a start and 0.5 MB.
 sparsely("uvicorn", {"Config": "uvicorn.config"})

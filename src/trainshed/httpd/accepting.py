@@ -1,5 +1,5 @@
-"""Takes the connections of a listening socket by hand, for whoever has to know of each since it was taken: so
-that those which are not served yet are counted, and so that none is taken any more from one moment on."""
+"""Accepts the connections of a listening socket by hand, for servers that must know of a connection from the
+moment it is accepted: to count those that are not served yet, and to stop accepting at one exact moment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any, Final
 from trainshed.eventloop.background import Crew
 
 Greet = Callable[[socket.socket, str], Coroutine[Any, Any, None]]
-"""Makes something of a connection, or closes it; told the caller's address, "" on a Unix socket."""
+"""Takes a new connection and the caller's address ("" on a Unix socket), and serves or closes it."""
 
 _NO_FILES_SECONDS: Final = 0.1
 _log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """Takes connections until it is closed. What uvicorn needs of a server."""
+    """Accepts connections until it is closed. It has the methods that uvicorn expects of an asyncio
+    server."""
 
     def __init__(self, listener: socket.socket, greet: Greet, what: str) -> None:
-        """`what`: what is done to a connection, for the log."""
+        """`what` names the handling of a connection in the log."""
         self._listener = listener
         self._greet = greet
         self._what = what
@@ -36,11 +37,11 @@ class Acceptor:
 
     @property
     def is_greeting(self) -> bool:
-        """Whether there are connections of which nothing has been made yet."""
+        """Whether some accepted connections are not served yet."""
         return self._greeting.is_busy
 
     def stop(self) -> None:
-        """Take none from here on. Others who hold the socket may."""
+        """Accept no more connections. Other holders of the socket still can."""
         if not self._is_closed:
             self._is_closed = True
             if self._pause is not None:
@@ -48,7 +49,7 @@ class Acceptor:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
 
     def close(self) -> None:
-        """Take none from here on, and break off what has been begun."""
+        """Accept no more connections, and cancel the handling of those that are not served yet."""
         self.stop()
         self._greeting.cancel()
 
@@ -65,9 +66,9 @@ class Acceptor:
         try:
             connection, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # He has left again.
+            return  # The caller has gone already.
         except OSError as failure:
-            # No file for it: those that are open make room.
+            # No file descriptor is left for it; when an open connection ends there is one.
             _log.warning("a connection could not be taken: %s", failure)
             loop.remove_reader(self._listener.fileno())
             self._pause = loop.call_later(_NO_FILES_SECONDS, self._begin)

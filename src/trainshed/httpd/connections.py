@@ -1,7 +1,7 @@
-"""The connections that came one way: who has said what so far, who took too long, and who goes when there are
-too many.
+"""Counts the connections of one listener, and drops some: those that take too long, and the least busy ones
+when there are too many.
 
-Reads no bytes. Used on one event loop; has no timer while nobody keeps it waiting.
+It reads no bytes. It is used on one event loop, and has no timer while nobody keeps it waiting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TICK = 1.0
 
 
 class Reason(Enum):
-    """Why a connection is ended."""
+    """Why a connection is dropped."""
 
     CROWDED = "others need its place"
     HEAD_LATE = "its head took too long"
@@ -25,28 +25,29 @@ class Reason(Enum):
 
 
 class Connection(Protocol):
-    """What is counted."""
+    """What the counter needs of a connection."""
 
     def drop(self, reason: Reason) -> None:
-        """End it now. It is forgotten already."""
+        """Close the connection now; it is no longer counted."""
         ...
 
     def is_held_back(self) -> bool:
-        """Whether the server itself reads no more for now."""
+        """Whether the server itself has paused reading from it."""
         ...
 
 
 class Connections:
-    """Each connection is opening (no complete head), active (being answered) or idle (kept alive)."""
+    """The connections in three states: opening (no complete head), active (being answered), idle (kept
+    alive)."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        # In the order in which they came to be so.
+        # Each dictionary is in the order in which its connections entered that state.
         self._opening: dict[Connection, float] = {}
         self._peers: dict[Connection, str] = {}
         self._active: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
-        # Unfinished bodies: since when they are looked at, and what has come since.
+        # Unfinished bodies: since when each is watched, and the bytes that came since.
         self._bodies: dict[Connection, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,34 +55,35 @@ class Connections:
         return len(self._opening) + len(self._active) + len(self._idle)
 
     def open(self, connection: Connection, peer: str) -> None:
-        """A new connection of a peer address ("" for a Unix socket). May drop another one, or this one."""
+        """Count a new connection from a peer address ("" for a Unix socket). It may drop another one, or this
+        one."""
         self._peers[connection] = peer
         self.opening(connection)
         if len(self) > self.limits.connections:
             oldest = next(iter(self._opening))
-            # A new one goes only where all the others are being answered.
+            # The new one is dropped only where all the others are being answered.
             if oldest is connection and self._idle:
                 oldest = next(iter(self._idle))
             self._drop(oldest, Reason.CROWDED)
 
     def opening(self, connection: Connection) -> None:
-        """It begins a head, or is expected to."""
+        """The connection begins a head, or is expected to."""
         self._forget(connection)
         self._opening[connection] = self._now()
         self._watch()
 
     def active(self, connection: Connection) -> None:
-        """Its head is complete."""
+        """The connection's head is complete."""
         self._forget(connection)
         self._active.add(connection)
 
     def idle(self, connection: Connection) -> None:
-        """It was answered, and may ask again."""
+        """The connection's request was answered, and it may send another one."""
         self._forget(connection)
         self._idle[connection] = None
 
     def body(self, connection: Connection, size: int) -> None:
-        """So many bytes of an unfinished body came."""
+        """`size` bytes of an unfinished body came."""
         since, came = self._bodies.get(connection) or (self._now(), 0)
         self._bodies[connection] = since, came + size
         self._watch()
@@ -91,7 +93,7 @@ class Connections:
         self._bodies.pop(connection, None)
 
     def closed(self, connection: Connection) -> None:
-        """It is gone. Twice is fine."""
+        """The connection is gone. Calling this twice does no harm."""
         self._forget(connection)
         self._bodies.pop(connection, None)
         self._peers.pop(connection, None)
@@ -129,7 +131,7 @@ class Connections:
             self._watch()
 
     def _thin_out(self, now: float) -> None:
-        """Drop the oldest incomplete heads of each peer that has too many."""
+        """Drop the oldest connections without a complete head of each peer that has too many of them."""
         waiting = Counter(self._peers[connection] for connection in self._opening)
         for connection, since in tuple(self._opening.items()):
             if now - since < self.limits.settling:

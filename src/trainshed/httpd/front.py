@@ -1,5 +1,5 @@
-"""What every surface does with a request: begin it, answer it or say why not, send that, and note how it
-ended."""
+"""Runs every request in the same way: begins it, answers or refuses it, sends the response, and reports how
+it ended."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _log = logging.getLogger(__name__)
 
 
 class Surface(Protocol[C]):
-    """What one application knows of its requests. `C`: a request in progress, as its handlers see it."""
+    """What one application does with its requests. `C` is the type of a request in progress."""
 
     def begin(self, request: Request) -> C:
-        """The request in progress. Raises nothing: there is nobody yet who could tell it."""
+        """Returns the request in progress. It must not raise: there is no call yet that an error could be
+        shown in."""
         ...
 
     async def answer(self, call: C) -> Response:
-        """Find who calls and what is meant, and do it. Raises whatever is wrong."""
+        """Find out who calls and what is asked, and do it. Raises whatever is wrong."""
         ...
 
     def refuse(self, call: C, error: Exception) -> Response:
-        """The answer to a request that raised this, in the public form of its API. The last frame that knows
-        the request: a fault of the service itself is logged here."""
+        """Returns the response to a request that raised `error`, in the public form of its API. A fault of
+        the service itself is logged here, since no later function knows the request."""
         ...
 
     def ended(self, call: C, status: int) -> None:
-        """It was answered with this status; 0: its client went away before."""
+        """The request was answered with this status; 0 = its client went away before."""
         ...
 
 
@@ -67,10 +68,10 @@ class Front(Generic[C]):
             self._surface.ended(call, status)
 
     async def respond(self, call: C) -> Response:
-        """The answer, which may be a refusal. Raises Disconnected."""
+        """Returns the response, which may be a refusal. Raises Disconnected."""
         try:
             return await self._surface.answer(call)
         except Disconnected:
             raise
-        except Exception as error:  # Broad: whatever it is, the caller is told.
+        except Exception as error:  # Whatever went wrong, the caller gets an answer.
             return self._surface.refuse(call, error)

@@ -1,9 +1,9 @@
-"""By which names the service may be called, and from which pages: what keeps a browser from being somebody's
-hand.
+"""Decides by which host names the service may be called, and from which web pages, so that a stranger's page
+cannot use a visitor's browser against it.
 
-A page of a stranger can have its own name lead to this machine (DNS rebinding), and can send requests that it
-may not read. An address is no such name; a name counts only if it is one of ours. What comes by a Unix socket
-is of no browser.
+A stranger's page can have its own name resolve to this machine (DNS rebinding), and can send requests whose
+answers it may not read. So a host name must be one of ours; addresses are always fine, since no such attack
+has one. What comes by a Unix socket does not come from a browser.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from trainshed.httpd.messages import JSON, Headers, Scope, Send, error_body
 
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
-"""Names that nobody in the public DNS can have."""
+"""Names that nobody can have in the public DNS."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 Fault = tuple[int, str]
-"""A status and what the caller is told."""
+"""An HTTP status and the message to the caller."""
 
 
 class Hosts(Struct, frozen=True):
-    """By which names the service may be called, and from which pages. Addresses, and a page of the host that
-    it calls, are always fine."""
+    """The host names and web pages that may call. Addresses, and pages of the host that they call, always
+    may."""
 
-    #: Host names without ports; `*.example.org` for all below one, `*` for any.
+    #: Host names without ports; `*.example.org` is for all below one, `*` for any.
     names: tuple[str, ...] = ()
-    #: Pages of others that may call: `https://console.example.org`.
+    #: Origins of other hosts' pages that may call, such as `https://console.example.org`.
     origins: tuple[str, ...] = ()
 
     def knows(self, host: str) -> bool:
@@ -48,7 +48,7 @@ class Hosts(Struct, frozen=True):
         return origin.lower().rstrip("/") in self.origins
 
     def fault(self, scope: Scope) -> Fault | None:
-        """What is wrong with how a request, or a WebSocket, names this service; None: nothing."""
+        """Returns what is wrong with the host or origin of a request or WebSocket; None if nothing is."""
         _, port = scope.get("server") or ("", 0)
         if port is None:
             return None
@@ -77,12 +77,12 @@ class Hosts(Struct, frozen=True):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The entries of a setting with commas in between, in lower case."""
+    """The entries of a comma-separated setting, in lower case."""
     return tuple(part.strip().lower().rstrip("/") for part in text.split(",") if part.strip())
 
 
 async def refuse(scope: Scope, send: Send, fault: Fault) -> None:
-    """Answer a request, or a WebSocket, that has this fault."""
+    """Answer a request or WebSocket that has this fault."""
     status, text = fault
     body = error_body(status, text, "PERMISSION_DENIED")
     kind = "http.response"
@@ -108,7 +108,7 @@ def _name(host: str) -> str:
 
 
 def _bare(netloc: str) -> str:
-    """Host and port, without the port that goes without saying."""
+    """Host and port of an address, without the scheme's default port."""
     return netloc.lower().removesuffix(":80").removesuffix(":443")
 
 

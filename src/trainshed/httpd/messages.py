@@ -1,5 +1,7 @@
-"""One HTTP request, and the answers to it, as the surfaces see them. ASGI, with no framework in between: a
-job is submitted within a fraction of a millisecond."""
+"""HTTP requests and responses as the surfaces see them.
+
+They are plain ASGI without a framework, since a job is submitted within a fraction of a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 JSON: Final = b"application/json; charset=UTF-8"
 CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="trainshed"')
-"""With a realm: httplib2, below Google's API client library, cannot read a challenge without parameters."""
+"""The header of a 401. It has a realm because httplib2, which Google's API client library uses, cannot parse
+a challenge without parameters."""
 _GZIP: Final = 16
-"""Added to a window's bits: the data have the head and the checksum of gzip."""
+"""Added to zlib's window bits: the data have gzip's header and checksum."""
 _DRAIN_SECONDS: Final = 2.0
 _DRAIN_BYTES: Final = 10 << 20
 
@@ -50,22 +53,22 @@ class BodyTooLarge(Exception):
 
 
 class BodyNotRead(Exception):
-    """A body is encoded in a way that is not known, or not as its request says."""
+    """A body has an unknown encoding, or is not encoded as its request says."""
 
 
 class Request:
-    """One HTTP request. Its body is read once, by `body` or by `blocks`."""
+    """One HTTP request. Its body can be read once, by `body` or by `blocks`."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
-        #: In whose form its errors are told (a set of `wire.pool`, say), once that is known.
+        #: The API in whose form errors are answered (a set of `wire.pool`), once that is known.
         self.api = ""
         self._receive = receive
         self._is_complete = False
         self._is_gone = False
 
     def at(self, path: bytes) -> Request:
-        """The same request, as if it had been sent to this encoded path."""
+        """Returns the same request as if it had been sent to this encoded path."""
         decoded = unquote(path.decode("latin-1"))
         return Request({**self.scope, "raw_path": path, "path": decoded}, self._receive)
 
@@ -81,29 +84,29 @@ class Request:
 
     @cached_property
     def raw_path(self) -> str:
-        """The path as it came, still percent-encoded and without the query."""
+        """The path as it was sent, percent-encoded and without the query."""
         raw: bytes | None = self.scope.get("raw_path")
         return raw.partition(b"?")[0].decode("latin-1") if raw is not None else self.path
 
     @cached_property
     def headers(self) -> Mapping[str, str]:
-        """By name in lower case; of several with one name the first."""
+        """The headers by lower-case name; of several with one name, the first."""
         sent: Headers = self.scope["headers"]
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(sent)}
 
     @property
     def raw_query(self) -> str:
-        """The query as it came."""
+        """The query as it was sent."""
         return self.scope["query_string"].decode("latin-1")
 
     @cached_property
     def parameters(self) -> Sequence[tuple[str, str]]:
-        """The decoded pairs of the query in their order, those without a value, too."""
+        """The decoded pairs of the query in their order, including those without a value."""
         return parse_qsl(self.raw_query, keep_blank_values=True)
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[str]]:
-        """The parameters by name, each with all its values."""
+        """All values of each parameter, by its name."""
         values: dict[str, list[str]] = {}
         for name, value in self.parameters:
             values.setdefault(name, []).append(value)
@@ -111,12 +114,12 @@ class Request:
 
     @cached_property
     def query(self) -> Mapping[str, str]:
-        """The parameters by name; of several with one name the last."""
+        """The parameters by name; of several with one name, the last."""
         return dict(self.parameters)
 
     async def body(self, most: int) -> bytes:
-        """The whole body, as far as it came. Raises BodyTooLarge if it has more than `most` bytes: unread
-        where it says so itself."""
+        """Returns the whole body as it was sent. Raises BodyTooLarge if it has more than `most` bytes;
+        nothing is read if its Content-Length says so."""
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > most):
             if "expect" not in self.headers:
@@ -137,8 +140,8 @@ class Request:
         return b"".join(parts)
 
     async def decoded_body(self, most: int) -> bytes:
-        """The whole body as it was before it was packed for its way. Raises BodyNotRead; BodyTooLarge if it
-        has more than `most` bytes, packed or not."""
+        """Returns the whole body with its Content-Encoding undone. Raises BodyNotRead; BodyTooLarge if it has
+        more than `most` bytes, encoded or not."""
         body = await self.body(most)
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("identity", ""):
@@ -159,8 +162,8 @@ class Request:
         return unpacked
 
     async def _drain(self) -> None:
-        """Pass over what a caller is still sending, within reason: he reads no answer before he has sent
-        it."""
+        """Read and drop what the caller is still sending, up to a limit: it reads no answer before it has
+        sent everything."""
         size = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -168,7 +171,8 @@ class Request:
                     size += len(message.get("body", b""))
 
     async def blocks(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece as it comes. Raises Disconnected if it ends before its end."""
+        """Yields the body as its pieces arrive. Raises Disconnected if the client goes away before its
+        end."""
         while not self._is_complete:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -179,26 +183,26 @@ class Request:
                 yield body
 
     async def is_gone(self) -> bool:
-        """Whether the client has gone away. What it still sends is passed over."""
+        """Whether the client has gone away. What it still sends is dropped."""
         if not self._is_gone:
             with contextlib.suppress(TimeoutError):
-                # What is there already is there at once.
+                # A timeout of 0 takes only messages that have arrived already.
                 async with asyncio.timeout(0):
                     self._is_gone = (await self._receive())["type"] == "http.disconnect"
         return self._is_gone
 
 
 class Response:
-    """An answer whose body is known before it is sent."""
+    """A response whose body is known before it is sent."""
 
     def __init__(self, body: bytes = b"", status: int = 200, headers: Headers = ()) -> None:
-        """`headers`: all of them."""
+        """`headers`: all headers; none are added."""
         self.body = body
         self.status = status
         self.headers = list(headers)
 
     async def send(self, receive: Receive, send: Send) -> None:
-        """Send it. `receive` tells of the client, whose request was read."""
+        """Send the response. `receive` says whether the client has gone; its request has been read."""
         await self.start(send)
         await send({"type": "http.response.body", "body": self.body})
 
@@ -213,21 +217,19 @@ class Response:
 
 
 def error_body(status: int, text: str, name: str) -> bytes:
-    """An error that has no more to say than its status, as the public APIs write it. `name`: of the
-    google.rpc.Code."""
+    """An error's JSON body, in the form of the public APIs. `name` is the one of the google.rpc.Code."""
     error = {"code": status, "message": text, "status": name}
     return json.dumps({"error": error}, indent=2).encode() + b"\n"
 
 
 def sized(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Response:
-    """An answer of a media type."""
+    """Returns a response with this media type and a Content-Length. `more`: further headers."""
     length = (b"content-length", str(len(body)).encode())
     return Response(body, status, [(b"content-type", kind), length, *more])
 
 
 class Streamed(Response):
-    """Lines, or other parts of a whole, that are sent until they end, the caller goes away, or the server
-    shuts down."""
+    """A response whose parts are sent until they end, the caller goes away, or the server shuts down."""
 
     def __init__(self, parts: AsyncGenerator[bytes], closing: asyncio.Event, kind: bytes) -> None:
         super().__init__(headers=[(b"content-type", kind), (b"cache-control", b"no-store")])
@@ -240,7 +242,7 @@ class Streamed(Response):
         async def pump() -> None:
             async for part in self._parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-                # What has much to send, to somebody who reads fast, would never wait for anything.
+                # Sending to a fast reader never waits, so let others run.
                 await asyncio.sleep(0)
 
         async def gone() -> None:
@@ -257,7 +259,7 @@ class Streamed(Response):
             await asyncio.gather(pumping, *enders, return_exceptions=True)
             await self._parts.aclose()
         if not pumping.cancelled() and (fault := pumping.exception()) is not None:
-            # The status line is out; an unfinished body is how the caller learns that parts are missing. The
-            # server logs it.
+            # The status line is sent already: only an unfinished body can tell the caller that parts are
+            # missing. The server logs the fault.
             raise fault
         await send({"type": "http.response.body", "body": b""})

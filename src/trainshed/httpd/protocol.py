@@ -1,6 +1,6 @@
-"""uvicorn's HTTP protocol with limits: httptools itself takes heads, trailers and pipelines without end.
+"""uvicorn's HTTP protocol with limits: httptools itself accepts heads, trailers and pipelines of any length.
 
-Counts bytes as they arrive, before anything is kept of them. Knows no path and no application.
+It counts bytes as they arrive, before anything is kept of them. It knows no path and no application.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from trainshed.httpd.messages import JSON, error_body
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
-"""What a caller may still send when it was refused: closing at once would keep it from reading why."""
+"""Bytes that a refused caller may still send: closing at once would keep it from reading the reason."""
 
 
 class ConnectionGroups:
-    """Who counts a connection: all of TCP together, and each Unix socket on its own, so that programs do not
-    fill people's places."""
+    """Chooses which counter a connection belongs to: one for all of TCP, and one for each Unix socket, so
+    that programs do not take up people's places."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -34,6 +34,7 @@ class ConnectionGroups:
         self._unix: dict[str, Connections] = {}
 
     def of(self, transport: asyncio.BaseTransport) -> Connections:
+        """Returns the counter of this transport's listener."""
         name = transport.get_extra_info("sockname")
         if not isinstance(name, str):
             return self.tcp
@@ -41,7 +42,7 @@ class ConnectionGroups:
 
 
 def guarded(groups: ConnectionGroups) -> type[GuardedProtocol]:
-    """The protocol class whose connections are counted there."""
+    """Returns a protocol class whose connections are counted by `groups`."""
 
     class Counted(GuardedProtocol):
         counting = groups
@@ -50,7 +51,7 @@ def guarded(groups: ConnectionGroups) -> type[GuardedProtocol]:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """HTTP whose heads have an end. Use `guarded`, which says who counts."""
+    """HTTP with limits. It is used through `guarded`, which adds the counters."""
 
     counting: ConnectionGroups
     _counted: Connections
@@ -58,25 +59,26 @@ class GuardedProtocol(HttpToolsProtocol):
     #: Whether the next bytes belong to a head: since the start, or since the last message was complete.
     _in_head = True
     _is_idle = False
-    #: Whether a part of a head has come.
+    #: Whether part of a head has come.
     _begun = False
-    #: Bytes that came since the last progress: a head's, or those around the pieces of a body.
+    #: Bytes since the last progress: those of a head, or those around the pieces of a body.
     _spent = 0
     #: Bytes of a body that came with the last read.
     _came = 0
     #: Bytes of a body that nobody waits for any more.
     _unread = 0
-    #: The parser is given a head anew whose request is on its way already.
+    #: The parser is being given a head again whose request has been started already.
     _is_head_known = False
-    #: The request whose answer comes next; `cycle` is the last one that came.
+    #: The request whose answer is next; `cycle` is the request that came last.
     _answered: RequestResponseCycle | None = None
-    #: What is wrong with the head that is read.
+    #: What is wrong with the head that is being read.
     _fault = "Invalid HTTP request received."
-    #: What is refused once all that was asked before it is answered: nothing that comes is read any more.
+    #: The refusal (status, message) to send once all earlier requests are answered; until then nothing is
+    #: read.
     _refusal: tuple[int, str] | None = None
-    #: Set once it was refused: the same.
+    #: Set after a refusal: the timer that closes the connection.
     _leaving: asyncio.TimerHandle | None = None
-    #: Set once its caller has closed his side while he waits for an answer: until when he gets one.
+    #: Set when the caller has closed its side while it waits for an answer: the timer that ends the waiting.
     _half_closed: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
@@ -96,10 +98,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's is None
-        """Close the connection, unless what was asked completely still has to be answered: `nc -N` and some
-        proxies close their own side behind a request. Who has left altogether looks the same until something
-        is written to him, so nobody is kept for long, and nobody to whom an answer has begun. TLS cannot be
-        closed by half."""
+        """Close the connection, unless a complete request still has to be answered: `nc -N` and some proxies
+        close their own side behind a request. A caller who has left altogether looks the same until something
+        is written to it, so nobody is kept for long, and nobody whose answer has begun. TLS cannot be closed
+        by half."""
         is_waiting = self.cycle and not (
             self.cycle.response_complete or self.cycle.response_started
         )
@@ -136,7 +138,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.data_received(data[left:])
 
     def _feed(self, data: bytes) -> None:
-        """Hand bytes to the parser. What of them was progress has set `_spent` back."""
+        """Hand bytes to the parser. Its callbacks reset `_spent` where they were progress."""
         self._spent += len(data)
         self._unset_keepalive_if_required()
         try:
@@ -152,7 +154,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.refuse(400, "The chunk headers or trailers of this body are too long.")
 
     def _parse(self, data: bytes) -> None:
-        assert self.parser is not None  # It is until the connection is lost.
+        assert self.parser is not None  # uvicorn sets it to None only when the connection is lost.
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -168,11 +170,12 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._parse(rest)
 
     def _framing(self) -> bytes:
-        """The headers of the last head that say where its body ends; none, if it has no body.
+        """Returns the headers of the last head that say where its body ends; b"" if it has no body.
 
-        For a head that offers another protocol: who does not speak that answers as if nobody had (RFC 9110,
-        7.8), and Java's HttpClient offers HTTP/2 with each first request. The parser holds all behind such a
-        head for the other protocol's, the body too, so it is told of the body once more.
+        They are needed for a head that offers to switch to another protocol. A server that does not speak it
+        answers as if there were no offer (RFC 9110, 7.8), and Java's HttpClient offers HTTP/2 with each first
+        request. The parser takes all bytes behind such a head for the other protocol's, also the body, so it
+        gets a head again.
         """
         lengths = (
             b"%b: %b\r\n" % (name, value)
@@ -187,13 +190,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._begun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What comes behind a body are trailers, which nobody here asks for.
+        # Behind a body come trailers, which no handler needs.
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= self._limits.pipelined and not self._is_head_known:
-            # Ends the parser's work.
+            # Raising here ends the parser's work.
             self._fault = (
                 f"At most {self._limits.pipelined} requests may wait for their answers on one connection: "
                 "this one was not read."
@@ -209,7 +212,7 @@ class GuardedProtocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
-            # What answers this request was made just now.
+            # uvicorn has just made the cycle that answers this request.
             joined = Joined(self.transport, self.loop)
             self.cycle.transport = cast("asyncio.Transport", joined)
             if not self.pipeline:
@@ -228,7 +231,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         assert self.parser is not None
         if self.parser.should_upgrade() and self._framing() and not self._should_upgrade():
-            return  # Its body is still to come.
+            return  # The request's body is still to come.
         self._in_head = True
         self._spent = 0
         self._counted.body_ended(self)
@@ -246,7 +249,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 refusal, self._refusal = self._refusal, None
                 self.refuse(*refusal)
             return
-        # An unfinished body is still to be passed over; its end is where the next request begins.
+        # An unfinished body is still to be dropped; the next request begins at its end.
         if self._in_head and not self.pipeline and not self.transport.is_closing():
             self._rest()
 
@@ -258,7 +261,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.idle(self)
 
     def handle_websocket_upgrade(self) -> None:
-        # From here on the connection is that of another protocol, which counts itself.
+        # From here on the WebSocket protocol counts the connection.
         self._counted.closed(self)
         super().handle_websocket_upgrade()
 
@@ -270,7 +273,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if reason is Reason.CROWDED or (answering and self.cycle.response_started):
             self.transport.abort()
         elif reason is Reason.HEAD_LATE:
-            # Who has sent nothing is told nothing.
+            # A caller that has sent nothing gets no answer.
             if not self._spent:
                 self.transport.close()
                 return
@@ -286,7 +289,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         most = f"{self._limits.head_bytes >> 10} KiB"
-        # Before the first message there is neither: only line ends have come.
+        # Before the first message there is neither a scope nor a URL: only line ends have come.
         if self.scope and len(self.url) > self._limits.head_bytes // 2:
             self.refuse(414, f"The request line is too long: it has at most {most} with headers.")
         else:
@@ -295,10 +298,10 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def refuse(self, status: int, text: str) -> None:
-        """Answer once, read nothing more, and close when the caller had time to see it.
+        """Answer once, read nothing more, and close when the caller has had time to read the answer.
 
-        Answers have the order of requests: what is wrong behind one that is still to be answered must not be
-        taken for its answer.
+        Answers come in the order of requests, so this one waits until all earlier requests are answered: it
+        must not be taken for one of their answers.
         """
         if self.transport.is_closing() or self._leaving is not None:
             return
@@ -307,7 +310,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refusal = status, text
                 self._unread = 0
                 return
-            # The application waits for a body that does not come.
+            # The application waits for a body that will not come.
             if self.cycle.response_started or self.pipeline:
                 self.transport.abort()
                 return
@@ -326,8 +329,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 class Joined:
-    """What an answer writes to a connection: the first piece, which is the head, waits for what follows it in
-    the same turn of the event loop, so that a short answer leaves at once and not in two packets."""
+    """The transport of one answer. It holds back the first piece, the head, until the next one is written or
+    the event loop turns, so that a short answer leaves in one packet."""
 
     __slots__ = ("_held", "_loop", "_transport", "_waits")
 
@@ -335,11 +338,11 @@ class Joined:
         self._transport = transport
         self._loop = loop
         self._held = b""
-        #: Nothing was written yet.
+        #: Whether nothing was written yet.
         self._waits = True
 
     def write(self, data: bytes) -> None:
-        """Write a piece; nothing, where the connection is closed already."""
+        """Write a piece; does nothing if the connection is closed."""
         if self.is_closing():
             return
         if self._waits:
@@ -356,10 +359,10 @@ class Joined:
             self._transport.write(held)
 
     def close(self) -> None:
-        """Close it when all is written."""
+        """Close the connection once everything is written."""
         self._flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
+        """Whether the connection is closed or being closed."""
         return self._transport.is_closing()

@@ -1,10 +1,10 @@
-"""Request lines to what answers them: templates of paths, and the router that finds one.
+"""Finds the handler of a request line: templates of paths, and the router that matches them.
 
-Templates are those of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`. `*` is one segment, `**` all
+Templates are those of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`. `*` is one segment; `**` is all
 that follow, or all up to the segments that stand behind it; `{name}` is `{name=*}`; what follows the last
-colon is a verb of the API's own. A path is given as it came (still percent-encoded): segments are split first
-and decoded after, so that `models/ID%401` and an encoded slash reach the right variable
-(spec/clients#surface). Knows no handler and no server.
+colon is a verb of the API's own. A path is given as it was sent (percent-encoded): it is split into segments
+first and decoded after, so that `models/ID%401` and an encoded slash reach the right variable
+(spec/clients#surface). The module knows no handler and no server.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from msgspec import Struct
 
 T = TypeVar("T")
 ANY: Final = ""
-"""In place of an HTTP method: the route takes any, and its handler says which it does not."""
+"""Stands in place of an HTTP method: the route takes any method, and its handler refuses those it lacks."""
 
 
 class Template(Struct, frozen=True):
-    """A path template, taken apart."""
+    """A parsed path template."""
 
-    #: As it was written.
+    #: The template as it was written.
     text: str
-    #: Of the path, `*` and `**` for variable ones.
+    #: The segments of the path, with `*` and `**` for variable ones.
     segments: tuple[str, ...]
-    #: What follows the last colon; "" if nothing does.
+    #: The verb after the last colon; "" if there is none.
     custom: str
-    #: Dotted field path, and the half-open range of path segments that it takes: negative counts from the
-    #: end, as an end 0 is the end.
+    #: Dotted field path, and the half-open range of path segments that it takes. Negative bounds count from
+    #: the end of the path, and an end of 0 is the end.
     variables: tuple[tuple[str, int, int], ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Take a template apart."""
+        """Parse a template."""
         path, custom = text.lstrip("/"), ""
         head, colon, tail = path.rpartition(":")
         if colon and "}" not in tail:
@@ -62,7 +62,7 @@ class Template(Struct, frozen=True):
 def _anchored(
     segments: Sequence[str], ranges: Iterable[tuple[str, int, int]]
 ) -> tuple[tuple[str, int, int], ...]:
-    """Ranges whose bounds behind a `**` count from the end."""
+    """The ranges, with the bounds behind a `**` counted from the end."""
     rest = segments.index("**") if "**" in segments else len(segments)
     count = len(segments)
     return tuple(
@@ -72,7 +72,7 @@ def _anchored(
 
 
 class _Node(Generic[T]):
-    """One path segment of the tree."""
+    """One path segment in the router's tree."""
 
     __slots__ = ("depth", "ends", "literals", "rest", "wildcard")
 
@@ -83,18 +83,18 @@ class _Node(Generic[T]):
         self.wildcard: _Node[T] | None = None
         #: The child behind `**`; None if there is none.
         self.rest: _Node[T] | None = None
-        #: Segments of the longest template below.
+        #: The number of segments of the longest template below this node.
         self.depth = 0
-        #: What ends here, by HTTP method and verb.
+        #: The templates that end here, by HTTP method and verb.
         self.ends: dict[tuple[str, str], tuple[Template, T]] = {}
 
 
 class Router(Generic[T]):
-    """Finds what answers a request line. Built once, read by any thread.
+    """Finds the target of a request line. It is built once, and can be read by any thread.
 
-    Where two routes have one method and shape, the first one given wins: put the API that owns a shared path
-    first. A literal segment is preferred to `*`, `*` to `**`, and of two templates with `**` the one with
-    more behind it.
+    Where two routes have the same method and shape, the first one added wins, so the API that owns a shared
+    path is added first. A literal segment is preferred to `*`, and `*` to `**`; of two templates with `**`,
+    the one with more segments behind it.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Router(Generic[T]):
         empty_names: bool = False,
         colon_is_verb: bool = False,
     ) -> None:
-        """`routes`: HTTP method (or `ANY`), template, and what answers. `empty_names`: a variable segment may
-        be empty. `colon_is_verb`: what follows a colon is never a part of a name; else it is, where no
+        """`routes`: HTTP method (or `ANY`), template, and target. `empty_names`: a variable segment may be
+        empty. `colon_is_verb`: what follows a colon is never a part of a name; otherwise it is, unless a
         template has it as a verb."""
         self._root = _Node[T]()
         self._customs: set[str] = set()
@@ -115,7 +115,8 @@ class Router(Generic[T]):
             self.add(method, template, target)
 
     def add(self, method: str, template: Template, target: T) -> bool:
-        """Returns whether it is reached: False where an earlier route has its method and shape."""
+        """Add a route. Returns False if an earlier one has its method and shape, so that this one is never
+        reached."""
         if template.custom:
             self._customs.add(template.custom)
         node, below = self._root, len(template.segments)
@@ -132,8 +133,8 @@ class Router(Generic[T]):
         return node.ends.setdefault((method, template.custom), end) is end
 
     def match(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
-        """What answers `method` at the encoded `path` (no query), with the decoded variables; None if nothing
-        does."""
+        """Returns the target of `method` at the encoded `path` (without query), and the decoded variables;
+        None if no route fits."""
         if not path.startswith("/"):
             return None
         parts = path.split("/")[1:] if path != "/" else []
@@ -155,7 +156,7 @@ class Router(Generic[T]):
         }
 
     def _match_encoded_verb(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
-        """Of a path that fits nothing as it is: some clients encode whatever they can."""
+        """Match a path whose verb's colon is percent-encoded: some clients encode whatever they can."""
         for colon in ("%3A", "%3a"):
             head, found, custom = path.rpartition(colon)
             if found and custom in self._customs:
@@ -175,7 +176,7 @@ class Router(Generic[T]):
         if found is None and node.wildcard is not None:
             found = self._find(node.wildcard, parts, at + 1, key)
         if found is None and node.rest is not None:
-            # As little as the rest of any template leaves: what stands behind `**` is not a part of it.
+            # Leave at least as many segments as a template has behind its `**`: those are not a part of it.
             for split in range(max(at + 1, len(parts) - node.rest.depth), len(parts) + 1):
                 found = self._find(node.rest, parts, split, key)
                 if found is not None:

@@ -1,7 +1,7 @@
-"""Ports that speak TLS, alone or beside plain HTTP for this machine, and the certificate that they show.
+"""Serves ports that speak TLS, alone or beside plain HTTP for this machine, and reads their certificate.
 
-Takes connections itself (`httpd.accepting`): so that those which do not finish their handshake are counted
-like any other half request, and so that the first byte tells what a client speaks.
+It accepts connections itself (`httpd.accepting`), so that connections that do not finish their handshake are
+counted like any other half request, and so that the first byte shows what a client speaks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.protocol import ConnectionGroups
 
 _HANDSHAKE = 0x16
-"""What TLS begins with, and no request in HTTP."""
+"""The first byte of a TLS connection; no HTTP request begins with it."""
 _PLAIN = (
     b"HTTP/1.1 426 Upgrade Required\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks TLS. Call it as https://, and trust the service's ca.pem (trainshed env).\n"
@@ -37,15 +37,15 @@ _log = logging.getLogger(__name__)
 class TlsListener(Struct, frozen=True):
     """A port that speaks TLS."""
 
-    #: Bound and listening.
+    #: The bound and listening socket.
     socket: Socket
     certificate: Certificate
-    #: It speaks plain HTTP as well, with who is on this machine.
+    #: Whether clients on this machine may speak plain HTTP on the same port.
     plain: bool = False
 
 
 class SecureServer(Server):
-    """The server, with listeners more that speak TLS."""
+    """uvicorn's server with additional listeners that speak TLS."""
 
     def __init__(
         self, config: Config, tls: Sequence[TlsListener], groups: ConnectionGroups
@@ -59,7 +59,7 @@ class SecureServer(Server):
         if self.should_exit:
             return
         for listener in self._tls:
-            # As far as the server uses one: it closes it, and waits for that.
+            # uvicorn closes it like its own servers, and waits for that.
             greeting = _Greeting(listener, self.made, self._groups.tcp)
             taking: Any = Acceptor(
                 listener.socket, greeting.greet, "finding out what a connection speaks"
@@ -67,7 +67,7 @@ class SecureServer(Server):
             self.servers.append(taking)
 
     def made(self) -> asyncio.Protocol:
-        """The protocol of a connection that was taken by hand."""
+        """Returns the protocol for a connection that was accepted by hand."""
         made: Any = self.config.http_protocol_class
         return made(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
@@ -75,7 +75,7 @@ class SecureServer(Server):
 
 
 class _Greeting:
-    """Of the connections of one port."""
+    """Detects TLS on the connections of one port."""
 
     def __init__(
         self, listener: TlsListener, made: Callable[[], asyncio.Protocol], counted: Connections
@@ -86,7 +86,7 @@ class _Greeting:
         self._context = listener.certificate.context()
 
     async def greet(self, connection: socket.socket, address: str) -> None:
-        """Find out what a client speaks, and hand him on to who speaks it, too."""
+        """Find out what a client speaks, and hand the connection on to the right protocol."""
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
@@ -112,14 +112,14 @@ class _Greeting:
                     connection.send(_PLAIN)
             connection.close()
         except (OSError, asyncio.CancelledError):
-            # It broke off, took too long, or spoke something else: nobody to tell.
+            # The client broke off, took too long, or spoke something else: there is nobody to tell.
             connection.close()
         finally:
             self._counted.closed(half)
 
 
 class _Half:
-    """A connection of which nothing is known yet, as it is counted."""
+    """A connection whose protocol is not known yet, so that it can be counted."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -147,7 +147,8 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _is_here(connection: socket.socket, address: str) -> bool:
-    """Whether the other end is on this machine: on the loopback, or at the very address that it called."""
+    """Whether the peer is on this machine: its address is on the loopback, or is the very address that it
+    called."""
     peer = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
         peer = peer.ipv4_mapped
@@ -155,10 +156,12 @@ def _is_here(connection: socket.socket, address: str) -> bool:
 
 
 class Certificate:
-    """What is shown to clients. Read when somebody comes, and again when its file has changed: at a service's
-    first start it is made meanwhile, and a renewed one counts without a restart.
+    """The certificate that clients are shown. It is read when a client comes, and again when its file has
+    changed: at a service's first start it is made in the meantime, and a renewed one is used without a
+    restart.
 
-    Raises nothing: without a readable one clients are turned away, and the log says why."""
+    It raises nothing: without a readable certificate clients are turned away, and the log says why.
+    """
 
     def __init__(self, chain: Path, key: Path) -> None:
         self._chain = chain
@@ -167,7 +170,7 @@ class Certificate:
         self._made = 0
 
     def context(self) -> ssl.SSLContext:
-        """For a listener: chooses at each handshake."""
+        """Returns the TLS context of a listener, which chooses the certificate at each handshake."""
         outer = _new_context()
         outer.sni_callback = self._choose
         return outer

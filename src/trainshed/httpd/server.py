@@ -1,4 +1,4 @@
-"""The HTTP server of the service's processes: uvicorn, set up the same way in each."""
+"""Configures uvicorn, the HTTP server of the service's processes, in the same way for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol
 _KEEP_ALIVE: Final = 75
 """Seconds without a request after which a connection is closed."""
 _MOST_MESSAGE: Final = 1 << 20
-"""Bytes of a message on a WebSocket."""
+"""Bytes that a WebSocket message may have."""
 
 
 def server_config(
@@ -24,8 +24,8 @@ def server_config(
     grace: int,
     websockets: ConnectionGroups | None = None,
 ) -> Config:
-    """`grace`: seconds that requests have left when it stops.
-    `websockets`: who counts WebSockets; without it there are none."""
+    """Returns uvicorn's configuration. `grace`: seconds that requests have to finish when the server stops.
+    `websockets`: the counters of WebSockets; None = they are not served."""
     return Config(
         cast("Any", application),
         http=protocol,
@@ -43,8 +43,8 @@ def server_config(
 
 
 def _counted(groups: ConnectionGroups) -> Callable[..., asyncio.Protocol]:
-    """Uvicorn's protocol for WebSockets, whose library is loaded with the first call: most services never
-    have one."""
+    """Returns uvicorn's protocol for WebSockets. Their library is loaded with the first connection: most
+    services never have one."""
 
     def made(**options: Any) -> asyncio.Protocol:
         from trainshed.httpd.sockets import CountedWebSocket

@@ -1,4 +1,7 @@
-"""A WebSocket that is counted like any other connection. Loads the library: imported with the first one."""
+"""A WebSocket protocol whose connections are counted like all others.
+
+It loads the library for WebSockets, so it is imported with the first connection.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.protocol import ConnectionGroups
 
 _NOT_UTF8 = 1007
-"""RFC 6455, 7.4.1: a text message that is no text."""
+"""The close code for a text message that is not UTF-8 (RFC 6455, 7.4.1)."""
 
 
 class CountedWebSocket(WebSocketsSansIOProtocol):
-    """Its first message is what a head is to other connections: until it came, others may need the place."""
+    """A WebSocket counts as opening until its first message, as other connections do until their first
+    head."""
 
     _counted: Connections
 

@@ -1,1 +1,1 @@
-"""Finds what a service loads: modules in one file, so that it starts sooner, and the versions of packages."""
+"""Loads a service's modules from one file, so that it starts sooner, and finds the versions of packages."""

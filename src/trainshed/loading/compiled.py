@@ -1,10 +1,11 @@
-"""The modules that a service has loaded at its start, compiled, in one file (docs/adr/0111).
+"""Keeps the compiled modules that a service loads at its start in one file, so that it starts sooner
+(docs/adr/0111).
 
 To look for each of nine hundred modules where Python looks, and to open its file, takes a quarter of a
-service's start. The file lies among Python's own compiled files of this package, and counts for as much as
-these: a module is taken from it if its source is what it was, and the interpreter and its paths are the same.
-All else is found as ever. The file stays open until `release`, since to open it for each module would be a
-tenth of the loading; a process that is forked meanwhile calls that first.
+service's start. The file lies among Python's own compiled files of this package, and follows the same rules:
+a module is taken from it if its source has not changed, and the interpreter and its paths are the same.
+Python finds all other modules as usual. The file stays open until `release`, since opening it for each module
+would be a tenth of the loading; a process that is forked meanwhile calls `release` first.
 """
 
 import contextlib
@@ -24,25 +25,25 @@ _NUMBER = 8
 _Identity = tuple[int, int, int]
 """A file's inode, time of change (ns) and size."""
 _Entry = tuple[str, bool, _Identity, int, int]
-"""The source or extension, whether it is a package, what tells that file from others, where its code begins,
-and how long it is; 0 = an extension."""
+"""The path of the source or extension, whether the module is a package, the identity of that path's file, and
+the offset and the size in bytes of its code; size 0 = an extension."""
 
 
 def place() -> str:
-    """Where the file is, or would be."""
+    """The path of the file, whether it exists or not."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return os.path.join(package, "__pycache__", f"service{_SUFFIX}")
 
 
 def _key() -> str:
-    """What tells this interpreter from others for whom modules may be elsewhere, or be compiled otherwise."""
-    # The first path is that of the script, or the working directory.
+    """Everything that decides where this interpreter finds modules and how it compiles them."""
+    # The first path is the script's directory, or the working directory.
     paths = sys.path if sys.flags.safe_path else sys.path[1:]
     return ascii((sys.version, sys.flags.optimize, paths))
 
 
 class _Loader(SourceFileLoader):
-    """Of one module, whose code is in the file at hand."""
+    """Loads one module, whose code is in the file."""
 
     def __init__(
         self, name: str, path: str, entry: _Entry, read: Callable[[_Entry], bytes]
@@ -52,23 +53,23 @@ class _Loader(SourceFileLoader):
         self._read: Callable[[_Entry], bytes] | None = read
 
     def get_code(self, fullname: str) -> CodeType | None:
-        # It is asked for once; what it was read from is not kept by each module.
+        # The code is asked for once; a module should not hold the file's finder for ever.
         read, self._read = self._read, None
         code = read(self._entry) if read is not None else b""
         return marshal.loads(code) if code else super().get_code(fullname)
 
 
 class CompiledModules:
-    """A finder of `sys.meta_path`, for what is in one file. It finds nothing if the file is not there, or is
-    of no use to this process."""
+    """A finder for `sys.meta_path` that finds the modules in one file. It finds nothing if the file does not
+    exist, or was written for another interpreter."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._identity: _Identity = (0, 0, 0)
         self._entries: dict[str, _Entry] = {}
-        #: The file; -1 = it is not open.
+        #: The file's descriptor; -1 = it is not open.
         self._handle = -1
-        #: What was loaded before modules could be found here.
+        #: Modules that were loaded before any could be found here.
         self._known = frozenset(sys.modules)
         with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
             self._read()
@@ -85,7 +86,8 @@ class CompiledModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
-        """As finders do. None: it is looked for as ever."""
+        """Find a module, as `importlib.abc.MetaPathFinder` does. Returns None to let Python look for it as
+        usual."""
         entry = self._entries.get(name)
         if entry is None or not _is_fresh(entry):
             return None
@@ -100,12 +102,12 @@ class CompiledModules:
         return spec
 
     def code(self, entry: _Entry) -> bytes:
-        """What is marshalled of a module; b"" = it is not to be had any more."""
+        """Returns the marshalled code of a module; b"" if the file no longer holds it."""
         begin, size = entry[3:]
         try:
             if self._handle < 0:
                 self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            # Another service may have put another one in its place.
+            # Another service may have replaced the file.
             if _identity(os.fstat(self._handle)) == self._identity:
                 found = os.pread(self._handle, size, begin)
                 return found if len(found) == size else b""
@@ -114,16 +116,16 @@ class CompiledModules:
         return b""
 
     def close(self) -> None:
-        """Close the file; it is opened again when something of it is asked for."""
+        """Close the file; it is opened again when a module of it is loaded."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def save(self) -> bool:
-        """Have the file written anew if this process has loaded modules that were not found there, from
-        Python's own compiled files. False: nothing was missing, or Python is not to write such files. Takes
-        a second, in a process of its own, whose memory goes with it. Raises OSError: the file cannot be
-        written."""
+        """Write the file anew if this process has loaded modules that are not in it, from Python's own
+        compiled files. Returns False if nothing was missing, or Python may not write such files. It takes a
+        second, in a process of its own, so that this one does not keep the memory. Raises OSError if the file
+        cannot be written."""
         if sys.dont_write_bytecode or sys.pycache_prefix:
             return False
         fresh = {name: entry for name, entry in self._entries.items() if _is_fresh(entry)}
@@ -135,7 +137,7 @@ class CompiledModules:
         self.close()
         if not missing:
             return False
-        # Loaded by its name: this process may find modules where a new one does not.
+        # Run by its path: this process may find modules where a new one does not.
         order = marshal.dumps((self._path, self._identity, _key(), missing, fresh))
         command = [sys.executable, "-I", os.path.join(os.path.dirname(__file__), "writing.py")]
         done = subprocess.run(command, input=order, capture_output=True, check=False)
@@ -156,13 +158,13 @@ def _is_fresh(entry: _Entry) -> bool:
 
 
 def install() -> None:
-    """Have modules found there from now on."""
+    """Have modules found in the file from now on."""
     sys.meta_path.insert(0, CompiledModules(place()))
 
 
 def release() -> CompiledModules | None:
-    """Look there no more: what is loaded from here on is found as ever. Returns what was looked into; None if
-    that was nothing."""
+    """Stop looking in the file: Python finds the modules that are loaded from here on. Returns the finder
+    that was in use; None if there was none."""
     for finder in sys.meta_path:
         if isinstance(finder, CompiledModules):
             sys.meta_path.remove(finder)
@@ -172,7 +174,8 @@ def release() -> CompiledModules | None:
 
 
 def _loaded() -> Iterator[tuple[str, ModuleSpec, str]]:
-    """What this process has loaded from files; with Python's own compiled file, "" for an extension."""
+    """Yields the name, the spec and Python's own compiled file ("" for an extension) of each module that this
+    process has loaded from a file."""
     for name, module in tuple(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         if (

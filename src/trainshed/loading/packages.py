@@ -1,4 +1,4 @@
-"""Packages of which only some modules are wanted, without what the package itself would load."""
+"""Imports some modules of a package without what the package's `__init__` would load."""
 
 import importlib
 import importlib.util
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def sparsely(name: str, known: Mapping[str, str]) -> None:
-    """Have a package's modules imported without its `__init__`, which is run when somebody first asks for
-    what it defines. `known`: what may be asked for without that, and the modules that define it. Nothing if
-    the package was imported before. Raises ModuleNotFoundError."""
+    """Have a package's modules imported without its `__init__`, which runs only when somebody first asks for
+    a name that it defines. `known` maps names that can be had without it to the modules that define them.
+    Does nothing if the package was imported before. Raises ModuleNotFoundError."""
     if name in sys.modules:
         return
     spec = importlib.util.find_spec(name)

@@ -1,7 +1,7 @@
-"""Which versions of packages are installed.
+"""Finds which versions of packages are installed.
 
-As `importlib.metadata.version`, but by the name of the directory that installers keep beside a package: that
-library brings those of mail and of archives with it, 1.3 MB of a service that has no other use for them.
+It works as `importlib.metadata.version`, but by the name of the directory that installers keep beside a
+package: that library loads those of mail and of archives, 1.3 MB of a service that has no other use for them.
 """
 
 import os
@@ -13,7 +13,7 @@ _SUFFIX = ".dist-info"
 
 @cache
 def installed(package: str) -> str:
-    """Raises importlib.metadata.PackageNotFoundError."""
+    """Returns the installed version of a package. Raises importlib.metadata.PackageNotFoundError."""
     prefix = f"{package}-"
     for directory in sys.path:
         try:
@@ -23,7 +23,7 @@ def installed(package: str) -> str:
         for name in names:
             if name.startswith(prefix) and name.endswith(_SUFFIX):
                 return name[len(prefix) : -len(_SUFFIX)]
-    # By another installer, with another directory.
+    # Other installers keep another kind of directory.
     from importlib.metadata import version
 
     return version(package)

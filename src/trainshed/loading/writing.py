@@ -1,9 +1,9 @@
-"""Writes the file of compiled modules (`compiled`), as a program of its own: what it is to hold comes over
-its standard input.
+"""Writes the file of compiled modules (`compiled`), as a program of its own: it reads what to write from its
+standard input.
 
-It leaves out docstrings, which nobody asks a service for: they are 1.5 MB of its memory. Assertions stay, as
-they would not under Python's `-OO`. This is run by its path and imports nothing of ours: what the two modules
-share, such as what tells a file from others, is in both.
+It leaves out docstrings, which a service does not need: they take 1.5 MB of its memory. Assertions stay;
+under Python's `-OO` they would not. The program is run by its path and imports nothing of ours, so it repeats
+the few definitions that it shares with `compiled`.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ _Entry = tuple[str, bool, _Identity, int, int]
 """See `compiled`."""
 _NUMBER = 8
 _HEAD = 16
-"""Bytes of what stands before the code in a compiled file of Python's: a magic number, what tells whether the
-source has changed, its time (seconds) and size."""
+"""Bytes of the head of a compiled file of Python's: a magic number, flags that say how a changed source is
+recognised, the source's time (seconds) and its size."""
 _WITH_DOCSTRINGS = ("trainshed.cli", "trainshed.serve", "click")
-"""Packages whose docstrings stay, since the help of commands is made of them."""
+"""Packages whose docstrings stay, since the help of commands is made from them."""
 _FUNCTION = 0x1
-"""The flag of code whose first constant is its docstring, if that is a text."""
+"""The flag of code objects whose first constant is the docstring, if that is a text."""
 _WITH_CONSTANT = frozenset(dis.hasconst)
 _STORE_NAME = dis.opmap["STORE_NAME"]
 
@@ -39,8 +39,8 @@ def write(
     fresh: dict[str, _Entry],
     kept: bytes,
 ) -> None:
-    """`missing`: each module's name, source, compiled file and whether it is a package. `fresh`: what is to
-    be taken from `kept`, the file as it is. Raises OSError."""
+    """Write the file. `missing` has each new module's name, source, compiled file, and whether it is a
+    package; `fresh` has the entries to copy from `kept`, the bytes of the present file. Raises OSError."""
     entries: dict[str, _Entry] = {}
     for name, origin, cached, is_package in missing:
         if (found := _compiled(name, origin, cached)) is not None:
@@ -56,20 +56,21 @@ def write(
     file.write(marshal.dumps((key, entries)))
     file.write(begin.to_bytes(_NUMBER, "little"))
     file.flush()
-    # As Python's own compiled files, whatever the files of a service may be.
+    # Readable like Python's own compiled files, whatever mode a service gives its files.
     os.fchmod(file.fileno(), 0o644)
     os.fsync(file.fileno())
 
 
 def _compiled(name: str, origin: str, cached: str) -> tuple[_Identity, bytes] | None:
-    """A module's code, b"" for an extension; None: it cannot be told that this is its code."""
+    """Returns the source's identity and the module's code, b"" for an extension; None if the compiled file
+    does not belong to the source."""
     code = b""
     try:
         found = os.stat(origin)
         if cached:
             with open(cached, "rb") as compiled:
                 head, code = compiled.read(_HEAD), compiled.read()
-            # The zero says that time and size tell, not a hash.
+            # Flags 0: the source is compared by time and size, not by a hash.
             expected = struct.pack(
                 "<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
             )
@@ -83,13 +84,13 @@ def _compiled(name: str, origin: str, cached: str) -> tuple[_Identity, bytes] | 
 
 
 def identity(found: os.stat_result) -> _Identity:
-    """What tells a file from others."""
+    """What tells a file from others: inode, time of change (ns) and size."""
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def without_docstrings(code: CodeType) -> CodeType:
-    """The code without its docstring, and without those of the functions and classes in it. A docstring stays
-    if its text is also used as a constant."""
+    """Returns the code without its docstring, and without those of the functions and classes in it. A
+    docstring stays if the code also uses its text as a constant."""
     constants: list[Any] = [
         without_docstrings(each) if isinstance(each, CodeType) else each for each in code.co_consts
     ]
@@ -100,7 +101,8 @@ def without_docstrings(code: CodeType) -> CodeType:
 
 
 def _docstring(code: CodeType) -> int | None:
-    """The number of the constant that is the docstring and nothing else; None = there is none."""
+    """Returns the index of the constant that serves as docstring and as nothing else; None if there is
+    none."""
     steps = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
     used = [constant for step, constant in steps if step in _WITH_CONSTANT]
     if code.co_flags & _FUNCTION:
@@ -112,13 +114,13 @@ def _docstring(code: CodeType) -> int | None:
 
 
 def main() -> None:
-    """Raises SystemExit: it cannot be written."""
+    """Write the file that standard input describes. Raises SystemExit if it cannot be written."""
     path, expected, key, missing, fresh = marshal.loads(sys.stdin.buffer.read())
     with contextlib.suppress(OSError):
         os.nice(10)  # The service has just begun.
     kept = b""
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        # Another service may have put another one in its place.
+        # Another service may have replaced the file.
         if identity(os.fstat(file.fileno())) == expected:
             kept = file.read()
     draft = f"{path}.{os.getpid()}.new"

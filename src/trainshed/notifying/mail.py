@@ -1,5 +1,7 @@
-"""Hands a mail to an SMTP server, over TLS unless the operator says otherwise. Blocks: to be called in a
-thread."""
+"""Hands a mail to an SMTP server, over TLS unless the operator says otherwise.
+
+The functions block, so they are called in a thread.
+"""
 
 import smtplib
 import ssl
@@ -10,17 +12,16 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from trainshed.core.units import Nanos
 from trainshed.notifying.targets import NotSent, Smtp
 
 _TIMEOUT: Final = 20.0
 
 
 def message(
-    sender: str, to: Sequence[str], told: tuple[str, str], id_: str, at: Nanos
+    sender: str, to: Sequence[str], told: tuple[str, str], id_: str, at: int
 ) -> EmailMessage:
-    """The mail. `told`: subject and text. `id_`: the same at each try, so that one that came twice is known;
-    `at`: seconds since the epoch."""
+    """Make the mail. `told` is its subject and text, and `at` its date in seconds since the epoch. `id_` is
+    the same at each try, so that a receiver can recognise a mail that came twice."""
     subject, text = told
     mail = EmailMessage()
     mail["From"] = Address("Trainshed", addr_spec=sender)
@@ -34,7 +35,8 @@ def message(
 
 
 def send(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> None:
-    """Hand it over. Raises NotSent. `context`: whom TLS trusts; None = the system."""
+    """Hand the mail to the server. Raises NotSent. `context`: the authorities that TLS trusts; None = the
+    system's."""
     where = f"{smtp.host}:{smtp.port}"
     trusted = context or ssl.create_default_context()
     try:
@@ -52,5 +54,5 @@ def send(smtp: Smtp, mail: EmailMessage, context: ssl.SSLContext | None) -> None
     except (OSError, smtplib.SMTPException) as failure:
         raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
     if refused:
-        # The others have it: another try would send it to them again.
+        # The other addresses have it: another try would send it to them again.
         raise NotSent(f"{where} does not take mail for {', '.join(refused)}")

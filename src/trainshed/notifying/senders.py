@@ -11,7 +11,8 @@ from trainshed.notifying.targets import NotifyTable, NotSent, Smtp
 
 
 class Senders:
-    """Those of a service. `now`: ns since the epoch. `context`: whom TLS trusts; None = as the system."""
+    """The senders of one service. `now` gives ns since the epoch. `context`: the authorities that TLS trusts;
+    None = the system's."""
 
     def __init__(
         self,
@@ -29,11 +30,11 @@ class Senders:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Who is told, as decisions know them."""
+        """The targets, as `core.notifications` knows them."""
         return tuple(table.target for table in self._tables.values())
 
     async def send(self, target: str, id_: str, content: str) -> None:
-        """Try once. Raises NotSent. `id_`: the same at each try."""
+        """Try to send once. Raises NotSent. `id_` is the same at each try."""
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"there is no target {target!r} in the service's settings any more")
@@ -42,7 +43,7 @@ class Senders:
     def _send(self, table: NotifyTable, id_: str, content: str) -> None:
         at = self._now() // 10**9
         if table.webhook:
-            # As below: what nobody asked to be told by is not loaded.
+            # Loaded only where a target needs it, as the module for mail below.
             from trainshed.notifying import webhook
 
             body = content.encode()
@@ -52,7 +53,6 @@ class Senders:
         if table.mail:
             if self._smtp is None:
                 raise NotSent("no server for mail is set: [smtp] in the service's configuration")
-            # Loaded when somebody is to get mail.
             from trainshed.notifying import mail
 
             told = mail_of(json.loads(content))

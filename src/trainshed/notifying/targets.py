@@ -1,4 +1,5 @@
-"""What the tables `[[notify]]` and `[smtp]` of the settings say: where notifications go. Knows no socket."""
+"""Reads the tables `[[notify]]` and `[smtp]` of the settings, which say where notifications go. Knows no
+socket."""
 
 import base64
 import os
@@ -22,53 +23,53 @@ _EVERYTHING: Final = tuple(occasion.value for occasion in Occasion)
 
 
 class NotSent(Exception):
-    """A notification did not get through. The message says why."""
+    """A notification was not delivered. The message says why."""
 
 
 def key_of(secret: str) -> bytes:
-    """The key of a webhook's signature: what stands behind `whsec_` in base64, else the text itself. Raises
-    ValueError."""
+    """Returns the key of a webhook's signature: the base64 text behind `whsec_`, decoded, or else the text
+    itself. Raises ValueError."""
     if secret.startswith(_PREFIX):
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     return secret.encode()
 
 
 class NotifyTable(Struct, frozen=True):
-    """One `[[notify]]`: a webhook or addresses of mail, or both."""
+    """One table `[[notify]]`: a webhook, mail addresses, or both."""
 
-    #: As labels of jobs name it.
+    #: The name by which the labels of jobs choose this target.
     name: str
-    #: "" = none.
+    #: The URL to post to; "" = none.
     webhook: str = ""
     #: The environment variable that holds the key of the webhook's signature; "" = it is not signed.
     secret_env: str = ""
     mail: tuple[str, ...] = ()
     on: tuple[str, ...] = _EVERYTHING
-    #: `named`: of jobs whose label names it; `all`.
+    #: Which jobs it hears of: `named` = those whose label names it; `all`.
     jobs: str = "named"
 
     @property
     def target(self) -> Target:
-        """As decisions know it."""
+        """The target, as `core.notifications` knows it."""
         return Target(self.name, frozenset(map(Occasion, self.on)), self.jobs == "all")
 
 
 @dataclass(frozen=True, slots=True)
 class Smtp:
-    """The server that takes mail."""
+    """The table `[smtp]`: the server that takes mail."""
 
     host: str
     port: int = 587
     tls: SmtpTls = "starttls"
-    #: "" = nobody signs in there.
+    #: The account to sign in with; "" = without signing in.
     user: str = ""
     password: str = field(default="", repr=False)
-    #: The address that mail is from.
+    #: The address in the mail's From.
     sender: str = ""
 
 
 def notify_tables(rows: Sequence[Mapping[str, Any]]) -> tuple[NotifyTable, ...]:
-    """The tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
+    """Returns the tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
     wrong: list[str] = []
     tables: list[NotifyTable] = []
     for number, row in enumerate(rows):
@@ -118,7 +119,7 @@ def _faults(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _texts(value: Any) -> list[str] | None:
-    """None for anything but a list of texts."""
+    """Returns the value if it is a list of texts, else None."""
     if not isinstance(value, list):
         return None
     items = cast("list[Any]", value)

@@ -1,7 +1,7 @@
-"""Posts a notification to a webhook, signed as Standard Webhooks has it.
+"""Posts a notification to a webhook, signed as Standard Webhooks defines.
 
-A redirect is not followed, so that nobody but the operator says what the service calls. Blocks: call it in a
-thread.
+It follows no redirect, so that only the operator decides which hosts the service calls. It blocks, so it is
+called in a thread.
 """
 
 import base64
@@ -12,17 +12,16 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
-from trainshed.core.units import Nanos
 from trainshed.notifying.targets import NotSent, key_of
 
 TIMEOUT: Final = 10.0
-"""Seconds for which each step may take: to connect, to send, to be answered."""
+"""Seconds for each step: connecting, sending, and waiting for the answer."""
 _LONGEST_ANSWER: Final = 4096
 
 
-def signed(id_: str, at: Nanos, body: bytes, secret: str) -> dict[str, str]:
-    """The headers of a request: which notification it is (the same at each try), when it is sent (seconds
-    since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
+def signed(id_: str, at: int, body: bytes, secret: str) -> dict[str, str]:
+    """Returns the headers of a request: the notification's id (the same at each try), the time of sending
+    (seconds since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
     headers = {"webhook-id": id_, "webhook-timestamp": str(at)}
     if secret:
         signature = hmac.new(key_of(secret), f"{id_}.{at}.".encode() + body, hashlib.sha256)
@@ -31,7 +30,8 @@ def signed(id_: str, at: Nanos, body: bytes, secret: str) -> dict[str, str]:
 
 
 def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext | None) -> None:
-    """Post JSON. Raises NotSent unless the answer is 2xx. `context`: whom TLS trusts; None = the system."""
+    """Post JSON. Raises NotSent unless the answer is 2xx. `context`: the authorities that TLS trusts; None =
+    the system's."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection: http.client.HTTPConnection

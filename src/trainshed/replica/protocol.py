@@ -1,6 +1,7 @@
-"""The protocol between a slot's shim, its zygote and an engine: files of a slot, documents, messages.
+"""Declares the protocol between a slot's shim, its zygote and an engine: files of a slot, documents,
+messages.
 
-Owns names and formats only; opens nothing but the files it is asked to read. Runs on Python 3.6.
+It owns names and formats only, and opens nothing but the files that it is asked to read. Runs on Python 3.6.
 
 A slot is the directory of one replica of one attempt:
 
@@ -39,7 +40,7 @@ else:
     Message = dict
 
     def dataclass_transform(**_):
-        """For type checkers alone: Python 3.6 has none."""
+        """Stand-in for typing.dataclass_transform, which only type checkers use and Python 3.6 lacks."""
         return lambda marked: marked
 
 
@@ -82,7 +83,7 @@ LEVEL_SESSION = "session"
 
 
 def stopped_mark(incarnation: int) -> str:
-    """The file in a slot that forbids an incarnation to start."""
+    """Return the name of the file in a slot that forbids an incarnation to start."""
     return "%s-%d" % (STOPPED, incarnation)
 
 
@@ -106,15 +107,16 @@ class Section:
 
 
 class Program(Section):
-    """What is run."""
+    """The program that is run."""
 
     #: The program and its arguments.
     argv: "Sequence[str]"
     #: All of its environment.
     environ: "dict[str, str]"
-    #: Where it starts; "" = the slot's own working directory.
+    #: Its working directory; "" = the slot's own.
     directory: "str" = ""
-    #: Copied into the slot; "" = nothing is: no Python is asked for, or it is used in place.
+    #: Python environment to copy into the slot; "" = none, because no Python is needed, or it is used in
+    #: place.
     python_template: "str" = ""
 
 
@@ -125,10 +127,10 @@ class Isolation(Section):
     level: "str" = LEVEL_SESSION
     #: "" = the machine's.
     hostname: "str" = ""
-    #: The hosts file; "" = the machine's.
+    #: Its hosts file; "" = the machine's.
     hosts: "str" = ""
-    #: (first, count) of the machine's user numbers that are the program's own (`LEVEL_OWN`); () = none: it
-    #: keeps the user of the shim.
+    #: (first, count) of the machine's user ids that are the program's own (`LEVEL_OWN`); () = none, so that
+    #: it keeps the shim's user.
     users: "Sequence[int]" = ()
     #: Directories whose content it must not see: they look empty.
     hidden: "Sequence[str]" = ()
@@ -136,19 +138,19 @@ class Isolation(Section):
     covered: "Sequence[str]" = ()
     #: Directories that it may only read, shown at their own paths, even inside hidden ones.
     read_only: "Sequence[str]" = ()
-    #: (source, target, whether it is read-only), shown besides.
+    #: Further mounts: (source, target, whether it is read-only).
     mounts: "Sequence[tuple[str, str, bool]]" = ()
     #: Device files shown in /dev besides the harmless ones.
     devices: "Sequence[str]" = ()
-    #: (name, directory) of those shown as /gcs/NAME.
+    #: (name, directory) of the buckets shown as /gcs/NAME.
     buckets: "Sequence[tuple[str, str]]" = ()
     #: Directory of the root file system that it sees; "" = the machine's.
     image: "str" = ""
     #: Without an image: whether its root directory is its own, with the machine's directories in it.
     own_root: "bool" = False
-    #: As whom the program of an image runs; "" = its root.
+    #: User of an image's program; "" = its root.
     image_user: "str" = ""
-    #: File of certificate authorities that the program is to believe, shown where systems keep theirs; "" =
+    #: File of certificate authorities that the program is to trust, shown where systems keep theirs; "" =
     #: none.
     roots: "str" = ""
     #: Bytes of /dev/shm; 0 = the kernel's choice, half of the memory.
@@ -158,17 +160,17 @@ class Isolation(Section):
 class Limits(Section):
     """What the replica may use, and where its control groups are made."""
 
-    #: Bytes; 0 = no limit.
+    #: Bytes of memory; 0 = no limit.
     memory_limit: "int" = 0
-    #: Hold the memory limit by looking (`memory_limit`), as is done anyway where there is no `memory_base`.
+    #: Enforce the memory limit by polling (`memory_limit`), as is always done without a `memory_base`.
     memory_polling: "bool" = False
     #: Its share of the processors, 100 for each; 0 = as any other process.
     cpu_weight: "int" = 0
-    #: Processes and threads; 0 = no limit.
+    #: Number of processes and threads; 0 = no limit.
     pids_limit: "int" = 0
-    #: Bytes of the disk that was asked for; 0 = not known.
+    #: Bytes of disk that the job asked for; 0 = not known.
     disk_limit: "int" = 0
-    #: Whether it is ended if its files take more.
+    #: Whether the replica is ended if its files take more.
     disk_enforced: "bool" = False
     #: Seconds without any progress after which the program is ended (`stall`); 0 = it is not watched.
     stall_after: "float" = 0.0
@@ -176,81 +178,81 @@ class Limits(Section):
     memory_base: "str" = ""
     cpu_base: "str" = ""
     pids_base: "str" = ""
-    #: What its control groups are called.
+    #: Name of its control groups.
     cgroup_name: "str" = ""
 
 
 class Network(Section):
     """The replica's address, and what its endpoint there leads to."""
 
-    #: The replica's own, on which its endpoint listens as well.
+    #: The replica's address, on which its endpoint listens as well.
     address: "str" = "127.0.0.1"
     #: A bind of this port on the wildcard address becomes one of `address`; 0 = none does.
     cluster_port: "int" = 0
-    #: The service's own, which the program can have on `address` alone.
+    #: The service's ports, which the program can bind on `address` alone.
     kept_ports: "Sequence[int]" = ()
-    #: The endpoint's, at `address`.
+    #: Port of the endpoint at `address`.
     storage_port: "int" = 0
     #: Unix socket behind the endpoint; "" = there is no endpoint.
     storage_socket: "str" = ""
-    #: JSON text that each connection to `storage_socket` begins with, as one line.
+    #: JSON text, on one line, that each connection to `storage_socket` begins with.
     identity: "str" = ""
-    #: Unix socket of the service, which answers for its own APIs among Google's; "" = nobody does.
+    #: Unix socket of the service's REST APIs, which answer for Google's; "" = they are not served.
     rest_socket: "str" = ""
-    #: The same for gRPC.
+    #: Unix socket of the service's gRPC APIs, likewise.
     grpc_socket: "str" = ""
-    #: PEM file, key and chain, by which Google's hosts are served at the endpoint as well; "" = they are not.
+    #: PEM file with the key and chain that the endpoint shows for Google's hosts; "" = those are not served.
     certificate: "str" = ""
-    #: By which its program reports how far it is, over TLS (`trainer_status`); "" = it does not.
+    #: Token by which its program reports its progress over TLS (`trainer_status`); "" = it cannot.
     trainer_token: "str" = ""
 
 
 class Observation(Section):
-    """What is taken down of the replica, and where."""
+    """What is recorded of the replica, and where."""
 
-    #: Directory of the log segments, and of what is taken down beside them.
+    #: Directory of the log segments and of the other records.
     logs: "str"
-    #: What the journal says is read again after a power cut: it is synced. Not so where agents are, who find
-    #: nothing of an earlier one's.
+    #: The journal is read again after a power cut, so that it is synced. Agents on nodes never read an
+    #: earlier one's journals.
     outlasts_power: "bool" = True
     #: Texts that never get into the log.
     masked: "Sequence[str]" = ()
-    #: Seconds between two looks at what the replica uses, its disk included; 0 = nobody looks.
+    #: Seconds between two measurements of what the replica uses, its disk included; 0 = use is not measured.
     usage_every: "float" = 0.0
-    #: Uuids of the GPUs that are its own.
+    #: Uuids of its GPUs.
     gpus: "Sequence[str]" = ()
-    #: Take down what the program reports (`metrics`).
+    #: Record the measurements that the program reports (`metrics`).
     watch_metrics: "bool" = False
-    #: How many the job has if the replica reduces or is to use them, and is watched for it
+    #: Number of the job's reducers if the replica is one or is to use them, and is watched for that
     #: (`reduction_reports`); 0 = it is not.
     reducers: "int" = 0
-    #: Seconds without a report after which its processes are looked at; 0 = nobody looks.
+    #: Seconds without a report after which its processes' libraries are examined; 0 = they are not.
     verdict_after: "float" = 0.0
 
 
 class WarmStart(Section):
-    """Whether it begins in a fork of an interpreter that has come up already (docs/adr/0096, 0130)."""
+    """Whether the program begins in a fork of a running interpreter (docs/adr/0096, 0130)."""
 
-    #: Unix socket of the preloader that forks it; "" = it starts by itself.
+    #: Unix socket of the preloader that forks it; "" = it starts in its own interpreter.
     preloader: "str" = ""
-    #: Its Python environment's directory, as the program sees it.
+    #: Directory of its Python environment, as the program sees it.
     template: "str" = ""
-    #: Only if a fork of it waits with the guardian already; else it starts by itself.
+    #: Use a fork only if one already waits with the guardian.
     only_waiting: "bool" = False
-    #: What the preloader has imported, for people; "" = nothing, and nobody is told of it.
+    #: What the preloader has imported, as a text for people; "" = nothing, which is not mentioned.
     preloaded: "str" = ""
-    #: Why it starts by itself although its job asked for more, as a clause; "" = nobody asked, or it does
-    #: not.
+    #: Why it starts in its own interpreter although its job asked for a warm start, as a clause; "" = it did
+    #: not ask, or gets one.
     cold_because: "str" = ""
 
 
 class LaunchDocument(Section):
-    """All that a shim needs to start one incarnation.
+    """Everything that a shim needs to start one incarnation.
 
     As a message, and on disk, it is flat: the fields of all sections together, whose names therefore differ.
     """
 
-    #: Its number; one that was started before is refused.
+    #: Number of the incarnation; one that was started before is refused.
     incarnation: "int"
     program: "Program"
     isolation: "Isolation"
@@ -260,7 +262,8 @@ class LaunchDocument(Section):
     warm: "WarmStart" = WarmStart()
 
     def to_message(self) -> "Message":
-        """What `from_message` makes the same document of, also after a way through JSON."""
+        """Return the message from which `from_message` makes the same document, also after a conversion to
+        JSON."""
         message: "Message" = {"incarnation": self.incarnation}
         for section in self.FIELDS[1:]:
             message.update(getattr(self, section).__dict__)
@@ -268,8 +271,8 @@ class LaunchDocument(Section):
 
     @classmethod
     def from_message(cls, message: "Message") -> "LaunchDocument":
-        """What another version of the service wrote is read too: names that are new to either are left
-        out."""
+        """Make a document from a message. Messages of other versions of the service are accepted: unknown
+        fields are ignored, and missing ones get their defaults."""
 
         def part(section: "type[_Section]") -> "_Section":
             return section(**{name: message[name] for name in section.FIELDS if name in message})
@@ -290,7 +293,7 @@ def encode(message: "Message") -> bytes:
 
 
 class Lines:
-    """Cuts a byte stream into messages; keeps what is incomplete."""
+    """Splits a byte stream into messages; keeps the incomplete rest."""
 
     __slots__ = ("_rest",)
 
@@ -304,10 +307,11 @@ class Lines:
 
 
 def process_start(pid: int) -> int:
-    """When a process started: in which boot of the machine, and at which of the kernel's ticks in it; later
-    ones are more. 0 if there is none or the system does not say.
+    """Return when a process started, as one number made of the machine's boot and the kernel's ticks since
+    then; later starts are larger. 0 if there is no such process or the system does not tell.
 
-    A process id alone is no identity, the pair is. A zombie counts as gone: it runs nothing.
+    A process id alone is no identity, but with this number it is. A zombie counts as gone, because it runs
+    nothing.
     """
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
@@ -318,15 +322,15 @@ def process_start(pid: int) -> int:
 
 
 def is_process(pid: int, start: int) -> bool:
-    """Whether the process that started at `start` (`process_start`) still runs. An earlier version noted
-    ticks alone: then whichever boot it was."""
+    """Whether the process that started at `start` (`process_start`) still runs. An earlier version recorded
+    ticks alone, which then match any boot."""
     now = process_start(pid)
     return now > 0 and start in (now, now & (1 << _TICKS) - 1)
 
 
 def _boot() -> int:
-    """Which boot of the machine this is: after another one ids and ticks come again. 0: the system does not
-    say."""
+    """Return a number of the machine's boot, since process ids and ticks recur after another one; 0 = the
+    system does not tell."""
     if not _boots:
         try:
             with open("/proc/sys/kernel/random/boot_id", "rb") as file:

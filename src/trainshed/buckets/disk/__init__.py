@@ -1,1 +1,1 @@
-"""Buckets on this disk: objects as plain files, their records beside them, which buckets there are."""
+"""Keeps buckets on this disk: objects as plain files, their records beside them, and the list of buckets."""

@@ -1,7 +1,7 @@
-"""Objects as files: finding one, putting one in place, taking one away. Knows no request.
+"""Finds, installs and removes the files of objects. Knows no request.
 
-Owns the locks that serialise the writers of one object, and the rule for ``a`` beside ``a/b``: a
-file in the way of a directory moves to its shadow place, under the lock of its own object.
+It owns the locks that serialise the writers of one object, and the rule for ``a`` beside ``a/b``: a file in
+the way of a directory moves to its shadow place, under the lock of its own object.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ObjectFiles:
             ) from error
 
     def closed(self, base: int, bucket: str, name: str) -> ObjectRecord:
-        """What is known of an object whose file the service may not open; raises ``NotFound``."""
+        """Returns what is known of an object whose file the service may not open. Raises ``NotFound``."""
         try:
             return self.records.of_closed(look(base, place_of(name)))
         except OSError as error:
@@ -110,7 +110,7 @@ class ObjectFiles:
                 parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
             except OSError as error:
                 if is_absent(error):
-                    continue  # pruned or replaced meanwhile
+                    continue  # The directory was pruned or replaced meanwhile.
                 raise
             try:
                 with self.lock(place):
@@ -140,19 +140,19 @@ class ObjectFiles:
             self.records.forget(FileIdentity.of(found.stat))
 
     def save(self, fd: int, key: str, record: ObjectRecord) -> None:
-        """Keep the changed record of an open file; the caller syncs the file."""
+        """Save the changed record of an open file; the caller syncs the file."""
         self.records.attach(fd, record)
         self.records.note(key, record)
 
     def hash(self, found: Found, key: str, record: ObjectRecord, now: Nanos) -> ObjectRecord:
-        """The record with the checksums of a file that was written through the directory."""
+        """Returns the record with the checksums of a file that was written through the directory."""
         sums = digest_file(found.fd).sums()
         hashed = replace(record, md5=sums.md5, crc32c=sums.crc32c)
         after = os.fstat(found.fd)
         if FileIdentity.of(after) != record.file:
-            return record  # being written at this moment: no checksum is better than a wrong one
+            return record  # It is being written at this moment: no checksum is better than a wrong one.
         if now - record.file.mtime_ns > _SETTLED_NS:
-            # Kept only to spare the work next time; a read-only tree is no reason to fail.
+            # Saved only to spare the work next time: a read-only tree is no reason to fail.
             with suppress(OSError):
                 self.save(found.fd, key, hashed)
         return hashed
@@ -170,7 +170,9 @@ class ObjectFiles:
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:
-                    self._drop(base, old)  # it lay in the shadow of a directory that is gone
+                    self._drop(
+                        base, old
+                    )  # The old file was in the shadow of a directory that is gone.
             else:
                 make_directory(parent, SHADOW_DIR)
                 shadow = open_directory(parent, (SHADOW_DIR,))
@@ -229,7 +231,7 @@ class ObjectFiles:
                     os.close(shadow)
                 os.fsync(parent)
             except FileNotFoundError:
-                return  # gone by itself
+                return  # The file was removed meanwhile.
             finally:
                 os.close(parent)
 

@@ -1,10 +1,10 @@
-"""The objects of all buckets: write, read, change, copy, remove, with preconditions that hold.
+"""Writes, reads, changes, copies and removes the objects of all buckets, with preconditions that hold.
 
-A write is: temporary file → fsync → record → fsync → rename → fsync of the directory; so after a
-crash an acknowledged object is whole, and one that was not acknowledged is whole or absent.
-Writers of one object are serialised by a lock around "check the condition, then rename". A program
-that writes through ``/gcs`` holds no such lock: creation (``ifGenerationMatch=0``) is still
-exclusive against it, since the file is linked in, and anything it did before the check is seen.
+A write is: temporary file → fsync → record → fsync → rename → fsync of the directory. So after a crash an
+acknowledged object is whole, and one that was not acknowledged is whole or absent. Writers of one object are
+serialised by a lock around "check the condition, then rename". A program that writes through ``/gcs`` holds
+no such lock: creation (``ifGenerationMatch=0``) is still exclusive against it, since the file is linked in,
+and the check sees anything that the program did before.
 
 All methods block and may be called from several threads.
 """
@@ -51,7 +51,8 @@ class OpenObject(Struct, frozen=True):
     record: ObjectRecord
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
-        """Bytes of it, in blocks; raises ``Unavailable`` if a program has cut the file meanwhile."""
+        """Yields the bytes from ``start`` to before ``end``. Raises ``Unavailable`` if a program has cut the
+        file meanwhile."""
         while start < end:
             block = os.pread(self.fd, min(BLOCK, end - start), start)
             if not block:
@@ -60,7 +61,7 @@ class OpenObject(Struct, frozen=True):
             yield block
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> None:
-        """Append all of it; raises ``Unavailable`` if a program writes to it meanwhile."""
+        """Append the whole content; raises ``Unavailable`` if a program writes to it meanwhile."""
         staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed while it was copied. Try again.")
@@ -89,11 +90,11 @@ class ObjectStore:
         self._generations = GenerationSource(state_directory(root) / "generation", now)
 
     def at(self, bucket: str) -> ObjectStore:
-        """Itself: every bucket is here."""
+        """Returns itself: every bucket is here."""
         return self
 
     def clean(self) -> None:
-        """Remove what an earlier process left half-written; call before serving."""
+        """Remove what an earlier process left half-written; it is called before serving."""
         for path in self._temporary.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -101,11 +102,11 @@ class ObjectStore:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close everything that is open."""
         self._files.records.close()
 
     def walk(self, bucket: str) -> Iterator[Entry]:
-        """All objects of a bucket, in the order of their names' UTF-8 bytes; raises ``NotFound``."""
+        """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises ``NotFound``."""
         base = self.catalog.open(bucket)
         try:
             yield from Walk(base, "", b"")
@@ -117,20 +118,21 @@ class ObjectStore:
         self._files.records.note_into(table, key_of(bucket, name), record)
 
     def complete_records(self) -> None:
-        """After a copy of the directory, and once in one of an older version, bind every object's record to
-        its file. Others may use the store meanwhile; who needs a record before has it bound then."""
+        """Bind every object's record to its file, after a copy of the directory, and once for a directory of
+        an older version. Others may use the store meanwhile: a record that is needed earlier is bound
+        then."""
         self._files.records.complete(self._look_at_all)
 
     def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:
         for bucket in self.catalog.names():
-            with suppress(NotFound):  # It is another store's, or was removed meanwhile.
+            with suppress(NotFound):  # It belongs to a remote store, or was removed meanwhile.
                 for entry in self.walk(bucket):
                     with suppress(BucketsError):
                         record = self.read_record(bucket, entry.name, hash_limit=0)
                         noted(key_of(bucket, entry.name), record)
 
     def stage(self) -> Staged:
-        """A temporary file for new content; ``commit`` or ``discard`` it."""
+        """Returns a temporary file for new content; ``commit`` or ``discard`` it."""
         return Staged.create(self._temporary)
 
     def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
@@ -286,10 +288,10 @@ class ObjectStore:
             try:
                 return self.read_record(bucket, name, hash_limit=limit)
             except Forbidden:
-                # One file that a program closed must not close the bucket to everybody.
+                # A file that a program has closed to us must not make the whole bucket unreadable.
                 return self._files.closed(base, bucket, name)
             except InvalidRequest:
-                # Nor one whose path no object can have for a name: it is a file only.
+                # Nor must a file whose path cannot be the name of an object.
                 raise no_such_object(bucket, name) from None
 
         try:
@@ -298,7 +300,8 @@ class ObjectStore:
             os.close(base)
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """When an object with the prefix was last written (ns); 0 if there is none. Looks at each of them."""
+        """Returns when an object with the prefix was last written (ns); 0 if there is none. It looks at each
+        of them."""
         directory = self.catalog.directory(bucket)
         base = self.catalog.open(bucket)
         latest = 0

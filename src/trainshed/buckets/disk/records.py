@@ -1,17 +1,17 @@
-"""The metadata of objects, kept with their files so that it can never describe another content.
+"""Keeps the metadata of objects with their files, so that it can never describe another content.
 
-A record names the file it was written for (inode, size, modification time). It counts only while
-the file still has that identity: a write through the directory (``/gcs``) makes it stale, and the
-object then has a fresh generation that is a function of the new identity alone.
+A record names the file it was written for (inode, size, modification time), and counts only while the file
+still has that identity: a write through the directory (``/gcs``) makes it stale, and the object then has a
+fresh generation that is a function of the new identity alone.
 
-Kept in an extended attribute where the file system has them and the record fits, else in a sidecar
+It is kept in an extended attribute where the file system has them and the record fits, otherwise in a sidecar
 file that is named by the identity and lies outside the visible tree.
 
-A copy of the directory has other inodes, often other times, and no attributes. So each record lies in a table
-as well, by the object's name, and names its epoch: the time between two copies. A record of an earlier epoch
-counts for a file at its path that has its size and time, or its size and checksums, and is bound to that file
-then (ADR 43). Taking a directory that was not copied for a copy is harmless: what was rewritten in it is then
-told by its content instead of by its inode.
+A copy of the directory has other inodes, often other times, and no attributes. So each record is also in a
+table, by the object's name, and names its epoch: the time between two copies. A record of an earlier epoch
+counts for a file at its path that has its size and time, or its size and checksums, and is then bound to that
+file (ADR 43). Taking a directory for a copy by mistake is harmless: what was rewritten in it is then
+recognised by its content instead of by its inode.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _DIRECT_GENERATIONS = 5 * 10**18
 
 
 def direct_record(identity: FileIdentity) -> ObjectRecord:
-    """The record of a file that was written through the directory: a pure function of identity.
+    """Returns the record of a file that was written through the directory: a pure function of its identity.
 
-    Its generations lie in a range that generations given out by the API (microseconds) never
-    reach, so that neither kind can be taken for the other.
+    Its generation numbers are in a range that those given out by the API (microseconds) never reach, so that
+    neither kind can be taken for the other.
     """
     seed = f"{identity.inode}:{identity.size}:{identity.mtime_ns}".encode()
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
@@ -76,7 +76,7 @@ class RecordStore:
             self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str) -> ObjectRecord:
-        """The record of an open file, or the one derived from its identity if none is valid."""
+        """Returns the record of an open file, or the one derived from its identity if none is valid."""
         identity = FileIdentity.of(stat)
         attached = self._from_attribute(fd)
         if attached is not None and attached.file == identity:
@@ -87,8 +87,8 @@ class RecordStore:
         return self._from_copy(fd, identity, key, attached) or direct_record(identity)
 
     def of_closed(self, stat: os.stat_result) -> ObjectRecord:
-        """The record of a file that cannot be opened, as far as it is known beside it: size and times always
-        are."""
+        """Returns the record of a file that cannot be opened, as far as it is known without: always its size
+        and times."""
         identity = FileIdentity.of(stat)
         beside = self._from_sidecar(identity)
         if beside is not None and beside.file == identity:
@@ -107,11 +107,12 @@ class RecordStore:
         self._drop_attribute(fd)
 
     def note(self, key: str, record: ObjectRecord) -> None:
-        """Put the record of an object into the table. The writers of one object do so one after the other."""
+        """Put the record of an object into the table. The writers of one object must not call it at the same
+        time."""
         self._table.put(key, self._epoch.id, self._encode(record))
 
     def note_into(self, table: RecordTable, key: str, record: ObjectRecord) -> None:
-        """Put a record into the table of a copy, as one of this epoch."""
+        """Put a record into the table of a copy, with this epoch."""
         table.put(key, self._epoch.id, self._encode(record))
 
     def forget(self, identity: FileIdentity) -> None:
@@ -123,8 +124,9 @@ class RecordStore:
         self._table.drop(key)
 
     def complete(self, look_at_all: Callable[[Callable[[str, ObjectRecord], None]], None]) -> None:
-        """Once per epoch, see that every object has its record here, and in the table. ``look_at_all(noted)``
-        loads the record of each object and calls ``noted`` with its key and the record."""
+        """Once per epoch, make sure that every object has its record here and in the table.
+        ``look_at_all(noted)`` loads the record of each object, and calls ``noted`` with its key and the
+        record."""
 
         def noted(key: str, record: ObjectRecord) -> None:
             if record.epoch or record.metageneration > 1 or record != direct_record(record.file):
@@ -135,14 +137,14 @@ class RecordStore:
             self._table.completed(self._epoch.id)
 
     def close(self) -> None:
-        """Let go of the table."""
+        """Close the table."""
         self._table.close()
 
     def _encode(self, record: ObjectRecord) -> bytes:
         return msgspec.json.encode(replace(record, epoch=self._epoch.id))
 
     def _of_now(self, fd: int, record: ObjectRecord, key: str) -> ObjectRecord:
-        """A record that counts for its very file, from now on for no other."""
+        """Returns the record, from now on bound to this very file."""
         return (
             record if record.epoch == self._epoch.id else self._bind(fd, record, record.file, key)
         )
@@ -150,7 +152,7 @@ class RecordStore:
     def _from_copy(
         self, fd: int, identity: FileIdentity, key: str, attached: ObjectRecord | None
     ) -> ObjectRecord | None:
-        """The record of an earlier epoch that the file is a copy for, bound to the file."""
+        """Returns the record of an earlier epoch that the file is a copy of, bound to the file."""
         if self._is_earlier(attached, identity) and _is_time_of(attached.file, identity):
             return self._bind(fd, attached, identity, key)
         if not self._epoch.earlier:
@@ -158,12 +160,12 @@ class RecordStore:
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
         if kept is not None and kept.epoch == self._epoch.id and kept.file == identity:
-            return kept  # Another look has bound it since this one began.
+            return kept  # Another thread has bound it since this one began.
         if not self._is_earlier(kept, identity):
             return None
         if _is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity):
             return self._bind(fd, kept, identity, key)
-        self._table.drop(key)  # The file was written to since: it need not be read another time.
+        self._table.drop(key)  # The file was written to since, so it need not be hashed again.
         return None
 
     def _is_earlier(
@@ -177,7 +179,7 @@ class RecordStore:
         self, fd: int, record: ObjectRecord, identity: FileIdentity, key: str
     ) -> ObjectRecord:
         bound = replace(record, file=identity, epoch=self._epoch.id)
-        # Else the next look binds it; a read-only tree is no reason to fail.
+        # If it fails, the next reader binds it: a read-only tree is no reason to fail.
         with suppress(OSError):
             self.attach(fd, bound)
             if record.file != identity:
@@ -233,7 +235,7 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
 
 
 def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
-    """Whether a copy has the time of the file, as exactly as the way of copying keeps times: tar and older
+    """Whether a copy's time equals the file's, as exactly as the way of copying keeps times: tar and older
     tools cut them to seconds, some to microseconds."""
     return any(
         copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000)
@@ -241,12 +243,12 @@ def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
 
 
 def _has_content_of(fd: int, record: ObjectRecord, identity: FileIdentity) -> bool:
-    """Whether an open file holds what the record's checksums say. Reads all of it."""
+    """Whether an open file has the record's checksums. It reads the whole file."""
     if not record.crc32c:
         return False
     sums = digest_file(fd).sums()
     if FileIdentity.of(os.fstat(fd)) != identity:
-        return False  # It is being written at this moment.
+        return False  # The file is being written at this moment.
     return sums.crc32c == record.crc32c and record.md5 in ("", sums.md5)
 
 
@@ -256,7 +258,7 @@ FILE = "records.db"
 _BUSY_TIMEOUT_S = 5
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
-    # A crash of the machine may take the last rows: the records themselves are durable.
+    # A crash of the machine may lose the last rows: the records beside the files are durable.
     "PRAGMA synchronous = NORMAL",
     "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, epoch TEXT NOT NULL, record BLOB "
     "NOT NULL) WITHOUT ROWID",
@@ -268,17 +270,17 @@ class RecordTable:
     """Encoded records by key (``BUCKET/NAME``) with their epochs, in a file that every way of copying takes
     along.
 
-    A second copy: what counts is attached to the object's file. It is asked only in a directory that was
-    copied, so what cannot be written here fails no request, and what cannot be read begins anew. The file is
-    opened when it is first used: what keeps it from being opened, a full disk say, may be gone by the next
-    use. Blocking; safe to use from several threads and processes.
+    It is a second copy: the record attached to an object's file is what counts. It is read only in a
+    directory that was copied, so a failure to write it fails no request, and an unreadable one is begun anew.
+    The file is opened at its first use; what prevents that, such as a full disk, may be gone at the next one.
+    Blocking; safe to use from several threads and processes.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        #: What could not be done was told, and nothing could be done since.
+        #: Whether a failure was logged, and nothing has succeeded since.
         self._is_told = False
 
     def get(self, key: str) -> bytes | None:
@@ -287,11 +289,11 @@ class RecordTable:
         return None if row is None else row[0]
 
     def put(self, key: str, epoch: str, record: bytes) -> None:
-        """Keep an object's record in place of an earlier one."""
+        """Store an object's record, in place of an earlier one."""
         self._do("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (key, epoch, record))
 
     def put_missing(self, key: str, epoch: str, record: bytes) -> None:
-        """Keep a record unless there is one of this epoch, which is newer."""
+        """Store a record unless there is one of this epoch, which is newer."""
         self._do(
             "INSERT INTO records VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE "
             "SET epoch = ?2, record = ?3 WHERE epoch <> ?2",
@@ -299,24 +301,24 @@ class RecordTable:
         )
 
     def drop(self, key: str) -> None:
-        """Forget the record of an object that is gone."""
+        """Remove the record of an object that is gone."""
         self._do("DELETE FROM records WHERE key = ?", (key,))
 
     def is_complete(self, epoch: str) -> bool:
-        """Whether every object has been looked at in this epoch."""
+        """Whether `completed` was called for this epoch."""
         return self._first("SELECT 1 FROM complete WHERE epoch = ?", (epoch,)) is not None
 
     def completed(self, epoch: str) -> None:
-        """Every object has been looked at."""
+        """Note that every object has been looked at in this epoch."""
         self._do("INSERT OR IGNORE INTO complete VALUES (?)", (epoch,))
 
     def count(self) -> int:
-        """How many records there are; 0 if that cannot be told."""
+        """Returns how many records there are; 0 if that cannot be read."""
         row = self._first("SELECT count(*) FROM records", ())
         return row[0] if row else 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._connection is not None:
             with self._lock:
                 self._connection.close()
@@ -350,7 +352,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         return _connect(path)
     except sqlite3.OperationalError:
-        raise  # Not the file's fault: no room, no permission, no handles.
+        raise  # Not the file's fault: no space, no permission, no descriptors.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.warning(
@@ -383,24 +385,23 @@ class Epoch(Struct, frozen=True):
     """The time between two copies of the directory (ADR 43)."""
 
     id: str
-    #: There was another one before, so that there may be records of it.
+    #: Whether there was an epoch before it, so that there may be records of it.
     earlier: bool
 
 
 class _Written(Struct, frozen=True):
-    """An epoch, and what tells a copy of its directory from itself."""
+    """An epoch as it is stored, and what distinguishes its directory from a copy."""
 
     epoch: Epoch
-    #: Inode and time of the last change (ns) of an empty file that nobody touches. No way of copying keeps
-    #: that time.
+    #: Inode and change time (ns) of an empty file that nobody touches. No way of copying keeps that time.
     anchor: tuple[int, int]
-    #: Inode of the directory of the buckets.
+    #: Inode of the buckets' directory.
     root: int
 
 
 def current_epoch(root: Path, state: Path) -> Epoch:
-    """The epoch of the buckets in `root`, a new one if they were copied or had none. Durable; the caller
-    holds `alone`."""
+    """Returns the epoch of the buckets in `root`: a new one if they were copied or had none. Durable; the
+    caller holds `alone`."""
     try:
         written = msgspec.json.decode((state / _FILE).read_bytes(), type=_Written)
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -435,7 +436,7 @@ def _inode(path: Path) -> int:
 
 @contextmanager
 def alone(directory: Path) -> Generator[None]:
-    """Keep other processes out that come the same way."""
+    """Lock the directory against other processes that call this."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -107,7 +107,7 @@ def is_absent(error: OSError) -> bool:
 
 
 def is_closed(error: OSError) -> bool:
-    """Whether an error says that a program took away the permission to look there."""
+    """Whether an error says that a program removed the permission to look there."""
     return error.errno in _CLOSED
 
 
@@ -166,7 +166,7 @@ def make_directory(parent: int, component: str) -> None:
 
 
 def prune(base: int, components: tuple[str, ...]) -> None:
-    """Remove ``base/components`` and its parents as far as they are empty."""
+    """Remove ``base/components`` and its parents as long as they are empty."""
     for depth in range(len(components), 0, -1):
         try:
             parent = open_directory(base, components[: depth - 1])
@@ -203,7 +203,7 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
 class Found(Struct, frozen=True):
     """An object's file, open for reading, and where it lies."""
 
-    #: The holder closes it.
+    #: The file's descriptor, which the holder closes.
     fd: int
     stat: os.stat_result
     dirs: tuple[str, ...]
@@ -211,7 +211,7 @@ class Found(Struct, frozen=True):
 
 
 def look(base: int, place: Place) -> os.stat_result:
-    """What a directory says of the object at a place, or at its shadow place, without opening it. Raises
+    """Returns the status of the object at a place, or at its shadow place, without opening it. Raises
     OSError."""
 
     def status(parent: int) -> os.stat_result:
@@ -230,7 +230,8 @@ def find(base: int, place: Place) -> Found:
 
 
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
-    """The first directory, the object's own or the shadow one, in which `act` finds it, and what it found."""
+    """Returns the first directory, the object's own or the shadow one, in which `act` succeeds, and its
+    result."""
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR)):
         try:
             parent = open_directory(base, dirs)
@@ -247,7 +248,7 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
     raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
 
 
-_MAX_CHUNKS = 8  # more than a name of 1,024 bytes can fill
+_MAX_CHUNKS = 8  # More than a name of 1,024 bytes can fill.
 
 
 class Entry(Struct, frozen=True):
@@ -383,12 +384,12 @@ def _collect_shadows(
         segment = text + decoded[0]
         if encode_segment(segment) == (*below, leaf):
             key = segment.encode()
-            # The plain file, if it came back meanwhile, is the newer one and wins.
+            # If the plain file has come back meanwhile, it is the newer one and wins.
             found.setdefault(key, _Member(key, segment, (*below, SHADOW_DIR), leaf, False))
 
 
 def _kind(entry: os.DirEntry[str]) -> bool | None:
-    """True for a directory, False for a regular file, None for what is neither."""
+    """Returns True for a directory, False for a regular file, None for anything else."""
     if entry.is_dir(follow_symlinks=False):
         return True
     return False if entry.is_file(follow_symlinks=False) else None

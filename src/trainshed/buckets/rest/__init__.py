@@ -1,1 +1,1 @@
-"""The storage API over HTTP: requests taken apart, methods, uploads, downloads, answers, the access log."""
+"""Serves the storage API over HTTP: parsing, methods, uploads, downloads, responses, and the access log."""

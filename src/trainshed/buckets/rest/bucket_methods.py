@@ -1,4 +1,4 @@
-"""The methods of the storage API that concern buckets: request in, resource out."""
+"""The methods of the storage API on buckets: each takes a request and returns a resource."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def _list(call: Call) -> Response:
 
 
 def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str]:
-    """Buckets of a project and those that are shared, by name; of all projects if it is None."""
+    """Returns the buckets of a project and the shared ones, by name; those of all projects if it is None."""
     names = catalog.names(prefix)
     if project is None:
         return names
@@ -130,7 +130,7 @@ def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str
 
 
 def _held(call: Call) -> list[str]:
-    """Those of the permissions asked about that the caller has."""
+    """Returns those of the requested permissions that the caller has."""
     asked = call.request.values.get("permissions", ())
     holding = call.store.catalog.holding(call.target.bucket)
     return held(call.caller, asked, holding) if holding is not None else []

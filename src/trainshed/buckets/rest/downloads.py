@@ -1,4 +1,4 @@
-"""Content on its way out: whole objects, byte ranges, and gzip that the client did not ask for."""
+"""Sends content: whole objects, byte ranges, and unpacked gzip for clients that did not ask for gzip."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from trainshed.httpd.messages import Receive, Response, Send
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20
-"""A download of a file that was written through the directory waits for its checksums up to this
-size; a larger one is served without them, rather than read twice."""
+"""Bytes of a file written through the directory up to which a download waits for its checksums; a larger one
+is served without them, rather than read twice."""
 
 
 async def download(call: Call) -> Response:
-    """The content of the call's object, streamed; raises ``NotFound``, ``RangeNotSatisfiable``."""
+    """Returns a response that streams the content of the call's object. Raises ``NotFound``,
+    ``RangeNotSatisfiable``."""
     call.operation = "read"
     opened = await call.run(
         call.store.at(call.target.bucket).open,
@@ -65,7 +66,7 @@ def _answer(call: Call, opened: Opened) -> Response:
 
 
 class ContentResponse(Response):
-    """Streams an object and closes it however the answer ends, even one that never began."""
+    """Streams an object, and closes it however the answer ends, even if it never began."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ def _headers(record: ObjectRecord) -> dict[str, str]:
 
 
 def _must_unpack(call: Call, record: ObjectRecord) -> bool:
-    """Whether the object is stored as gzip and the client can only read what is in it."""
+    """Whether the object is stored as gzip and the client does not accept gzip."""
     return (
         record.fields.get("contentEncoding") == "gzip"
         and "gzip" not in call.request.headers.get("accept-encoding", "")
@@ -132,7 +133,7 @@ def _must_unpack(call: Call, record: ObjectRecord) -> bool:
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
-    """[start, end) that a ``Range`` asks for; None for the whole (or a form that we ignore)."""
+    """Returns [start, end) of a ``Range`` header; None for the whole content (or a form that is ignored)."""
     match = _RANGE.fullmatch(header.strip())
     if match is None or match.group(0) == "bytes=-":
         return None

@@ -1,7 +1,7 @@
-"""Bodies in several parts: an upload's metadata with its content, and a batch of small requests, answered in
-order.
+"""Parses bodies in several parts: an upload's metadata with its content, and a batch of small requests, which
+are answered in order.
 
-Only requests without content of their own belong in a batch, as at the public service.
+As at the public service, a batch may only hold requests without content of their own.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from trainshed.httpd.messages import Response
 
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MAX_HEAD = 1 << 20
-"""Bytes of the part with the metadata."""
+"""Bytes of the part that has the metadata."""
 _EPILOGUE = 256
-"""Bytes that may follow the last delimiter: so many are held back, since that may be among them."""
+"""Bytes that may follow the last delimiter: so many are held back, since it may be among them."""
 
 
 class Head(Struct, frozen=True):
-    """What stands before the content: the metadata part's bytes, the content part's type."""
+    """What precedes the content: the metadata part's bytes and the content part's media type."""
 
     metadata: bytes
     content_type: str
 
 
 def boundaries_of(content_type: str) -> tuple[bytes, ...]:
-    """The delimiters that a ``Content-Type`` may mean, likeliest first; raises InvalidRequest."""
+    """Returns the delimiters that a ``Content-Type`` may mean, likeliest first. Raises InvalidRequest."""
     match = _BOUNDARY.search(content_type)
     if match is None:
         raise InvalidRequest(
@@ -45,18 +45,18 @@ def boundaries_of(content_type: str) -> tuple[bytes, ...]:
 
 
 class MultipartReader:
-    """Feed it blocks, take content out; ``finish`` gives the rest. No I/O."""
+    """Separates the content from a multipart body that is fed in blocks. No I/O."""
 
     def __init__(self, content_type: str) -> None:
         self._candidates = boundaries_of(content_type)
         self._delimiter = b""
         self._newline = b"\r\n"
         self._buffer = bytearray()
-        #: Known as soon as the first content byte is.
+        #: Set as soon as the first content byte was fed.
         self.head: Head | None = None
 
     def feed(self, block: bytes) -> bytes:
-        """Take a block in; returns the content that is certain by now, perhaps none."""
+        """Take a block; returns the bytes that are certainly content by now, perhaps none."""
         self._buffer += block
         if self.head is None and not self._parse_head():
             if len(self._buffer) > _MAX_HEAD:
@@ -70,7 +70,7 @@ class MultipartReader:
         return content
 
     def finish(self) -> bytes:
-        """The content that was held back; raises ``InvalidRequest`` if the body was cut."""
+        """Returns the content that was held back. Raises ``InvalidRequest`` if the body was cut."""
         end = self._buffer.rfind(self._newline + self._delimiter + b"--")
         if self.head is None or end < 0:
             # An empty content may have its delimiter right behind the blank line.
@@ -113,7 +113,7 @@ class MultipartReader:
 
 
 def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int] | None:
-    """Headers of the part whose delimiter is at an offset, and where its body begins."""
+    """Returns the headers of the part whose delimiter is at an offset, and where its body begins."""
     position = buffer.find(b"\n", delimiter_at)
     headers: dict[str, str] = {}
     while position >= 0:
@@ -130,19 +130,19 @@ def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int]
 
 
 _MAX_CALLS = 1000
-"""Requests of a batch."""
+"""Requests that a batch may have."""
 _MAX_BYTES = 10 << 20
-"""Bytes of its body."""
+"""Bytes that a batch's body may have."""
 
 
 class InnerRequest(Struct, frozen=True):
     """One request of a batch."""
 
     method: str
-    #: Undecoded and without a host.
+    #: Percent-encoded, without a host.
     path: bytes
     query: bytes
-    #: Names in lower case.
+    #: Header names are in lower case.
     headers: list[tuple[bytes, bytes]]
     body: bytes
     content_id: str
@@ -152,7 +152,7 @@ Answerer = Callable[[InnerRequest], Awaitable[Response]]
 
 
 async def answer_batch(call: Call, answer_part: Answerer) -> Response:
-    """Answer each request of a batch in turn; raises ``InvalidRequest`` if it cannot be read."""
+    """Answer each request of a batch in turn. Raises ``InvalidRequest`` if the batch cannot be parsed."""
     body = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
     kind = call.request.headers.get("content-type", "")
     requests = await call.run(parse_batch, kind, body)
@@ -179,8 +179,8 @@ async def answer_batch(call: Call, answer_part: Answerer) -> Response:
 
 
 def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
-    """Take a batch apart; raises ``InvalidRequest``."""
-    # Only here: few clients send batches, and every idle bucket process would hold it.
+    """Split a batch into its requests. Raises ``InvalidRequest``."""
+    # Imported here: few clients send batches, and every idle bucket process would hold the module.
     from email.parser import BytesParser
     from email.policy import HTTP
 

@@ -1,4 +1,4 @@
-"""The methods of the storage API that concern objects: request in, resource or content out."""
+"""The methods of the storage API on objects: each takes a request and returns a resource or content."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trainshed.buckets.transfers import Source, compose, copy, move
 from trainshed.httpd.messages import Response
 
 _HASH_LIMIT = 1 << 30
-"""Bytes up to which a get computes missing checksums (some seconds of work): a larger file that was
-written through the directory has none, rather than a client that gives up waiting."""
+"""Bytes up to which a get computes missing checksums (some seconds of work). A larger file that was written
+through the directory has none, so that clients do not give up waiting."""
 
 
 _SEARCHERS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
-"""Where names are looked for, so that the threads that all requests share are never full of that."""
+"""Threads for searches by glob, so that they never fill the threads that all requests share."""
 
 
 async def collection(call: Call) -> Response:
@@ -46,7 +46,7 @@ async def collection(call: Call) -> Response:
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if call.query.get("softDeleted") == "true":
         await call.run(call.store.catalog.get, call.target.bucket)
-        return json_answer(answer)  # nothing is ever kept after its deletion
+        return json_answer(answer)  # Nothing is ever kept after its deletion.
     listing = call.store.at(call.target.bucket).list
     if query.match_glob:
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ async def _compose(call: Call, body: dict[str, Any]) -> ObjectRecord:
         raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
     sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", given)]
     destination: dict[str, Any] = body.get("destination") or {}
-    # Checksums in the destination are not this content's: clients send the first component's.
+    # Ignore checksums in the destination: clients send the first component's, which are not this content's.
     draft = Draft(editable_fields(destination), custom_metadata(destination))
     return await call.run(
         compose,
@@ -180,7 +180,8 @@ def _source(bucket: str, entry: Any) -> Source:
 
 
 def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
-    """A copy keeps its source's properties unless the request describes the destination."""
+    """Returns a function that makes a copy's draft: the source's properties, unless the request has a
+    resource."""
 
     def redraft(source: ObjectRecord) -> Draft:
         fields, metadata = editable_fields(body), custom_metadata(body)
@@ -194,7 +195,8 @@ def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
 
 
 def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord], ObjectRecord]:
-    """What a PATCH (merge; None removes) or a PUT (``whole``: replace) makes of a record."""
+    """Returns a function that applies a PATCH (merge; None removes) or a PUT (``whole``: replace) to a
+    record."""
 
     def change(record: ObjectRecord) -> ObjectRecord:
         if whole:

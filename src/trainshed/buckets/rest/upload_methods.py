@@ -1,5 +1,7 @@
-"""The upload methods of the storage API: media, multipart, resumable. Content goes to disk in blocks
-as it comes; nothing is held whole in memory."""
+"""The upload methods of the storage API: media, multipart, resumable.
+
+Content goes to disk in blocks as it arrives; nothing is held whole in memory.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ async def _commit(
 
 
 async def _start(call: Call) -> Response:
-    call.operation = "metadata"  # no content yet, and perhaps never any
+    call.operation = "metadata"  # There is no content yet, and perhaps there never is.
     resource = await call.json()
     name = _name(call, resource)
     headers = call.request.headers
@@ -133,7 +135,7 @@ async def _continue(call: Call, upload_id: str) -> Response:
     call.object = session.spec.name
     if isinstance(session, Committed):
         async for _ in call.blocks():
-            pass  # a repeated last chunk: the object has it already
+            pass  # A repeated last chunk: the object has it already.
         return _finished(call, session.spec, session.record)
     try:
         return await _receive(call, session)
@@ -142,15 +144,15 @@ async def _continue(call: Call, upload_id: str) -> Response:
 
 
 async def _receive(call: Call, writer: UploadWriter) -> Response:
-    """Take one chunk in, and finish the upload if it is the last."""
+    """Append one chunk, and finish the upload if it is the last."""
     first, total = _content_range(call)
     if first is None:
         async for _ in call.blocks():
-            pass  # a status query has no content
+            pass  # A status query has no content.
     else:
         await _append(call, writer, first)
     if total is None and first == 0 and "content-range" not in call.request.headers:
-        total = writer.offset  # the whole content in one request
+        total = writer.offset  # The whole content comes in one request.
     if total is not None and writer.offset > total:
         raise InvalidRequest(
             f"The upload has {writer.offset} bytes, more than the {total} it announced. "
@@ -168,16 +170,16 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
 
 
 def _incomplete(call: Call) -> Response:
-    """308, in which the public API's sense is another than HTTP's: Go's client libraries ask for a header in
-    its place, and take the status for a failure."""
+    """Returns a 308, which the public API uses in another sense than HTTP does. Go's client libraries ask for
+    a header in its place, since they take the status for a failure."""
     if call.request.headers.get("x-guploader-no-308", "") != "yes":
         return answer(status=308)
     return with_header(answer(), "X-HTTP-Status-Code-Override", "308")
 
 
 async def _append(call: Call, writer: UploadWriter, first: int) -> None:
-    """Append what is new of a chunk that begins at ``first``: bytes that are here are skipped, and
-    a chunk that would leave a gap is not taken (the answer says where to go on)."""
+    """Append the new bytes of a chunk that begins at ``first``: bytes that are stored already are skipped,
+    and a chunk that would leave a gap is not taken (the answer says where to continue)."""
     skip = writer.offset - first
     try:
         async for block in call.blocks():
@@ -194,7 +196,8 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
 
 
 def _content_range(call: Call) -> tuple[int | None, int | None]:
-    """(first byte, total) of a chunk; no first byte in a status query, no total while unknown."""
+    """Returns (first byte, total) of a chunk; None as first byte of a status query, None as total while
+    unknown."""
     header = call.request.headers.get("content-range")
     if header is None:
         return 0, None

@@ -1,2 +1,2 @@
-"""The conformance suite of the engine port: shipped, so that whoever writes an engine can run it on
-theirs."""
+"""The conformance suite tests an engine against the port. It is shipped so that authors of engines can run it
+on theirs."""

@@ -1,5 +1,5 @@
-"""`python -m trainshed.engines.conformance PACKAGE:FACTORY [PYTEST-OPTION ...]`: the suite on anybody's
-engine."""
+"""Runs the suite on any engine: `python -m trainshed.engines.conformance PACKAGE:FACTORY [PYTEST-OPTION
+...]`."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from trainshed.engines.conformance.lab import Lab
 
 
 class Binding:
-    """A plug-in of pytest: gives the suite its lab."""
+    """A pytest plug-in that gives the suite its lab."""
 
     def __init__(self, factory: Callable[[Path], Lab]) -> None:
         self._factory = factory

@@ -1,8 +1,8 @@
-"""A process that holds the engine in the suite's place, and is killed in the middle of a call (SIGKILL).
+"""Runs the engine in a process of its own, so that the suite can kill it in the middle of a call (SIGKILL).
 
 `Holder` starts one and tells it the calls; in that process, each call is made by a fork of its own with an
-engine of its own. A step of a call is whatever it does outside of the process: a file opened, written or
-renamed, something sent to a socket, a process started.
+engine of its own. A step of a call is an effect outside of the process: a file is opened, written or renamed,
+something is sent to a socket, a process is started.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ class Call(Struct, frozen=True):
 
     method: str
     arguments: tuple[Any, ...]
-    #: Killed before this step, the first is 1; None, or beyond the last: after the call.
+    #: The process is killed before this step, counted from 1; None, or a number beyond the last = after the
+    #: call.
     step: int | None
 
 
@@ -52,7 +53,8 @@ class Holder:
         self._tell(build)
 
     def die_in(self, call: Call) -> int | None:
-        """Make a call and die in it. How many steps it has; None: it was killed before its end."""
+        """Make a call and die in it. Returns how many steps the call has; None if it was killed before its
+        end."""
         self._tell(call)
         assert self._process.stdout is not None
         steps, status = pickle.load(self._process.stdout)
@@ -86,7 +88,8 @@ def main() -> None:
                 traceback.print_exc()
             os._exit(1)
         os.close(writer)
-        # What the engine has started may hold the other end: nothing is read until its end.
+        # Processes that the engine started may hold the other end of the pipe, so that it is not read to its
+        # end.
         _, status = os.waitpid(child, 0)
         os.set_blocking(reader, False)
         try:
@@ -108,7 +111,7 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
             if steps == call.step:
                 signal.raise_signal(signal.SIGKILL)
 
-    threading.setprofile(count)  # Of the threads that the engine will start.
+    threading.setprofile(count)  # Counts in threads that the engine will start.
     engine = build()
     await engine.start()
     begin(_read(engine), "reading an engine's events")
@@ -120,7 +123,7 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
         try:
             await getattr(engine, call.method)(*call.arguments)
         except EngineUnavailable:
-            # Asked for again, as the service does: a cluster may take longer than one call waits for it.
+            # Repeated as the service does: a cluster may take longer than one call waits for it.
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(_PAUSE)
@@ -132,7 +135,7 @@ async def _die_in(build: Callable[[], Engine], call: Call, report: int) -> None:
 
 
 def module_of(function: Any) -> str:
-    """Where a function that is written in C comes from, or the type whose method it is."""
+    """Return the module of a function written in C, or the type whose method it is."""
     return function.__module__ or type(function.__self__).__module__
 
 

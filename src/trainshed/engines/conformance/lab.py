@@ -1,5 +1,5 @@
-"""What the suite has to know of an engine to test it: how it is built, how programs are given to it, what can
-be done to it.
+"""A lab tells the suite how to test an engine: how the engine is built, how it is given programs, which
+faults it can be given.
 
 An engine's own binding subclasses `Lab`. For most engines `engine` is all there is to write: the programs are
 real ones, run by this Python, and time is real.
@@ -23,37 +23,37 @@ from trainshed.engines.port import Engine
 class OnTerm(enum.StrEnum):
     """What a program does at SIGTERM."""
 
-    #: It has no handler, and dies.
+    #: It has no handler and dies.
     DIE = "die"
     #: It exits with `term_code`.
     EXIT = "exit"
-    #: It goes on.
+    #: It ignores the signal.
     IGNORE = "ignore"
 
 
 class Program(Struct, frozen=True):
     """What a program of the suite does: prints, runs on, ends."""
 
-    #: Lines it prints at once, each another one.
+    #: Number of lines that it prints at once, all different.
     prints: int = 0
-    #: It prints one more line every so many seconds while it runs; None: it does not.
+    #: Seconds between further lines that it prints while it runs; None = it prints none.
     ticks: float | None = None
-    #: Seconds it runs after that; None: until it is stopped.
+    #: Seconds that it runs after that; None = until it is stopped.
     runs: float | None = 0.0
     code: int = 0
-    #: Sent to itself in place of an exit.
+    #: Signal that it sends to itself instead of exiting.
     signal: int | None = None
-    #: It takes memory until it is ended for it.
+    #: It allocates memory until it is killed for that.
     eats_memory: bool = False
     on_term: OnTerm = OnTerm.DIE
     term_code: int = 0
-    #: Text that it writes into the file `left` of its working directory; "": it writes none.
+    #: Text that it writes into the file `left` of its working directory; "" = it writes none.
     leaves: str = ""
-    #: Word in the command line of a child that it leaves running; "": it has none.
+    #: Word in the command line of a child that it leaves running; "" = it has none.
     child: str = ""
 
     def argv(self) -> tuple[str, ...]:
-        """As a real program."""
+        """Return the command line of a real program that does this."""
         lines = ["import os, signal, subprocess, sys, time"]
         if self.on_term is OnTerm.IGNORE:
             lines.append("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
@@ -81,33 +81,33 @@ class Program(Struct, frozen=True):
 class Lab(abc.ABC):
     """One engine under test. Built anew for every test, with an empty directory."""
 
-    #: Seconds (real ones) that anything may take until it is seen.
+    #: Seconds of real time that the suite waits for anything to be reported.
     patience: float = 20.0
-    #: At how many of its steps, spread over all of a call, the service, or a process that holds the engine
-    #: (`elsewhere`), is killed; None: at each.
+    #: Number of steps, spread over all of a call, at which the service, or a process that runs the engine
+    #: (`elsewhere`), is killed; None = each.
     kills: int | None = 6
 
     @abc.abstractmethod
     def engine(self) -> Engine:
-        """An engine that is not started. Called again for every restart of the service, after the one before
-        was closed: it must find what that one left."""
+        """Return an engine that is not started. Called again for every restart of the service, after the
+        former engine was closed: the new one must find what that one left."""
 
     def elsewhere(self) -> Callable[[], Engine] | None:
-        """What makes the same engine, over the same state, in another process: a class or a function of some
-        module, or a `functools.partial` of one (it is pickled). By it the suite has a process that holds the
-        engine killed in the middle of its calls. None: it cannot."""
+        """Return what makes the same engine, over the same state, in another process, so that the suite can
+        kill that process in the middle of a call: a class or a function of a module, or a `functools.partial`
+        of one, since it is pickled. None = this is not possible."""
         return None
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
-        """The plan, by which that program runs."""
+        """Return the plan completed so that it runs that program."""
         return replace(plan, argv=program.argv())
 
     async def pass_time(self) -> None:
-        """Let some milliseconds pass, of whatever clock the engine goes by."""
+        """Let some milliseconds pass on the engine's clock, which may be virtual."""
         await asyncio.sleep(0.01)
 
     def leftovers(self, mark: str) -> Sequence[str]:
-        """What still runs of a program's child (`Program.child`), in words."""
+        """Describe the processes that are left of a program's child with that mark (`Program.child`)."""
         found: list[str] = []
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
@@ -121,12 +121,12 @@ class Lab(abc.ABC):
 
 
 class LabWithNodes(Lab):
-    """One that can take nodes away from the engine."""
+    """A lab that can cut nodes off."""
 
     @abc.abstractmethod
     async def cut_off(self, engine: Engine, node: str) -> None:
-        """Nobody reaches the node any more; its programs run on."""
+        """Make a node unreachable; its programs run on."""
 
     @abc.abstractmethod
     async def reconnect(self, engine: Engine, node: str) -> None:
-        """The node can be reached again."""
+        """Make the node reachable again."""

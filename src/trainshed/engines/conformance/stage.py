@@ -1,4 +1,4 @@
-"""An engine under test with everything that was heard of it: allocates, launches, waits, restarts it."""
+"""Drives an engine under test (allocates, launches, waits, restarts it) and collects its events."""
 
 import asyncio
 import json
@@ -37,12 +37,12 @@ Ended = ReplicaExited | ReplicaLost
 
 
 class Stage:
-    """Each job that it makes has one attempt unless another one is named."""
+    """An engine under test. Each job that it makes has one attempt unless another one is named."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.engine: Engine = lab.engine()
-        #: What the engine that runs now has said, in order.
+        #: Events of the engine that runs now, in order.
         self.events: list[EngineEvent] = []
         self._reader: asyncio.Task[None] | None = None
         self._next = 2
@@ -60,12 +60,12 @@ class Stage:
             await self._reader
 
     async def restart(self) -> None:
-        """As if the service had been restarted: a new engine over the same state, nothing heard yet."""
+        """Restart the service: make a new engine over the same state, with no events yet."""
         await self.close()
         await self._take_over()
 
     async def die_in(self, turns: int, call: Coroutine[Any, Any, Any]) -> None:
-        """Let the service die so many turns of the loop after it made a call, and start another one."""
+        """Kill the service `turns` turns of the event loop after it made a call, and start another one."""
         task = begin(call, "a call that is not waited for")
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -76,15 +76,15 @@ class Stage:
     async def killed_in(
         self, holder: Holder, step: int | None, method: str, *arguments: Any
     ) -> int:
-        """Have another process make a call and be killed at that step of it (None: after it), then take over.
-        How many steps the call has; 0: it has more."""
+        """Have another process make a call and be killed at that step of it (None = after it), then take
+        over. Returns how many steps the call has; 0 = more."""
         await self.close()
         steps = await asyncio.to_thread(holder.die_in, Call(method, arguments, step))
         await self._take_over()
         return steps or 0
 
     async def end_all(self) -> None:
-        """Stop all that was allocated, wait for its end, and give it back."""
+        """Stop everything that was allocated, wait for its end, and release it."""
         self.events.clear()
         for uid, attempt in self._gangs:
             await self.engine.stop(uid, attempt, 0)
@@ -119,8 +119,8 @@ class Stage:
         nodes: Sequence[str] = (),
         attempt: int = 1,
     ) -> tuple[Slot, ...]:
-        """On the first node, if none is named. `nodes`: one for each replica. Asked for again, as the service
-        does, while a cluster has not given its nodes yet."""
+        """Allocate slots. `nodes`: one for each replica; None = all on the first node. Repeats the call as
+        the service does while a cluster has not granted its nodes yet."""
         gang = replicas or (PRIMARY,)
         nodes = nodes or [node or (await self.nodes())[0]] * len(gang)
         requests = [
@@ -142,7 +142,7 @@ class Stage:
                 return slots
 
     async def launch(self, *plans: LaunchPlan) -> None:
-        """Asked for again, as the service does, while it cannot be had."""
+        """Launch programs. Repeats the call as the service does while the engine is unavailable."""
         deadline = time.monotonic() + self.lab.patience
         while True:
             try:
@@ -153,7 +153,7 @@ class Stage:
                 await self.lab.pass_time()
 
     def forget(self, uid: JobUid, attempt: int = 1) -> None:
-        """It was released."""
+        """Note that an attempt was released by the test itself."""
         self._gangs.pop((uid, attempt), None)
 
     def plan(
@@ -207,17 +207,17 @@ class Stage:
             await self.lab.pass_time()
 
     async def for_a_while(self) -> None:
-        """Long enough for what must not happen to be seen."""
+        """Wait long enough that an event which must not happen would have been seen."""
         for _ in range(20):
             await self.lab.pass_time()
 
     def seen(self, uid: JobUid) -> list[ReplicaEvent]:
-        """All that was reported of a job's replicas."""
+        """Return everything that was reported of a job's replicas."""
         reports = (e for e in self.events if isinstance(e, ReplicaReport))
         return [report.event for report in reports if report.job_uid == uid]
 
     def starts(self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1) -> list[int]:
-        """Incarnations that were said to have started, as often as it was said."""
+        """Return the incarnations whose starts were reported, as often as they were."""
         return [
             e.incarnation
             for e in self.seen(uid)
@@ -259,7 +259,7 @@ class Stage:
         return end
 
     async def changed(self, node: str, *states: NodeState) -> None:
-        """Wait until it is in one of those states."""
+        """Wait until a node is in one of those states."""
 
         def seen() -> bool:
             changes = [e for e in self.events if isinstance(e, NodeChanged) and e.node == node]
@@ -270,7 +270,7 @@ class Stage:
     def lines(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1
     ) -> list[dict[str, Any]]:
-        """Whole lines of a replica's log that can be read now, as they are stored."""
+        """Return the complete lines of a replica's log that can be read now, as they are stored."""
         source = StreamSource(uid, attempt, replica)
         parts = self.engine.streams.open(source, StreamKind.LOG)
         data = b"".join(part.read(0, part.size()) for part in parts)
@@ -303,7 +303,8 @@ Body = Callable[[Any, Stage], Awaitable[None]]
 
 
 def staged(body: Body) -> Callable[[Any, Lab], None]:
-    """A test of the suite: runs with an open engine, and leaves nothing of what it started."""
+    """Decorate a test of the suite: it runs with an open engine, and everything that it started is ended
+    after it."""
 
     async def run(suite: object, lab: Lab) -> None:
         stage = Stage(lab)

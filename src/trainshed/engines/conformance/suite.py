@@ -1,4 +1,4 @@
-"""What every engine has to do, as tests of an engine that a `Lab` builds.
+"""The suite tests what every engine has to do, on an engine that a `Lab` builds.
 
     class TestMyEngine(Conformance):
         @pytest.fixture
@@ -6,8 +6,8 @@
             return MyLab(tmp_path)
 
 or, without a line of pytest: `python -m trainshed.engines.conformance mypackage:new_lab`, where
-`new_lab(directory)` returns the `Lab`. What an engine does not declare in its `Capabilities` is not asked of
-it: those tests say that they are skipped.
+`new_lab(directory)` returns the `Lab`. Tests of what an engine does not declare in its `Capabilities` are
+skipped.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def require_durable(stage: Stage) -> None:
 
 
 def turns_of(stage: Stage) -> list[int]:
-    """As many of `STEPS` as the lab has time for, spread over all of them."""
+    """Return as many of `STEPS` as the lab has time for, spread over all of them."""
     kills = min(stage.lab.kills or len(STEPS), len(STEPS))
     return [STEPS[n * len(STEPS) // kills] for n in range(kills)]
 
@@ -63,8 +63,8 @@ def turns_of(stage: Stage) -> list[int]:
 async def at_every_step(
     stage: Stage, trial: Callable[[Holder, int | None], Awaitable[int]]
 ) -> None:
-    """Have a process that holds the engine killed after some calls and, one process after the other, in the
-    middle of them. `trial` tells how many steps they have."""
+    """Have a process that runs the engine killed after some calls, and further processes at each step of
+    them. `trial`: makes the calls, and returns how many steps they have."""
     require_durable(stage)
     build = stage.lab.elsewhere()
     if build is None:
@@ -81,7 +81,7 @@ async def at_every_step(
 
 
 class Conformance:
-    """The suite. A binding gives it a fixture `lab`."""
+    """The suite's tests. A binding adds the fixture `lab`."""
 
     # --- slots of a gang ---
 
@@ -151,7 +151,7 @@ class Conformance:
     async def test_a_start_is_told_before_the_end(self, stage: Stage) -> None:
         uid = await stage.run(Program())
         end = await stage.exited(uid)
-        # What began before it was launched may be told again when it is.
+        # A program that began before its launch may be reported again at the launch.
         kinds = dict.fromkeys(type(e) for e in stage.seen(uid))
         assert [*kinds] == [ReplicaStarted, ReplicaExited]
         (start,) = {e for e in stage.seen(uid) if isinstance(e, ReplicaStarted)}
@@ -318,8 +318,8 @@ class Conformance:
 
     @staged
     async def test_a_lost_node_costs_its_replicas_once_they_are_dead(self, stage: Stage) -> None:
-        """Fencing: until the loss is told, nothing of the replica may start elsewhere; after that nothing of
-        it lives."""
+        """Fencing: nothing of the replica may start elsewhere until its loss is reported, and nothing of it
+        lives after that."""
         lab, nodes = stage.lab, await stage.nodes()
         if not isinstance(lab, LabWithNodes) or len(nodes) < 2:
             pytest.skip("the lab cannot take a node away")
@@ -360,7 +360,7 @@ class Conformance:
         assert len({line["m"] for line in lines}) == 500
         times = [line["t"] for line in lines]
         assert times == sorted(set(times)), "times ascend"
-        # Of a program that was over before its node could be heard of, after the end.
+        # If a program ends before its node is connected, this comes after the end.
         assert any(isinstance(e, LinesWritten) and e.job_uid == uid for e in stage.events)
 
     @staged
@@ -427,7 +427,7 @@ class Conformance:
 
     @staged
     async def test_ids_that_are_used_again_bring_nothing_back(self, stage: Stage) -> None:
-        """A database that was put back gives a job's number out again."""
+        """A restored database gives a job's id out again."""
         uid = await stage.run(Program(code=7))
         await stage.exited(uid)
         await stage.engine.release(uid, 1)
@@ -572,7 +572,7 @@ class Conformance:
 
 
 async def shown(stage: Stage, shell: Terminal) -> bytes:
-    """All that a shell shows."""
+    """Read a shell's output to its end."""
     seen = b""
     async with asyncio.timeout(stage.lab.patience):
         while data := await shell.read():
@@ -582,11 +582,11 @@ async def shown(stage: Stage, shell: Terminal) -> bytes:
 
 
 def moved_to(slot: Slot, node: str) -> SlotRequest:
-    """A request that the slot's replica goes to a node."""
+    """Return a request that moves the slot's replica to a node."""
     return SlotRequest(slot.replica, slot.hostname, node)
 
 
 def terminals_of(engine: object) -> Terminals:
-    """Its capabilities say that it is one."""
+    """Return the engine as `Terminals`, which its capabilities say that it is."""
     assert isinstance(engine, Terminals), "an engine that declares `terminals` has their methods"
     return engine

@@ -1,4 +1,4 @@
-"""The suite where `python -m trainshed.engines.conformance` has pytest find it."""
+"""Binds the suite for `python -m trainshed.engines.conformance`, which has pytest collect this file."""
 
 from trainshed.engines.conformance.suite import Conformance
 

@@ -1,1 +1,1 @@
-"""Replicas as Pods of a Kubernetes cluster: one Pod for each, in which an agent of `engines.remote` runs."""
+"""The Kubernetes engine runs each replica in a Pod of its own, in which an agent of `engines.remote` runs."""

@@ -1,4 +1,4 @@
-"""Kueue's workloads as this process knows them, one for each attempt, and their end."""
+"""Follows Kueue's workloads, one for each attempt, and deletes them when their attempt is over."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ _STRAY_SECONDS = 120.0
 
 
 class Admission:
-    """`changed`: called when Kueue says something else. `is_wanted`: whether anything of the attempt that a
-    workload stands for is held or asked for."""
+    """Kueue's view of this service's attempts. `changed`: called when a workload has changed. `is_wanted`:
+    tells whether anything of the attempt of a workload is held or requested."""
 
     def __init__(
         self,
@@ -38,12 +38,13 @@ class Admission:
         self._service = service
         self._changed = changed
         self._is_wanted = is_wanted
-        #: By namespace.
+        #: The watched workloads, by namespace.
         self._followed: dict[str, Followed[Workload]] = {}
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
-        """Raises ClusterRefused: there is no Kueue, or its workloads may not be seen; ClusterUnavailable."""
+        """Begin to watch the workloads. Raises ClusterRefused (there is no Kueue, or its workloads may not be
+        read), ClusterUnavailable."""
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
@@ -62,7 +63,7 @@ class Admission:
         await self._tasks.close()
 
     def delay(self, hold: HoldName, pod: Pod) -> Delay | None:
-        """Why Kueue lets a Pod wait; None = it does not, or says nothing."""
+        """Return why Kueue makes a Pod wait; None = it does not, or gives no reason."""
         followed = self._followed.get(pod.metadata.namespace)
         if followed is None or pod.spec.node_name:
             return None
@@ -70,8 +71,8 @@ class Admission:
         return kueue.delay(own, followed.objects.values()) if own else None
 
     def given_back(self, hold: HoldName, where: str) -> None:
-        """A Pod was, of an attempt that may have others: with the last one Kueue is told that none follows.
-        It keeps the quota of Pods that did not succeed, and the Pods, for others in their place."""
+        """Note that a Pod was given back. With the last Pod of its attempt the workload is deleted, because
+        Kueue otherwise keeps the quota of Pods that did not succeed, and the Pods, for replacements."""
         name = kueue.group(hold)
         if where in self._followed and not self._is_wanted(name):
             self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
@@ -81,7 +82,7 @@ class Admission:
         await end_unwanted(self._client, path, lambda: self._is_wanted(name))
 
     async def _end_strays(self) -> None:
-        """Of attempts that an earlier service had done with."""
+        """Delete the workloads of attempts that ended under an earlier service."""
         await asyncio.sleep(_STRAY_SECONDS)
         for where, followed in self._followed.items():
             for one in tuple(followed.objects.values()):
@@ -109,8 +110,8 @@ class Admission:
 
 
 async def end_unwanted(client: ApiClient, path: str, is_wanted: Callable[[], bool]) -> bool:
-    """Delete what stands for an attempt of which nothing is left, unless something of it is asked for again
-    soon. False: it is wanted."""
+    """Delete the object of an attempt of which nothing is left, unless something of it is soon requested
+    again. Returns False if it is still wanted."""
     await asyncio.sleep(_LINGER_SECONDS)
     while not is_wanted():
         try:

@@ -44,7 +44,7 @@ get a signal that it has no handler for."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
-    """Raises ValueError: what is wrong with the settings."""
+    """Build the engine. Raises ValueError, which says what is wrong with the settings."""
     settings = parse(context.settings)
     try:
         from trainshed.engines.kubernetes.cluster import KubernetesCluster
@@ -60,7 +60,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         identity=identity,
         directory=directory,
         lease=settings.lease,
-        # A node that is only not heard of is waited for (`look.node_state`).
+        # A node that is only silent is waited for (`look.node_state`).
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
         command=code.command,
@@ -100,7 +100,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         beside=partial(_homes_of_pythons, context),
     )
     return RemoteEngine(
-        # By which the service starts without the cluster, if that does not answer.
+        # Joined, though alone: so the service starts even if the cluster does not answer.
         JoinedClusters({ALONE: Member(cluster, (), identity)}, identity, "kubernetes"),
         FileStreams(context.data / "logs"),
         options,
@@ -110,19 +110,20 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _homes_of_pythons(context: EngineContext) -> list[str]:
-    """Where the Pythons lie that environments are built on, if not in the cache: Pods are sent them, too."""
+    """Return the directories of the Pythons that environments are built on, if not in the cache: Pods are
+    sent them, too."""
     found = {prefix.parent for prefix in context.interpreters() if str(prefix) not in EVERYBODYS}
     return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
 
 
 def keep_seconds(settings: KubernetesSettings) -> float | None:
-    """For how long Pods are kept; None = not even for a retry: Kueue counts them, and a PodGroup has to have
-    all of its own."""
+    """Return for how many seconds Pods are kept; None = not even for a retry, because Kueue counts them and a
+    PodGroup cannot take in older Pods."""
     return None if settings.pod_groups or settings.queue == "kueue" else settings.keep
 
 
 def entry(python: str) -> tuple[str, ...]:
-    """What every Pod runs."""
+    """Return the command of every Pod."""
     return tuple(_bootstrap(AgentCode(b"", "", ""), python).argv)
 
 
@@ -131,14 +132,14 @@ def _bootstrap(code: AgentCode, python: str) -> Bootstrap:
 
 
 class _Code:
-    """What agents are given, read when the first one is started."""
+    """The code that agents are sent, read when the first one is started."""
 
     def __init__(self, python: str) -> None:
         self._python = python
         self._made: Bootstrap | None = None
 
     def command(self, node: str) -> AgentCommand:
-        """Blocks, the first time for half a second."""
+        """Return how an agent is started. Blocks, the first time for half a second."""
         if self._made is None:
             self._made = _bootstrap(AgentCode.collect(), self._python)
         return AgentCommand(self._made.argv, self._made.parcel)
@@ -152,8 +153,8 @@ def _document(
     credential: Credential,
     **own: Any,
 ) -> AgentDocument:
-    """What all agents are told, and what is one's own."""
-    own["address"] = ""  # Its Pod's, whatever the node's is.
+    """Compose an agent's document from what all agents are told and its own values."""
+    own["address"] = ""  # The agent has its Pod's address, not the node's.
     return AgentDocument(
         credential=replace(credential, host=settings.service_address),
         directory=_AGENTS,
@@ -164,6 +165,6 @@ def _document(
         alone="/",
         kept=(str(context.cache), *_homes_of_pythons(context)),
         grace=settings.grace,
-        # What is its own, `RemoteOptions.agent` says.
+        # `RemoteOptions.agent` lists the agent's own values.
         **{**told(), **own},
     )

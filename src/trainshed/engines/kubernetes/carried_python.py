@@ -3,7 +3,7 @@ container of Pods whose image is a job's, which need have neither a Python nor a
 
     python -I -S -c SOURCE DIRECTORY
 
-The standard library alone; nothing of ours is imported. What is copied is started by its own loader
+It imports the standard library alone and nothing of ours. The copy is started by its own dynamic loader
 (`LOADER`), and finds its libraries beside that.
 """
 
@@ -26,7 +26,7 @@ _LEFT_OUT = ("test", "tests", "site-packages", "dist-packages", "__pycache__", "
 
 
 def main(target: Path) -> None:
-    """Fill the directory. Raises SystemExit: this Python cannot be carried."""
+    """Copy this Python into a directory. Raises SystemExit if it cannot be copied."""
     standard = Path(os.__file__).parent
     libraries = target / "lib"
     shutil.copytree(
@@ -46,7 +46,7 @@ def main(target: Path) -> None:
         raise SystemExit(f"{sys.executable} has no loader of glibc's: it cannot be carried")
     (libraries / LOADER).symlink_to(loader)
     if AGENT.is_dir():
-        # Not what holds where this Python's own modules lie here.
+        # Files *.modules name where this Python's modules lie in this image.
         kept = shutil.ignore_patterns("*.modules")
         shutil.copytree(AGENT, target / AGENT.name, ignore=kept, dirs_exist_ok=True)
     (target / "bin").mkdir()
@@ -54,19 +54,19 @@ def main(target: Path) -> None:
 
 
 def _loaded(extensions: Path) -> "list[Path]":
-    """The shared libraries that this Python has loaded once it has all of its extensions."""
+    """Return the shared libraries that this Python loads, with those of all its extension modules."""
     for name in (*map(str, extensions.iterdir()), *_NAMED):
         try:
             ctypes.CDLL(name)
         except OSError:
-            continue  # What this image cannot load is used by nothing in it.
+            continue  # An extension that this image cannot load is not used by anything in it.
     with Path("/proc/self/maps").open(encoding="utf-8") as maps:
         paths = {Path(line[line.index("/") :].rstrip("\n")) for line in maps if "/" in line}
     return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)
 
 
 def _other_names(library: Path) -> "list[str]":
-    """By one of those others ask for it."""
+    """Return the other names of a shared library, which dependent libraries may ask for."""
     return [
         path.name
         for path in library.parent.iterdir()

@@ -1,7 +1,7 @@
-"""The API of one cluster: lists, watches, and the few writes that the engine makes.
+"""A client of one cluster's API: lists, watches, and the few writes that the engine makes.
 
-Kubeconfigs, credentials (tokens that rotate, commands that print them, certificates) and TLS are lightkube's,
-HTTP is httpx2's; only what is looked at of objects is decoded (docs/adr/0098).
+lightkube reads kubeconfigs and credentials (tokens that rotate, commands that print them, certificates) and
+sets up TLS; httpx2 speaks HTTP. Only the needed fields of objects are decoded (docs/adr/0098).
 """
 
 import contextlib
@@ -50,7 +50,7 @@ _PIECE = 1 << 17
 
 
 class ApiFailure(Exception):
-    """The API answers, and does not do it. `status`: the number of HTTP. `reason`: its word for it."""
+    """The API refused a request. `status`: of HTTP. `reason`: Kubernetes' own word for it."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{message or reason or 'no reason is given'} ({status} {reason})".strip())
@@ -59,16 +59,17 @@ class ApiFailure(Exception):
 
     @property
     def is_final(self) -> bool:
-        """The same call would fail the same way: what was asked for is wrong, or forbidden."""
+        """Whether the same call would fail again, because the request is wrong or forbidden."""
         return self.status in (400, 401, 403, 404, 405, 413, 415, 422)
 
 
 class Expired(Exception):
-    """What a watch was to go on from the server does not remember any more."""
+    """The server no longer remembers the version that a watch was to continue from."""
 
 
 class ApiClient:
-    """Raises ClusterRefused: there is no usable kubeconfig. `transport`: in place of the network."""
+    """A client of one cluster. `transport`: used instead of the network. Raises ClusterRefused if there is no
+    usable kubeconfig."""
 
     def __init__(
         self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None
@@ -79,7 +80,7 @@ class ApiClient:
             config = found.get(settings.context or None)
             assert config is not None, "a context was named, or there is a current one"
             params = ConnectionParams(timeout=_PATIENCE, trust_env=False)
-            # Typed for clients of both kinds.
+            # The class declares the transports of synchronous and asynchronous clients in one field.
             params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
             self._http = AsyncClient(config, params)
         except (ConfigError, KeyError, OSError, ValueError) as failure:
@@ -87,9 +88,9 @@ class ApiClient:
                 f"how the cluster is reached cannot be read from {path or 'this Pod'} ({failure!r}); name a "
                 "kubeconfig and a context of it in [engines.kubernetes]"
             ) from failure
-        #: Where it is, for messages.
+        #: URL of the API server, for messages.
         self.server: str = config.cluster.server
-        #: Of the context; "" = it names none.
+        #: Namespace of the context; "" = it names none.
         self.namespace: str = config.namespace or ""
 
     async def close(self) -> None:
@@ -98,8 +99,8 @@ class ApiClient:
     async def list(
         self, path: str, kind: type[T], params: Mapping[str, str] | None = None
     ) -> tuple[list[T], str]:
-        """All of a collection, and the version from which a watch of it goes on. Raises ApiFailure,
-        ClusterUnavailable."""
+        """Return all objects of a collection, and the version from which a watch of it continues. Raises
+        ApiFailure, ClusterUnavailable."""
         found: list[T] = []
         asked = {"limit": str(_PAGE), **(params or {})}
         while True:
@@ -111,8 +112,8 @@ class ApiClient:
             asked["continue"] = page.metadata.continue_
 
     async def version(self, path: str) -> str:
-        """Of a collection: from it a watch begins with what happens from now on. Raises ApiFailure,
-        ClusterUnavailable."""
+        """Return a collection's current version, from which a watch begins with later changes. Raises
+        ApiFailure, ClusterUnavailable."""
         page = _decoded(await self._call("GET", path, params={"limit": "1"}), Page[msgspec.Raw])
         return page.metadata.resource_version
 
@@ -131,28 +132,28 @@ class ApiClient:
         return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
     async def merge(self, path: str, patch: Mapping[str, Any]) -> None:
-        """Change what `patch` names of an object; None in it = away with that. Raises ApiFailure,
-        ClusterUnavailable."""
+        """Change the fields of an object that `patch` names; None deletes a field (JSON merge patch). Raises
+        ApiFailure, ClusterUnavailable."""
         await self._call("PATCH", path, body=patch, kind="application/merge-patch+json")
 
     async def delete(self, path: str, *, uid: str = "", grace: int | None = None) -> None:
-        """That very one, if it is there; "" = whichever is called so. `grace`: seconds; None = its own.
-        Raises ApiFailure, ClusterUnavailable."""
+        """Delete an object if it exists. `uid`: of the very object; "" = any of that name. `grace`: seconds,
+        None = the object's own. Raises ApiFailure, ClusterUnavailable."""
         body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:
             await self._call("DELETE", path, body=body)
         except ApiFailure as failure:
-            # 409: another one of that name is there by now.
+            # 409: another object has that name by now.
             if failure.status not in (404, 409):
                 raise
 
     async def watch(
         self, path: str, version: str, params: Mapping[str, str] | None = None
     ) -> AsyncGenerator[WatchEvent]:
-        """What has changed since `version`, until the server ends it, which it does every few minutes. Raises
-        Expired, ApiFailure, ClusterUnavailable."""
+        """Yield the changes since `version` until the server ends the watch, which it does every few minutes.
+        Raises Expired, ApiFailure, ClusterUnavailable."""
         asked = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -181,8 +182,8 @@ class ApiClient:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, given: AgentInput, word: bytes) -> bool:
-        """Ask a container which of the agents' code it has, give it all of its standard input, and wait until
-        it says that it has taken it. False: it ended before. Raises ApiFailure, ClusterUnavailable, what
+        """Ask a container which agent code it has, send its standard input, and wait until it confirms that
+        it has read all. Returns False if it ended before. Raises ApiFailure, ClusterUnavailable, and what
         `given` raises."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
         url = httpx2.URL(self._http.base_url).join(f"{path}/attach")
@@ -231,7 +232,8 @@ class ApiClient:
 
 
 def process_facts(said: bytes) -> ProcessFacts:
-    """Of what a container says: which code it has, if any, and what else, which older code does not say."""
+    """Parse what a container says of itself: which code it has, if any, and the facts that newer code
+    adds."""
     code, _, rest = said.decode("utf-8", "replace").strip().partition(" ")
     try:
         told = msgspec.json.decode(rest, type=ProcessFacts)
@@ -241,7 +243,7 @@ def process_facts(said: bytes) -> ProcessFacts:
 
 
 def _alone(failure: Exception) -> Exception:
-    """What a task group wraps into groups of one."""
+    """Return the single exception inside the exception groups of a task group."""
     inner: tuple[Exception, ...]
     while len(inner := getattr(failure, "exceptions", ())) == 1:
         failure = inner[0]
@@ -249,14 +251,14 @@ def _alone(failure: Exception) -> Exception:
 
 
 class _Said:
-    """What a container says on its standard output."""
+    """Reads what a container writes to its standard output."""
 
     def __init__(self, line: AsyncWebSocketSession) -> None:
         self._line = line
         self._said = b""
 
     async def line(self, word: bytes) -> bytes | None:
-        """The rest of the next line that begins with the word; None = it has ended before."""
+        """Return the rest of the next line that begins with the word; None = the output ended before."""
         while True:
             begun, found, rest = self._said.partition(b"\n")
             if not found:
@@ -271,7 +273,7 @@ class _Said:
 
 
 async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
-    """As soon as each is whole."""
+    """Yield each line as soon as it is complete."""
     rest = b""
     async for part in answer.aiter_raw():
         *whole, rest = (rest + part).split(b"\n")

@@ -1,9 +1,9 @@
-"""A Kubernetes cluster as `engines.remote` wants one: a Pod for each hold, whose one process becomes the
+"""Implements `engines.remote`'s `Cluster` for Kubernetes: each hold is a Pod, whose one process becomes the
 agent when it is given the agent's document.
 
-What is known of the cluster are its nodes and Pods, listed once and watched from then on (`watching`); what
-follows from them is decided in `look`, `reasons`, `manifests` and `kueue`. What is left here, more than 600
-lines of it, is one state: the Pods of holds, between calls that make and delete them and watches that tell.
+It lists the cluster's nodes and Pods once and watches them from then on (`watching`); `look`, `reasons`,
+`manifests` and `kueue` decide what follows from them. The module has more than 600 lines because all of them
+share one state: the Pods of holds, which calls create and delete while watches report what became of them.
 """
 
 import asyncio
@@ -70,9 +70,9 @@ _UNTOLD = HoldEnd(Loss.AGENT_LOST, "its Pod is gone, and nobody saw it end")
 
 
 class KubernetesCluster:
-    """A `Cluster`. `service`: the part of hold names that tells this service from others. `command`: what
-    Pods run. `cache`: the service's cache directory. `beside`: other directories of which Pods are sent
-    something; asked once, in a thread."""
+    """A `Cluster` of Kubernetes. `service`: the part of hold names that tells this service from others.
+    `command`: of Pods. `cache`: the service's cache directory. `beside`: returns other directories from which
+    Pods are sent content; called once, in a thread."""
 
     def __init__(
         self,
@@ -94,36 +94,36 @@ class KubernetesCluster:
         self._tasks = Crew()
         self._started = 0.0
         self._nodes: Followed[ClusterNode] | None = None
-        #: One for the whole cluster, or one for each namespace where no more may be seen.
+        #: The watched Pods: of the whole cluster, or of each namespace if no more may be read.
         self._pods: list[Followed[Pod]] = []
-        #: This service's, by what they hold.
+        #: This service's Pods, by their hold.
         self._mine: dict[HoldName, Pod] = {}
-        #: By uid: Pods whose process waits for its document.
+        #: Uids of Pods whose process waits for its document.
         self._fresh: set[str] = set()
-        #: By uid: those whose container has started, though their status may not say so yet.
+        #: Uids of Pods whose container has started, though their status may not say so yet.
         self._begun: set[str] = set()
-        #: How those ended that are no more.
+        #: How the Pods that no longer exist ended.
         self._ends: dict[HoldName, HoldEnd] = {}
-        #: Holds whose Pod vanished though nobody saw it end, with its node: what ran there may live.
+        #: The node of each hold whose Pod vanished without an observed end: its programs may live.
         self._ghosts: dict[HoldName, str] = {}
         self._needs: dict[HoldName, NodeNeed] = {}
-        #: Whose queue jobs wait in, if it is Kueue's.
+        #: Kueue's workloads, if jobs wait in its queue.
         self._admission: Admission | None = None
-        #: What places the Pods of an attempt together, if that is Kubernetes itself.
+        #: The PodGroups, if Kubernetes itself places the Pods of an attempt together.
         self._groups: PodGroups | None = None
         self._is_detached = False
-        #: What somebody waits for.
+        #: Holds that a call waits for.
         self._wanted: set[HoldName] = set()
-        #: Why a Pod of it cannot even be made just now.
+        #: Why a hold's Pod cannot even be created just now.
         self._unmade: dict[HoldName, Delay] = {}
         self._given_back: set[HoldName] = set()
-        #: Of those, what is being deleted just now.
+        #: Holds whose Pod is just being deleted.
         self._deleting: set[HoldName] = set()
-        #: Pods that this service has deleted, by uid, until they are no more.
+        #: Uids of Pods that this service has deleted, until they are gone.
         self._asked_to_go: set[str] = set()
-        #: Namespaces whose Pods can find each other.
+        #: Namespaces that have the headless Service by which Pods find each other.
         self._discovery: set[str] = set()
-        #: When each node was asked about last (monotonic).
+        #: When each node was last asked about, in seconds of the monotonic clock.
         self._confirmed: dict[str, float] = {}
         self._confirming: set[str] = set()
         self._changed = asyncio.Event()
@@ -221,8 +221,8 @@ class KubernetesCluster:
             pod = await self._running(name, need, avoid=avoid)
         except BaseException:
             if self._is_detached:
-                raise  # It waits on, for the next service to find it again.
-            # Of whatever became of it: what was sent to the API may arrive there yet.
+                raise  # The Pod waits on, for the next service to find it.
+            # Given back whatever became of it: a request that was sent to the API may still arrive.
             withdrawing = begin(self._try_to_give_back(name), f"kubernetes: withdrawing {name}")
             await asyncio.shield(withdrawing)
             raise
@@ -239,7 +239,7 @@ class KubernetesCluster:
             raise ValueError("every agent of a cluster is started by the same command")
         pod = self._mine.get(hold.name)
         if pod is None or pod.metadata.uid not in self._fresh or pod.is_leaving or pod.is_over:
-            # It has, or had, an agent already, or somebody else's start of one broke off.
+            # The Pod has, or had, an agent already, or another start of one broke off.
             need = replace(self._needs[hold.name], node=node)
             pod = await self._running(hold.name, need, anew=True)
         self._fresh.discard(pod.metadata.uid)
@@ -253,7 +253,7 @@ class KubernetesCluster:
             raise await self._why_not_taken(hold.name, pod)
 
     async def _why_not_taken(self, name: HoldName, pod: Pod) -> ClusterUnavailable:
-        """What a Pod's process said that ended in place of becoming an agent."""
+        """Return the error that says why a Pod's process ended instead of becoming an agent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING_SECONDS):
                 await self._until(lambda: True if self._is_over(name) else None)
@@ -298,7 +298,7 @@ class KubernetesCluster:
             self._tasks.begin(self._relabel(pod, need), f"kubernetes: labelling {name}")
 
     async def _relabel(self, pod: Pod, need: NodeNeed) -> None:
-        """Have people see whose it is now."""
+        """Set a Pod's labels to the job that it is for now, for people to see."""
         try:
             await self._api.merge(
                 _path(pod),
@@ -338,14 +338,14 @@ class KubernetesCluster:
             self._deleting.discard(name)
         now = self._mine.get(name)
         if now is not None and now.metadata.uid != pod.metadata.uid and not now.is_leaving:
-            await self.give_back(name)  # Made meanwhile, by a call that was given up.
+            await self.give_back(name)  # A cancelled call has created it meanwhile.
 
     async def _end(self, name: HoldName, pod: Pod) -> None:
-        """Delete it, once its agent has left. Raises ClusterUnavailable."""
+        """Delete a Pod once its agent has left. Raises ClusterUnavailable."""
         has_begun = pod.is_running or pod.metadata.uid in self._begun
         if has_begun and pod.metadata.uid not in self._fresh:
-            # Its agent has just been told to leave. A Pod that is known to be over is gone as soon as it is
-            # deleted; of any other the kubelet first clears all away, which old ones do once a minute.
+            # Its agent has just been told to leave. Deleting a finished Pod takes effect at once; with any
+            # other the kubelet cleans up first, which old kubelets do once a minute.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVING_SECONDS):
                     await self._until(lambda: True if self._is_over(name) else None)
@@ -369,8 +369,9 @@ class KubernetesCluster:
         anew: bool = False,
         avoid: Collection[str] | None = None,
     ) -> Pod:
-        """Its Pod, made unless it is there, once it runs. `anew`: another one in any case. `avoid`: it may be
-        on any other node. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
+        """Return the hold's Pod once it runs; create it if it does not exist. `anew`: create another one in
+        any case. `avoid`: nodes that it must not be on, if it may be on any other. Raises ClusterRefused,
+        ClusterUnavailable, AgentEnded."""
         pod, again = self._mine.get(name), 0
         if pod is not None and (anew or pod.is_over or pod.is_leaving):
             await self._remove(pod)
@@ -420,7 +421,7 @@ class KubernetesCluster:
         return self._settings.pull_minutes * 60
 
     def _require_node_up(self, node: str) -> None:
-        """Raises ClusterUnavailable: a Pod would wait for it in vain."""
+        """Raise ClusterUnavailable if a Pod would wait for this node in vain."""
         assert self._nodes is not None
         found = self._nodes.objects.get(node)
         state, cause = (
@@ -432,7 +433,8 @@ class KubernetesCluster:
     async def _make(
         self, name: HoldName, need: NodeNeed, again: int, avoid: Collection[str] | None
     ) -> Pod:
-        """`again`: how many there were of it before. Raises ClusterRefused, ClusterUnavailable."""
+        """Create the hold's Pod. `again`: how many Pods it had before. Raises ClusterRefused,
+        ClusterUnavailable."""
         accelerator = self._routes.accelerator(need.accelerator) if need.accelerators else None
         if need.accelerators and accelerator is None:
             known = ", ".join(self._routes.accelerators) or "no type"
@@ -482,8 +484,8 @@ class KubernetesCluster:
             return pod
 
     async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
-        """The one of that name that is there already: of a call whose answer did not come. Raises
-        ClusterUnavailable: it is somebody else's."""
+        """Return the existing Pod of that name, which an earlier call made whose answer was lost. Raises
+        ClusterUnavailable if it belongs to something else."""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{where}/pods/{pod_name}", Pod)
         except ApiFailure as failure:
@@ -496,7 +498,7 @@ class KubernetesCluster:
         return pod
 
     async def _await_vacancy(self, name: HoldName, need: NodeNeed) -> None:
-        """Until Kueue counts one Pod less than the attempt is to have."""
+        """Wait until Kueue counts one Pod less than the attempt is to have."""
         if delay := kueue.crowded(name, need, self._mine):
             self._unmade[name] = delay
             self._touch()
@@ -508,12 +510,12 @@ class KubernetesCluster:
             DelayCause.CLUSTER, f"namespace {where} admits no more: {failure}", word="ExceededQuota"
         )
         self._touch()
-        # Nothing tells that a quota has room again.
+        # The API does not signal that a quota has room again.
         await asyncio.sleep(_QUOTA_SECONDS)
 
     async def _make_discoverable(self, where: str) -> None:
-        """Have the namespace's headless Service, once. Without it hostnames of other Pods do not resolve;
-        their addresses are told anyway."""
+        """Create the namespace's headless Service, once. Without it hostnames of other Pods do not resolve;
+        replicas are told their addresses anyway."""
         if where in self._discovery:
             return
         self._discovery.add(where)
@@ -531,12 +533,12 @@ class KubernetesCluster:
         await self._api.delete(_path(pod), uid=pod.metadata.uid, grace=_LAST_GRACE)
 
     def _end_of(self, pod: Pod) -> HoldEnd:
-        """How it ended, of which nothing runs any more."""
+        """Return how a Pod ended of which nothing runs any more."""
         by_others = pod.is_leaving and pod.metadata.uid not in self._asked_to_go
         return reasons.end(pod, deleted=by_others)
 
     async def _remove(self, pod: Pod) -> None:
-        """Delete it, and wait until nothing of it runs. Raises ClusterUnavailable."""
+        """Delete a Pod and wait until nothing of it runs. Raises ClusterUnavailable."""
         name = manifests.hold_of(pod, self._service)
         assert name is not None
         try:
@@ -571,7 +573,7 @@ class KubernetesCluster:
             log.info("kubernetes: %s is not given back yet: %s", name, failure)
 
     async def _delete_strays(self) -> None:
-        """Those of before this start that wait or are over, and that nobody came back for."""
+        """Delete Pods from before this start that wait or are over and that no attempt has claimed."""
         await asyncio.sleep(_STRAY_SECONDS)
         for name, pod in tuple(self._mine.items()):
             if name not in self._needs and not pod.is_running:
@@ -579,7 +581,7 @@ class KubernetesCluster:
                 await self._try_to_give_back(name)
 
     def _has_any_of(self, group: str) -> bool:
-        """Whether anything of an attempt is held or asked for, by what Kueue calls it."""
+        """Whether anything of an attempt is held or requested. `group`: Kueue's name of the attempt."""
         live = (
             name
             for name, pod in self._mine.items()
@@ -590,7 +592,8 @@ class KubernetesCluster:
     # --- what is seen ---
 
     async def _list_pods(self, client: ApiClient) -> None:
-        """Of the whole cluster, if that may be seen: others' Pods take room on nodes, too."""
+        """List and watch the Pods of the whole cluster, if they may be read: others' Pods take resources of
+        nodes, too."""
         everywhere = Followed(client, _PODS, Pod, self._pod_changed)
         try:
             await everywhere.list()
@@ -610,7 +613,7 @@ class KubernetesCluster:
             self._pods.append(here)
 
     def _namespaces(self) -> list[str]:
-        """Those of jobs."""
+        """Return the namespaces of jobs."""
         own = self._settings
         return sorted({own.namespace or "default", *own.namespaces.values()})
 
@@ -636,16 +639,16 @@ class KubernetesCluster:
                 some.discard(pod.metadata.uid)
             return
         if known is not None and manifests.again_of(known) > manifests.again_of(pod):
-            return  # It has ended, or will, and another one has its place.
+            return  # This Pod has ended, or will, and another one has taken its place.
         if not pod.is_over and not pod.is_running and pod.metadata.uid not in self._begun:
             self._fresh.add(pod.metadata.uid)
         self._mine[name] = pod
         if name in self._given_back and name not in self._deleting and not pod.is_leaving:
-            # Made by a call that was given up.
+            # A cancelled call created it.
             self._tasks.begin(self._try_to_give_back(name), f"kubernetes: deleting {name}")
 
     def _learn_end(self, name: HoldName, pod: Pod) -> None:
-        """Of a Pod that is no more."""
+        """Note how a Pod that no longer exists ended."""
         if name in self._given_back:
             return
         if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self._fresh:
@@ -665,7 +668,7 @@ class KubernetesCluster:
         self._changed = asyncio.Event()
 
     async def _until(self, found: Callable[[], T | None]) -> T:
-        """What it finds, as soon as it finds something."""
+        """Wait until `found` returns something, and return that."""
         while True:
             changed = self._changed
             if (result := found()) is not None:
@@ -692,7 +695,7 @@ class KubernetesCluster:
         )
 
     def _not_admitted(self) -> dict[HoldName, Delay]:
-        """Why Kueue lets things wait."""
+        """Return why holds wait that Kueue has not admitted."""
         if self._admission is None:
             return {}
         waiting = ((name, self._mine.get(name)) for name in self._wanted)
@@ -711,8 +714,8 @@ class KubernetesCluster:
             await asyncio.sleep(_TOLD_EVERY)
 
     async def _confirm(self, node: str) -> None:
-        """Ask about a node, and about this service's Pods there: what a watch has not brought yet is brought
-        by this, and what it says holds from now on."""
+        """Read a node, and this service's Pods on it, from the API, because a watch may not have reported
+        their latest changes yet."""
         asked = time.monotonic()
         assert self._nodes is not None
         try:
@@ -737,7 +740,8 @@ class KubernetesCluster:
 
 
 def _ended_early(end: HoldEnd) -> ClusterUnavailable:
-    """Of a Pod that was over before its agent was there. A node that is lost is no fault of either."""
+    """Return the error for a Pod that ended before its agent connected. If its node was lost, neither the
+    image nor the agent is at fault."""
     return (ClusterUnavailable if end.loss is Loss.NODE_FAILED else AgentEnded)(end.why)
 
 

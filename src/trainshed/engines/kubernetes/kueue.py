@@ -1,7 +1,7 @@
-"""Kueue: what Pods carry so that it admits those of an attempt as one workload, and what it says of that.
-Pure.
+"""Writes the labels by which Kueue admits the Pods of an attempt as one workload, and reads what it says of
+that. Pure.
 
-A group is called by its attempt; what follows a Pod of it is of the same group, as Kueue wants it.
+A group is named after its attempt. Replacements of its Pods belong to the same group, as Kueue demands.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,8 @@ _READY: Final = "Ready"
 
 
 def group(hold: HoldName) -> str:
-    """Of an attempt's Pods, and the name of the workload that Kueue makes of them."""
+    """Return the group name of an attempt's Pods, which is also the name of the workload that Kueue makes of
+    them."""
     return f"trainshed-{hold.service}-{hold.job_uid}-{hold.attempt}"
 
 
@@ -37,26 +38,27 @@ def labels(hold: HoldName, queue: str) -> dict[str, str]:
 
 
 def annotations(need: NodeNeed) -> dict[str, str]:
-    """By the role Kueue tells kinds of Pods apart, of which a group may have eight. Pods of a pool are alike,
-    though each has labels of its own and may have to avoid other nodes."""
+    """Return the annotations of a Pod. The role tells Kueue which Pods are alike: a group may have eight
+    kinds, and the Pods of a worker pool count as one although each has its own labels and may have to avoid
+    other nodes."""
     pool, _, _ = need.replica.partition("-")
     return {_TOTAL: str(need.gang_size), _ROLE: pool}
 
 
 def is_managed(pod: Pod) -> bool:
-    """Kueue has taken it in; those that it has not start as they like."""
+    """Whether Kueue manages a Pod; any other starts without its admission."""
     return (pod.metadata.labels or {}).get(_MANAGED) == "true"
 
 
 def eviction(pod: Pod) -> Condition | None:
-    """Why Kueue ended a Pod; None = it did not."""
+    """Return the condition that says why Kueue evicted a Pod; None = it did not."""
     found = _condition(pod.status.conditions, _EVICTED)
     return found if found and found.status == "True" else None
 
 
 def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Delay | None:
-    """What is told as long as an attempt has as many other Pods as it is to have: of more than that Kueue
-    ends the newest. None = it has fewer."""
+    """Return the delay to report while an attempt already has as many Pods as it is to have, because Kueue
+    evicts the newest of any more. None = it has fewer."""
     others = [
         pod
         for held, pod in pods.items()
@@ -74,8 +76,8 @@ def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Del
 
 
 def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
-    """What is told of one that waits; None = it waits no more, or Kueue has not looked at it yet. `others`:
-    all that there are of its namespace."""
+    """Return the delay to report of a workload that waits; None = it is admitted, or Kueue has not examined
+    it yet. `others`: all workloads of its namespace."""
     if _is(workload, _ADMITTED):
         return None
     queue = workload.spec.queue_name
@@ -103,7 +105,7 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
 
 
 def _position(workload: Workload, others: Iterable[Workload]) -> int:
-    """Among those of its queue that wait: higher priorities go first, and older ones of the same."""
+    """Return how many workloads of its queue wait before it: higher priorities go first, then older ones."""
     own = _rank(workload)
     waiting = (
         one

@@ -1,4 +1,4 @@
-"""What is known of the cluster at a moment, put together from its nodes and Pods. Pure."""
+"""Compiles a report of the cluster's current state from its nodes and Pods. Pure."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -28,9 +28,9 @@ def compile_report(
     wanted: Collection[HoldName],
     now: datetime,
 ) -> ClusterReport:
-    """`looked`: since when nothing was missed, in seconds of the monotonic clock. `ghosts`: holds whose Pod
-    is no more in the API although nobody saw it end, each with its node. `wanted`: what is asked for and not
-    held yet. `now`: by the clock."""
+    """Compile the report. `looked`: monotonic time in seconds since which no change was missed. `ghosts`: the
+    node of each hold whose Pod vanished from the API without an observed end. `wanted`: holds that are
+    requested but not held yet. `now`: wall-clock time."""
     others: dict[str, list[Pod]] = {}
     agents: dict[HoldName, frozenset[str]] = {name: frozenset({at}) for name, at in ghosts.items()}
     delays: dict[HoldName, Delay] = {}
@@ -68,7 +68,8 @@ def compile_report(
 
 
 def _waits_for_room(pod: Pod, now: datetime) -> bool:
-    """No node has any for it. One that has waited for long waits for something else, most likely."""
+    """Whether a Pod waits because no node has room. One that has waited for long most likely waits for
+    something else."""
     made = pod.metadata.creation_timestamp
     return (
         not pod.is_over
@@ -120,14 +121,14 @@ def _node(
 
 
 def _unlisted(name: str) -> NodeReport:
-    """A node that is in the API no more, on which something of this service may live."""
+    """Return the report of a node that left the API, on which programs of this service may live."""
     why = "Kubernetes does not list it any more"
     return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
 
 
 def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
-    """How it stands, why it is not up, and, of one that is gone, whether its programs may live all the same:
-    a node that is not heard of may only be cut off, and then its agents end by their lease."""
+    """Return a node's state, why it is not up, and, if it is gone, whether its programs may still live: a
+    silent node may only be cut off, and then its agents end by their lease."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
         return NodeState.GONE, "an operator says that it is off (taint out-of-service)", False
     ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
@@ -135,7 +136,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
         said = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
         return NodeState.GONE, f"Kubernetes does not hear of it{said}", True
     if ready.status != "True":
-        # Its kubelet answers: programs run on, and nothing new may start.
+        # The kubelet reports, so that programs run on, but nothing new may start.
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False
@@ -143,8 +144,8 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
 
 
 def requests(pod: Pod) -> dict[str, float]:
-    """What the scheduler counts for a Pod: of its containers together, or of the largest that runs before
-    them."""
+    """Return the requests that the scheduler counts for a Pod: the sum over its containers, or the largest
+    init container's if that is more."""
     found: dict[str, float] = {}
     for container in pod.spec.containers or ():
         for key, amount in _requests(container):

@@ -1,6 +1,6 @@
-"""The Pod of a hold, and the Service by which Pods find each other, as they are sent to the API. Pure.
+"""Makes the manifests of a hold's Pod and of the Service by which Pods find each other. Pure.
 
-A user's words never get into a Pod: its command is the agent's, and what the agent is to run it is told on
+Nothing that a user wrote gets into a command: a Pod's command is the agent's, which reads what to run from
 its standard input.
 """
 
@@ -52,21 +52,21 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 def pod_name(need: NodeNeed, hold: HoldName, again: int = 0) -> str:
-    """Of a replica's Pod: its hostname, attempt, which of the attempt's holds it is, and the how many-th of
-    that, if it is not the first: what has ended may keep its name for a minute."""
+    """Return the name of a replica's Pod: hostname, attempt, number of the hold in the attempt, and `again`
+    unless it is 0, because a Pod that has ended may keep its name for a minute."""
     base = _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-") or f"trainshed-{hold.job_uid}"
-    # A hostname is at most 63 long, as a Pod's name should be that kubectl shows beside others.
+    # The API allows 253 characters, some of which the suffix needs.
     return f"{base[:230]}-{hold.attempt}-{hold.part}" + (f"-{again}" if again else "")
 
 
 def again_of(pod: Pod) -> int:
-    """How many Pods of its hold there were before."""
+    """Return how many Pods its hold had before this one."""
     written = (pod.metadata.annotations or {}).get(AGAIN, "")
     return int(written) if written.isdecimal() and len(written) < 9 else 0
 
 
 def hold_of(pod: Pod, service: str) -> HoldName | None:
-    """The hold that a Pod is; None = it is none of this service's."""
+    """Return the hold of a Pod; None = the Pod is not this service's."""
     if (pod.metadata.labels or {}).get(SERVICE) != service:
         return None
     try:
@@ -77,7 +77,7 @@ def hold_of(pod: Pod, service: str) -> HoldName | None:
 
 
 def selector(service: str) -> str:
-    """What picks this service's Pods out of a list."""
+    """Return the label selector of this service's Pods."""
     return f"{SERVICE}={service}"
 
 
@@ -95,22 +95,22 @@ def pod(
     avoid: Collection[str] | None = None,
     group: str = "",
 ) -> dict[str, Any]:
-    """The Pod that holds what one replica needs on the named node, or with `avoid` on any but those.
-    `accelerator`: how the cluster calls its devices. `command`: starts the agent. `cache`: the service's
-    cache directory, which Pods have at the same path. `beside`: others of which they are sent something,
-    likewise. `again`: how many Pods of the hold there were before. `group`: the PodGroup that it is of."""
+    """Return the manifest of the Pod that holds what one replica needs, on the named node or with `avoid` on
+    any but those. `accelerator`: the cluster's name of its devices. `command`: starts the agent. `cache`: the
+    service's cache directory, which Pods have at the same path. `beside`: other directories from which they
+    are sent content, likewise. `again`: how many Pods the hold had before. `group`: its PodGroup."""
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
     spec: dict[str, Any] = {
-        # What has ended is started again, if at all, by the service, which knows whether it may be.
+        # Only the service restarts a replica, because only it knows whether that is allowed.
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _end_seconds(settings),
         "hostname": _hostname(need),
         "subdomain": DISCOVERY,
         "dnsConfig": {"searches": [f"{DISCOVERY}.{namespace(settings, need)}.svc.cluster.local"]},
         "enableServiceLinks": False,
-        # Programs are strangers: they get no token of the cluster's.
+        # Programs are not trusted: they get no credentials of the cluster.
         "automountServiceAccountToken": False,
         "securityContext": _pod_security(settings),
         "tolerations": _tolerations(route),
@@ -144,7 +144,7 @@ def pod(
                 HOLD: str(hold),
                 **({AGAIN: str(again)} if again else {}),
                 **(kueue.annotations(need) if settings.queue == "kueue" else {}),
-                # Autoscalers must not move what cannot be moved.
+                # Autoscalers must not evict a Pod, because a replica cannot be moved.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
         },
@@ -153,7 +153,7 @@ def pod(
 
 
 def discovery(settings: KubernetesSettings, where: str) -> dict[str, Any]:
-    """The headless Service of a namespace: each Pod's hostname is a name below it."""
+    """Return the headless Service of a namespace, below which each Pod's hostname is a DNS name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -168,7 +168,7 @@ def discovery(settings: KubernetesSettings, where: str) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "selector": {"app.kubernetes.io/managed-by": DISCOVERY},
-            # Peers look for each other before they are ready for anything.
+            # Peers look for each other before they are ready.
             "publishNotReadyAddresses": True,
         },
     }
@@ -179,8 +179,7 @@ def namespace(settings: KubernetesSettings, need: NodeNeed) -> str:
 
 
 def escaped(argument: str) -> str:
-    """An argument that a Pod's container gets as it is: Kubernetes puts variables in the place of $(NAME),
-    and $ in that of $$."""
+    """Escape an argument of a container: Kubernetes replaces $(NAME) by a variable, and $$ by $."""
     return argument.replace("$", "$$")
 
 
@@ -194,7 +193,7 @@ def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dic
 
 
 def labels_of(need: NodeNeed) -> dict[str, str]:
-    """Of whose replica a Pod is, which may be another one than it was made for."""
+    """Return the labels that say whose replica a Pod is for, which may be another than it was made for."""
     pool, _, _ = need.replica.partition("-")
     own = {"app.kubernetes.io/component": pool, REPLICA: need.replica}
     if need.job_uid:
@@ -207,7 +206,7 @@ def labels_of(need: NodeNeed) -> dict[str, str]:
 
 
 def job_labels(hold: HoldName) -> dict[str, str]:
-    """Of whatever is made for an attempt."""
+    """Return the labels of every object that is made for an attempt."""
     return {
         "app.kubernetes.io/name": "training-job",
         "app.kubernetes.io/instance": f"job-{hold.job_uid}",
@@ -223,13 +222,13 @@ def _hostname(need: NodeNeed) -> str:
 
 
 def _end_seconds(settings: KubernetesSettings) -> int:
-    """More than programs get, for what is told after their end."""
+    """Return the Pod's grace period: longer than the programs', so that the agent can report their ends."""
     return math.ceil(settings.grace) + 10
 
 
 def _only_on(node: str) -> dict[str, Any]:
-    """As a DaemonSet's Pods have it: the scheduler goes by it, and still looks at room and taints, which it
-    would not if the Pod named its node itself."""
+    """Return a node affinity as a DaemonSet's Pods have it: the scheduler still checks resources and taints,
+    which it would not if the Pod set `nodeName`."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
@@ -246,8 +245,9 @@ def _not_on(nodes: Collection[str]) -> dict[str, Any]:
 
 
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
-    """Beside the operator's: of a node that is not ready or not heard of, for good. What runs there may be
-    well, and is lost when its agent's lease is over; Kubernetes would end it by the clock."""
+    """Return the operator's tolerations, and unlimited ones for nodes that are not ready or unreachable:
+    programs there may be well, and are only lost when their agent's lease ends, while Kubernetes would end
+    them by the clock."""
     own = [
         {key: value for key, value in (("key", one.key), ("operator", one.operator)) if value}
         | ({"value": one.value} if one.operator == "Equal" else {})
@@ -292,12 +292,12 @@ def _container(
         "name": CONTAINER,
         "image": need.image or settings.image,
         "command": [escaped(argument) for argument in command],
-        # The agent's document comes there, once.
+        # The agent's document is written there, once.
         "stdin": True,
         "stdinOnce": True,
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        # Why an agent could not begin is told with its end.
+        # So the termination message says why an agent could not begin.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
@@ -312,7 +312,7 @@ def _container(
         ],
     }
     if not need.image:
-        # Programs of a job's own image begin where that says.
+        # Programs of a job's own image begin in the image's working directory.
         container["workingDir"] = DIRECTORY
     if settings.image_pull_policy:
         container["imagePullPolicy"] = settings.image_pull_policy
@@ -328,32 +328,34 @@ _CARRIED_COMMAND: Final = (
 
 
 def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
-    """Copies the Python of the operator's image to where the job's image can run it."""
-    # Where it is to be, the image itself may have the agent's code.
+    """Return the init container that copies the operator's Python to where the job's image can run it."""
+    # Mounted elsewhere than at CARRIED, where the operator's image may have the agent's code.
     return _preparing(settings, CARRIES, _carrier(), _CARRIED, f"/{_CARRIED}")
 
 
 def _making_hosts(settings: KubernetesSettings) -> dict[str, Any]:
-    """Copies the hosts file that Kubernetes has made of a Pod, for the agent to go on with."""
+    """Return the init container that copies the hosts file that Kubernetes made, for the agent to extend."""
     script = f"import shutil,sys;shutil.copyfile('{HOSTS_FILE}',sys.argv[1]+'/{_HOSTS}')"
     return _preparing(settings, _PREPARES, script, _HOSTS, f"/{_HOSTS}")
 
 
 def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
-    """Peers are to be found by name, and the file that Kubernetes makes is root's."""
+    """Whether the Pod needs a hosts file of its own: peers are found by name, and Kubernetes' file belongs to
+    root."""
     return need.gang_size > 1 and settings.run_as != 0
 
 
 def _preparing(
     settings: KubernetesSettings, name: str, script: str, volume: str, path: str
 ) -> dict[str, Any]:
-    """An init container of the operator's image: a Python script that is given the directory of a volume."""
+    """Return an init container of the operator's image that runs a Python script with a volume's directory as
+    argument."""
     amounts = {"cpu": "100m", "memory": "128Mi"}
     container: dict[str, Any] = {
         "name": name,
         "image": settings.image,
         "command": [settings.python, "-I", "-S", "-c", escaped(script), path],
-        # Far less than the container after it has: of the two the larger counts.
+        # Far less than the main container's, since the larger of the two counts.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -370,7 +372,7 @@ def _carrier() -> str:
 
 
 def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
-    """Of one of the directories of which Pods are sent something; the first is the cache's."""
+    """Return the mount of a directory from which Pods are sent content; number 0 is the cache's."""
     if number and settings.cache.startswith(_CLAIM):
         return {"name": _CACHE, "mountPath": path, "subPath": _beside(path)}
     return {"name": _sent(number), "mountPath": path}
@@ -381,7 +383,7 @@ def _sent(number: int) -> str:
 
 
 def _beside(path: str) -> str:
-    """Where in a kept cache the files of another directory are."""
+    """Return where in a kept cache the files of another directory are."""
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
@@ -397,7 +399,7 @@ def _volumes(
         where["emptyDir"] = {}
     return [
         {"name": _SCRATCH, "emptyDir": {}},
-        # 64 MiB, which containers have of it by themselves, are too few for workers that load data.
+        # The default of 64 MiB is too small for data-loading workers.
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": str(need.memory_bytes)}},
         where,
         *([{"name": _CARRIED, "emptyDir": {}}] if need.image else []),
@@ -409,7 +411,8 @@ def _volumes(
 def _volumes_beside(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Kept with the cache, where that can be: a kubelet makes directories of its node for root alone."""
+    """Return the volumes of the other directories, kept with the cache if possible: a kubelet creates
+    hostPath directories for root alone."""
     if settings.cache.startswith(_CLAIM):
         return
     kept = settings.cache and settings.run_as == 0

@@ -1,5 +1,5 @@
-"""What is looked at of the API's objects: nodes, Pods, Kueue's workloads, and the answers that say no. Values
-only; all else that the API tells of them is not even decoded."""
+"""Declares the fields that are read of the API's objects: nodes, Pods, Kueue's workloads, error answers.
+Other fields are not even decoded."""
 
 import datetime
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     creation_timestamp: datetime.datetime | None = None
-    #: When it was asked to go; None = it was not.
+    #: When its deletion was requested; None = it was not.
     deletion_timestamp: datetime.datetime | None = None
-    #: Of a list: where its next page begins; "" = that is all.
+    #: Of a list: token of its next page; "" = this is the last.
     continue_: str = msgspec.field(name="continue", default="")
 
 
@@ -43,11 +43,11 @@ class SchedulingGate(msgspec.Struct, frozen=True):
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
-    #: None in bookmarks alone.
+    #: None only in bookmarks.
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     overhead: _Quantities | None = None
-    #: What others have to take away before it is given a node.
+    #: Gates that others have to remove before it is scheduled.
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
 
 
@@ -81,7 +81,7 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 class ContainerStatus(msgspec.Struct, frozen=True):
     name: str = ""
-    #: As the Pod names it.
+    #: The image as the Pod names it.
     image: str = ""
     state: ContainerState = ContainerState()
 
@@ -107,14 +107,14 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """None of its containers runs, or will."""
+        """Whether none of its containers runs or will run."""
         if self.is_leaving and self.spec.scheduling_gates:
-            return True  # Whoever closed the gates may keep it there.
+            return True  # It never runs; finalizers of the gates' owner may still keep it.
         return self.status.phase in ("Succeeded", "Failed") or self.terminated is not None
 
     @property
     def is_leaving(self) -> bool:
-        """It was asked to go."""
+        """Whether its deletion was requested."""
         return self.metadata.deletion_timestamp is not None
 
     @property
@@ -123,7 +123,7 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def terminated(self) -> Terminated | None:
-        """How its container ended, or one before it that failed; None = it has not."""
+        """How its container ended, or an init container that failed; None = neither has."""
         before = (one.state.terminated for one in self._before)
         failed = (ended for ended in before if ended and ended.exit_code)
         own = (one.state.terminated for one in self._statuses if one.state.terminated)
@@ -131,19 +131,19 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def waiting(self) -> Waiting | None:
-        """Why its container, or one before it, does not run yet."""
+        """Why its container, or an init container, does not run yet."""
         found = self._waiting_one
         return found.state.waiting if found else None
 
     @property
     def waiting_image(self) -> str:
-        """Of what does not run yet."""
+        """The image of the container that does not run yet."""
         found = self._waiting_one
         return found.image if found else ""
 
     @property
     def unscheduled(self) -> Condition | None:
-        """What the scheduler says of it that has found it no node."""
+        """The condition that says why the scheduler has found it no node; None = there is none."""
         conditions = self.status.conditions or ()
         return next(
             (one for one in conditions if one.type == "PodScheduled" and one.status == "False"),
@@ -152,7 +152,7 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def _waiting_one(self) -> ContainerStatus | None:
-        # What comes after another one waits for that alone.
+        # Later containers only wait for the first that waits.
         return next((one for one in (*self._before, *self._statuses) if one.state.waiting), None)
 
     @property
@@ -166,12 +166,12 @@ class Pod(msgspec.Struct, frozen=True):
 
 class Involved(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
-    #: Which part of it, `spec.containers{NAME}`.
+    #: The part of the object that is meant, `spec.containers{NAME}`.
     field_path: str = ""
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """What one of Kubernetes' own processes tells of an object."""
+    """An event that a component of Kubernetes reported of an object."""
 
     metadata: Metadata
     involved_object: Involved = Involved()
@@ -235,7 +235,7 @@ class WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Of Kueue: what it admits as a whole."""
+    """A workload of Kueue, which admits it as a whole."""
 
     metadata: Metadata
     spec: WorkloadSpec = WorkloadSpec()
@@ -251,7 +251,7 @@ class ServedVersion(msgspec.Struct, frozen=True):
 
 
 class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """Of objects that the API server has."""
+    """An API group that the server has, with its versions."""
 
     preferred_version: ServedVersion
 
@@ -261,13 +261,13 @@ class ApiResource(msgspec.Struct, frozen=True):
 
 
 class ApiResources(msgspec.Struct, frozen=True):
-    """Kinds of objects that the API server has of one version of a group."""
+    """The kinds of objects in one version of an API group."""
 
     resources: tuple[ApiResource, ...]
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """Of Kubernetes: Pods that its scheduler places together."""
+    """A PodGroup of Kubernetes: Pods that its scheduler places together."""
 
     metadata: Metadata
 
@@ -280,7 +280,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True, rename="camel"):
-    """Of the API server."""
+    """The API server's version."""
 
     git_version: str = ""
 
@@ -290,13 +290,13 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 class Review(msgspec.Struct, frozen=True):
-    """Whether who asks may do something."""
+    """The answer to an access review: whether the client may do something."""
 
     status: Allowed = Allowed()
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What the API answers that does not do what it was asked for."""
+    """The API's answer to a request that failed."""
 
     message: str = ""
     reason: str = ""
@@ -306,5 +306,5 @@ class Status(msgspec.Struct, frozen=True):
 class WatchEvent(msgspec.Struct, frozen=True):
     #: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
     type: str
-    #: What of, or a `Status`.
+    #: The object, or a `Status`.
     object: msgspec.Raw

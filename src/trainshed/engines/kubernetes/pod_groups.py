@@ -1,8 +1,8 @@
-"""PodGroups of Kubernetes itself (`scheduling.k8s.io`): its scheduler places the Pods that an attempt begins
-with all at once, or none of them.
+"""Creates PodGroups (`scheduling.k8s.io`), so that Kubernetes' scheduler places the Pods that an attempt
+begins with all at once, or none of them.
 
-What follows a Pod in its place is in no group: those of its peers run already, or have ended, and the
-scheduler would wait for all of them again.
+A replacement Pod is in no group: its peers run already, or have ended, and the scheduler would wait for all
+of them again.
 """
 
 import asyncio
@@ -30,19 +30,21 @@ _STRAY_SECONDS = 120.0
 
 
 class PodGroups:
-    """`is_wanted`: whether anything of the attempt that a group is of is held or asked for."""
+    """The PodGroups of this service's attempts. `is_wanted`: tells whether anything of the attempt of a group
+    is held or requested."""
 
     def __init__(self, client: ApiClient, service: str, is_wanted: Callable[[str], bool]) -> None:
         self._client = client
         self._service = service
         self._is_wanted = is_wanted
-        #: Those that there are, with their namespaces.
+        #: Namespace of each existing group.
         self._made: dict[str, str] = {}
         self._making = asyncio.Lock()
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
-        """Raises ClusterRefused: there are none, or they may not be seen; ClusterUnavailable."""
+        """Find the groups of an earlier service. Raises ClusterRefused (the cluster has no PodGroups, or they
+        may not be read), ClusterUnavailable."""
         if not await are_served(self._client):
             raise ClusterRefused(
                 f"[engines.kubernetes] pod_groups = true, and {MISSING}; turn it on, or take the setting "
@@ -67,7 +69,7 @@ class PodGroups:
         await self._tasks.close()
 
     async def joined(self, hold: HoldName, need: NodeNeed, where: str, priority_class: str) -> str:
-        """The group that a Pod is to be of, which is there then; "" = none. Raises ClusterRefused,
+        """Return the group that a Pod is to join, created if needed; "" = none. Raises ClusterRefused,
         ClusterUnavailable."""
         if need.gang_size < 2 or hold.part >= need.gang_size:
             return ""
@@ -79,7 +81,7 @@ class PodGroups:
         return name
 
     def given_back(self, hold: HoldName) -> None:
-        """A Pod was, of an attempt that may have others."""
+        """Note that a Pod was given back; with the last one of its attempt the group is deleted."""
         name = group(hold)
         if name in self._made and not self._is_wanted(name):
             self._tasks.begin(self._end(name), f"kubernetes: deleting PodGroup {name}")
@@ -92,7 +94,7 @@ class PodGroups:
             await self._client.create(_path(where), manifest, PodGroup)
         except ApiFailure as failure:
             if failure.status == 409 and failure.reason == "AlreadyExists":
-                return  # By a call whose answer did not come.
+                return  # An earlier call made it whose answer was lost.
             if failure.is_final:
                 raise ClusterRefused(
                     f"Kubernetes does not take PodGroup {name} in namespace {where}: {failure}"

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, such as 500m and 2Gi. Pure."""
+"""Parses and writes Kubernetes' quantities, such as 500m and 2Gi. Pure."""
 
 import math
 import re
@@ -27,10 +27,10 @@ def parse(quantity: str | int) -> float:
 
 
 def whole(quantity: str | int) -> int:
-    """Bytes, or devices, rounded up. Raises ValueError."""
+    """Return a quantity of bytes or devices, rounded up. Raises ValueError."""
     return math.ceil(parse(quantity))
 
 
 def cpus(amount: float) -> str:
-    """Processors as they are asked for, in thousandths at least."""
+    """Write a number of processors, in thousandths and at least one of them."""
     return f"{max(1, math.ceil(amount * 1000))}m"

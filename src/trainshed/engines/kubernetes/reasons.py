@@ -1,4 +1,4 @@
-"""Why a Pod does not run yet, and how one ended, in plain words, with Kubernetes' own word beside them.
+"""Says in plain words why a Pod does not run yet and how one ended, with Kubernetes' own word beside them.
 Pure."""
 
 from typing import Final
@@ -51,11 +51,11 @@ _LONGEST = 300
 
 
 def delay(pod: Pod) -> Delay | None:
-    """What is told of a Pod that does not run yet; None = nothing keeps it for long."""
+    """Return the delay to report of a Pod that does not run yet; None = nothing keeps it for long."""
     if unscheduled := pod.unscheduled:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
-            return None  # Whoever closed the gates says why.
+            return None  # The controller that put the gates there says why.
         said = _shortened(unscheduled.message) or "the scheduler has not said why"
         return Delay(
             DelayCause.CLUSTER,
@@ -78,7 +78,7 @@ def delay(pod: Pod) -> Delay | None:
 
 
 def refusal(pod: Pod) -> str:
-    """Why a Pod will never run, for a reason that waiting does not mend; "" = it may."""
+    """Return why a Pod will never run, however long it waits; "" = it may."""
     if (waiting := pod.waiting) and waiting.reason in (*_HOPELESS, "CreateContainerConfigError"):
         image = pod.waiting_image or ", ".join(one.image for one in pod.spec.containers or ())
         said = f" ({_shortened(waiting.message)})" if waiting.message else ""
@@ -91,7 +91,7 @@ def refusal(pod: Pod) -> str:
 
 
 def end(pod: Pod, *, deleted: bool) -> HoldEnd:
-    """How a Pod ended of which nothing runs any more. `deleted`: it was asked to go before that."""
+    """Return how a Pod ended of which nothing runs any more. `deleted`: its deletion was requested before."""
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
         own = (loss for words, loss in _OWN_LIMITS.items() if words in status.message)
@@ -121,7 +121,8 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
 
 
 def _disruption(pod: Pod) -> HoldEnd | None:
-    """By the condition that says who ended a Pod; Kubernetes has it since 1.26."""
+    """Return the end that the condition DisruptionTarget tells, which names who ended a Pod; Kubernetes has
+    it since 1.26."""
     found = next(
         (one for one in pod.status.conditions or () if one.type == "DisruptionTarget"), None
     )
@@ -148,6 +149,6 @@ def _why(word: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """One line, not too long, without its full stop."""
+    """Return a text as one line, not too long, without its full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

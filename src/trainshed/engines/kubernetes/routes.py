@@ -1,5 +1,5 @@
-"""Where Pods of a machine type go on a cluster: labels, tolerations, runtime and priority class, device
-plugins; and which nodes that leads to. Pure."""
+"""Decides where Pods of a machine type go on a cluster (labels, tolerations, runtime and priority class,
+device plugins) and which nodes that leads to. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,7 +22,7 @@ _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
 
 class KubernetesRoute(Struct, frozen=True):
-    """What Pods of some machines are made with."""
+    """The scheduling settings of the Pods of some machine types."""
 
     route: Route
     node_selector: Mapping[str, str]
@@ -41,7 +41,7 @@ class KubernetesRoute(Struct, frozen=True):
 
 
 class Routes:
-    """All of a cluster, first match wins; the last one is for every machine."""
+    """The routes of a cluster: the first match wins, and the last one is for every machine."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._all = tuple(_resolved(one, settings) for one in (*settings.machines, MachineRoute()))
@@ -52,21 +52,21 @@ class Routes:
         return next(one for one in self._all if one.route.is_for(machine))
 
     def acceptance(self, node: ClusterNode) -> Acceptance:
-        """Which of them lead to a node."""
+        """Return which routes lead to a node."""
         way = frozenset(at for at, one in enumerate(self._all) if one.leads_to(node))
         return Acceptance(self._routes, way)
 
     def accelerator(self, public: str) -> Accelerator | None:
-        """How the cluster calls devices of that type; None = nobody has said so."""
+        """Return the cluster's name of a public accelerator type; None = none is configured."""
         return self._accelerators.get(public)
 
     @property
     def accelerators(self) -> Sequence[str]:
-        """All public types that the cluster is said to have."""
+        """All public accelerator types that the operator has configured."""
         return tuple(self._accelerators)
 
     def on(self, node: ClusterNode) -> tuple[tuple[str, str], ...]:
-        """(public type, resource) of the devices that a node may have."""
+        """Return (public type, resource) pairs of the devices that a node may have."""
         return tuple(
             (public, one.resource)
             for public, one in self._accelerators.items()
@@ -79,7 +79,7 @@ def has_labels(node: ClusterNode, selector: Mapping[str, str]) -> bool:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """As the scheduler has it."""
+    """Whether a toleration covers a taint, by the scheduler's rules."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -88,7 +88,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _resolved(one: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
-    """With the plain settings where it has none of its own."""
+    """Return a route, with the plain settings where its table sets none."""
     selector = settings.node_selector if one.node_selector is None else one.node_selector
     tolerations = settings.tolerations if one.tolerations is None else one.tolerations
     named = f"nodes with {_in_words(selector.items())}" if selector else ""

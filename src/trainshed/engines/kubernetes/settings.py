@@ -1,4 +1,4 @@
-"""What an operator may choose about the Kubernetes engine: the table `[engines.kubernetes]`."""
+"""Declares and checks the settings of the Kubernetes engine: the table `[engines.kubernetes]`."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ SHORTEST_LEASE: Final = 5
 
 
 class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As a Pod's: a taint that jobs may run beside."""
+    """A toleration as in a Pod: jobs may run on nodes with that taint."""
 
     #: "" = every one.
     key: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./-]{0,317}$")] = ""
@@ -43,21 +43,22 @@ class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `[engines.kubernetes.accelerators]`: how the cluster calls devices of one public type."""
+    """An entry of `[engines.kubernetes.accelerators]`: the cluster's name of the devices of one public
+    type."""
 
-    #: What their device plugin calls them.
+    #: Resource name of their device plugin.
     resource: _Resource = "nvidia.com/gpu"
     #: Labels of the nodes that have those; {} = all that have the resource.
     node_selector: _Selector = {}
 
 
 class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `[[engines.kubernetes.machines]]`: where Pods of some machines go instead. What is None is as in
-    the plain settings."""
+    """An entry of `[[engines.kubernetes.machines]]`: where Pods of some machine types go. None = as in the
+    plain settings."""
 
     #: Patterns of machine types (`a2-*`); [] = all.
     types: Annotated[list[_Pattern], msgspec.Meta(max_length=200)] = []
-    #: Public accelerator types, of one of which the machine must have devices; [] = any, or none.
+    #: Public accelerator types, one of which the machine must have; [] = any, or none.
     accelerators: Annotated[list[str], msgspec.Meta(max_length=50)] = []
     node_selector: _Selector | None = None
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
@@ -73,38 +74,39 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     image: _Image
     #: Name or address at which Pods reach the service; "" = this machine's name.
     address: _Address = ""
-    #: Where agents are listened to.
+    #: Address on which the service listens for agents.
     host: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,253}$")] = "0.0.0.0"
-    #: 0 = any that is free.
+    #: Port of that; 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: File of how the cluster is reached; "" = as a Pod of it is told, else $KUBECONFIG, else ~/.kube/config.
+    #: Kubeconfig file; "" = a Pod's own service account if the service runs in one, else $KUBECONFIG, else
+    #: ~/.kube/config.
     kubeconfig: _Path = ""
-    #: One of its contexts; "" = its current one.
+    #: Context of the kubeconfig; "" = its current one.
     context: Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]{0,300}$")] = ""
-    #: Where Pods are made; "" = the context's, or `default`.
+    #: Namespace of Pods; "" = the context's, or `default`.
     namespace: Annotated[str, msgspec.Meta(pattern=rf"^({_LABEL})?$")] = ""
-    #: By project id ("*" = all others): its namespace. {} = that of `namespace`; else jobs of a project
-    #: without an entry are refused.
+    #: Namespace by project id ("*" = all others); {} = `namespace` for all. Jobs of a project without an
+    #: entry are refused.
     namespaces: dict[_Project, _Namespace] = {}
-    #: When the image is pulled; "" = as Kubernetes decides.
+    #: Pull policy of the image; "" = Kubernetes' default.
     image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
-    #: Names of secrets of the namespace, by which images may be pulled.
+    #: Names of the namespace's secrets by which images are pulled.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
-    #: File with log-ins to registries, as `docker login` writes it, by which the service reads what images of
-    #: jobs start by themselves; "" = $REGISTRY_AUTH_FILE, else ~/.docker/config.json.
+    #: File with credentials of registries, in the format of `docker login`, by which the service reads the
+    #: entrypoints of jobs' images; "" = $REGISTRY_AUTH_FILE, else ~/.docker/config.json.
     registry_auth: _Path = ""
-    #: Registries (HOST[:PORT]) that the service speaks to without TLS.
+    #: Registries (HOST[:PORT]) that the service reaches without TLS.
     insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
-    #: Of the Pods; no token of it is given to them. "" = the namespace's default one.
+    #: Service account of the Pods, which get no token of it; "" = the namespace's default one.
     service_account: _Name = ""
-    #: Number of the user as whom Pods run; 0 = root, which Pod Security's `restricted` does not admit.
+    #: User id of the Pods; 0 = root, which Pod Security's `restricted` does not admit.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
     #: Command of the image that is a Python of the service's version.
     python: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./+-]{1,300}$")] = "python3"
-    #: Where environments are kept that Pods are sent: "" = in each Pod, as long as it lives; /PATH = in that
-    #: directory of the nodes, for all Pods there; claim:NAME = in a volume of that claim.
+    #: Where the environments that Pods are sent are kept: "" = in each Pod, as long as it lives; /PATH = in
+    #: that directory of the nodes, for all Pods there; claim:NAME = in a volume of that claim.
     cache: Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] = ""
-    #: GiB of what is kept there; beyond it goes what was not used for longest. 0 = as much as there is room.
+    #: GiB that are kept there; the least recently used go first. 0 = as much as the disk takes.
     cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
     #: How many of a machine type's vCPUs one CPU of the cluster stands for.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
@@ -113,37 +115,36 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] = []
     runtime_class: _Name = ""
     priority_class: _Name = ""
-    #: Who finds Pods their nodes; "" = the cluster's own scheduler.
+    #: Scheduler of the Pods; "" = the cluster's default.
     scheduler: _Name = ""
     #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "kueue" has Kueue admit each
     #: job as a whole, by its quotas and priorities, and the cluster choose nodes.
     queue: Literal["trainshed", "kueue"] = "trainshed"
-    #: Kueue's LocalQueue, which each namespace of jobs has by this name.
+    #: Name of Kueue's LocalQueue in each namespace of jobs.
     local_queue: _Name = ""
     #: The Pods that a job begins with are one PodGroup of Kubernetes, whose scheduler places all of them or
     #: none; v1beta1 of scheduling.k8s.io, and not with Kueue.
     pod_groups: bool = False
-    #: How the cluster calls devices of each public accelerator type.
+    #: The cluster's name of the devices of each public accelerator type.
     accelerators: dict[str, Accelerator] = {}
-    #: Where Pods of some machines go instead; the first that fits a machine counts.
+    #: Where Pods of some machine types go instead; the first match counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Seconds for which the Pods of an attempt are kept, once it is over, for one of the same project that
-    #: needs the same; not with Kueue or PodGroups.
+    #: Seconds for which the Pods of a finished attempt are kept for another one of the same project with the
+    #: same needs; not with Kueue or PodGroups.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
-    #: Seconds of silence after which an agent ends its programs, and its Pod is lost unless the cluster says
-    #: so before. As long as the service may be away.
+    #: Seconds without contact after which an agent ends its programs, and its Pod is lost unless the cluster
+    #: reports its end before. The service may be away for that long.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
-    #: Seconds that programs have to end when their Pod is evicted or deleted by others.
+    #: Grace period in seconds of programs whose Pod is evicted or deleted by others.
     grace: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
-    #: Minutes for which an image may fail to be pulled until the job is told that it cannot be had.
+    #: Minutes for which pulling an image may fail before the job fails.
     pull_minutes: Annotated[float, msgspec.Meta(ge=0.05, le=1440)] = 10.0
-    #: Each node's disk, memory, clock and GPUs are looked at before something is started there, and whether
-    #: the Pods of a job reach each other.
+    #: Check each node's disk, memory, clock and GPUs before something is started there, and whether the Pods
+    #: of a job reach each other.
     preflight: bool = False
-    #: For how long a node is left alone that was found unfit.
+    #: Minutes for which nothing is started on a node that was found unfit.
     quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
-    #: GiB of what a failed replica left in its Pod, whose files are fetched from there; of one that left
-    #: more nothing is kept.
+    #: Most GiB that are fetched of a failed replica's files; if it left more, nothing is kept.
     autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
 
     @property
@@ -161,14 +162,14 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def registry_access(settings: KubernetesSettings) -> RegistryAccess:
-    """How the service reads what images of jobs say of themselves."""
+    """Return how the service reads the configuration of jobs' images."""
     named = settings.registry_auth or os.environ.get("REGISTRY_AUTH_FILE", "")
     auth = Path(named or "~/.docker/config.json").expanduser()
     return RegistryAccess(auth, tuple(settings.insecure_registries))
 
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:
-    """Raises ValueError: everything that is wrong with the table, one line each."""
+    """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
     wrong = wrong_fields(KubernetesSettings, table, _tables_inside)
     if "image" not in table:
         wrong.append(
@@ -188,7 +189,7 @@ def parse(table: Mapping[str, Any]) -> KubernetesSettings:
 
 
 def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
-    """What of the settings Pod Security's level `restricted` does not admit; () = nothing."""
+    """Return which settings Pod Security's level `restricted` does not admit; () = none."""
     found: list[str] = []
     if settings.run_as == 0:
         found.append("run_as = 0: Pods run as root")
@@ -200,7 +201,7 @@ def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
 def _tables_inside(
     key: str, value: object
 ) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
-    """The tables that a setting consists of: how each is called, and of what kind it is."""
+    """Yield the tables inside a setting, each with its name and its type."""
     lists: dict[str, type[msgspec.Struct]] = {"machines": MachineRoute, "tolerations": Toleration}
     if key in lists and isinstance(value, list):
         for number, one in enumerate(cast("list[object]", value)):

@@ -1,4 +1,4 @@
-"""One kind of objects of a cluster, as this process knows them: listed once, watched from then on."""
+"""Keeps a local copy of one kind of a cluster's objects: it lists them once and watches them from then on."""
 
 import asyncio
 import contextlib
@@ -23,9 +23,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
 class Starts:
-    """Containers that kubelets say they have started: they tell it at once, and put it into the status of the
-    Pod up to a second later. Nothing depends on it: what is not told so is seen there. `path`: of a
-    collection of events. `told`: called with the Pod's uid."""
+    """Watches for events of started containers, which kubelets send up to a second before they update the
+    Pod's status. Nothing depends on them, because the status follows. `path`: of a collection of events.
+    `told`: called with the Pod's uid."""
 
     def __init__(
         self, client: ApiClient, path: str, container: str, told: Callable[[str], None]
@@ -36,7 +36,7 @@ class Starts:
         self._told = told
 
     async def follow(self) -> None:
-        """From now on. Returns if they may not be seen."""
+        """Watch events from now on. Returns if they may not be read."""
         while True:
             try:
                 version = await self._client.version(self.path)
@@ -56,22 +56,23 @@ class Starts:
                     log.warning("kubernetes: Pods start up to a second later: %s", failure)
                     return
             except (Expired, ClusterUnavailable):
-                pass  # Whoever watches Pods has told it.
+                pass  # The watch of Pods reports the same problem.
             await asyncio.sleep(_LONGEST_PAUSE)
 
 
 class Told(Protocol[T_contra]):
-    """Called for each change, with what there is after it; `gone`: with what there was last."""
+    """Callback for each change, with the object after it. `gone`: the object was deleted, and this is its
+    last state."""
 
     def __call__(self, one: T_contra, /, *, gone: bool) -> None: ...
 
 
 class Followed(Generic[T]):
-    """`path`: of the collection. `told`: called for each change, after it is known here."""
+    """The local copy. `path`: of the collection. `told`: called for each change, after `objects` has it."""
 
     def __init__(self, client: ApiClient, path: str, kind: type[T], told: Told[T]) -> None:
         self.path = path
-        #: By `key`.
+        #: The objects, by `key`.
         self.objects: dict[str, T] = {}
         #: When the last list was begun, in seconds of the monotonic clock.
         self.listed = 0.0
@@ -82,14 +83,15 @@ class Followed(Generic[T]):
         self._is_cut = False
 
     async def list(self) -> None:
-        """Know all of them; what is known and not listed is gone. Raises ApiFailure, ClusterUnavailable."""
+        """List all objects; known ones that are not listed are gone. Raises ApiFailure,
+        ClusterUnavailable."""
         begun = time.monotonic()
         found, version = await self._client.list(self.path, self._kind)
         self._version, self.listed = version, begun
         self._replace({one.key: one for one in found}, lambda one: True)
 
     async def follow(self) -> None:
-        """Learn of each change from the last list on. Never returns."""
+        """Follow all changes from the last list on. Never returns."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -101,7 +103,7 @@ class Followed(Generic[T]):
                         pause = _FIRST_PAUSE
                         self._reached()
                         self._learn(event.type, event.object)
-                # It ends by itself every few minutes, and goes on where it was.
+                # The server ends a watch every few minutes; the next one continues.
                 continue
             except Expired:
                 log.info("kubernetes: %s: too much has changed meanwhile; listed again", self.path)
@@ -115,7 +117,7 @@ class Followed(Generic[T]):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def ask(self, name: str) -> None:
-        """Know one as it is now. Raises ApiFailure, ClusterUnavailable."""
+        """Refresh one object. Raises ApiFailure, ClusterUnavailable."""
         try:
             self._put(await self._client.get(f"{self.path}/{name}", self._kind))
         except ApiFailure as failure:
@@ -124,7 +126,7 @@ class Followed(Generic[T]):
             self._drop(name, None)
 
     async def ask_some(self, params: Mapping[str, str], mine: Callable[[T], bool]) -> None:
-        """Know those as they are now that `params` pick, which are those for which `mine` holds. Raises
+        """Refresh the objects that `params` select, which are those for which `mine` holds. Raises
         ApiFailure, ClusterUnavailable."""
         found, _ = await self._client.list(self.path, self._kind, params)
         self._replace({one.key: one for one in found}, mine)

@@ -1,2 +1,2 @@
-"""What a shim starts a program by, composed from launch plan, slot and machine: shared by all engines that
-run our shim."""
+"""Composes the document by which a shim starts a program, from launch plan, slot and machine. All engines
+that run our shim share it."""

@@ -1,11 +1,11 @@
-"""GPUs as the Container Device Interface describes them: what of the machine a container gets for each of
-them.
+"""Reads the Container Device Interface's description of GPUs: what a container gets of the machine for each
+GPU.
 
-Reads the specifications of `nvidia.com/gpu` below /etc/cdi and /var/run/cdi, versions 0.3 to 1.x; runs
-nothing. What hooks would do at a start is told instead: of `update-ldcache` and `create-soname-symlinks` the
-names by which programs look for the driver's libraries, and their directories; of `create-symlinks` its
-links, each as one more mount. `chmod` and `disable-device-node-modification` have nothing to do in a /dev of
-mounts. Any other hook is logged, and left out.
+It reads the specifications of `nvidia.com/gpu` below /etc/cdi and /var/run/cdi, versions 0.3 to 1.x; runs
+nothing. Hooks are not run but translated: `update-ldcache` and `create-soname-symlinks` into the names by
+which programs look for the driver's libraries, and their directories; `create-symlinks` into one more mount
+for each link. `chmod` and `disable-device-node-modification` have nothing to do in a /dev of mounts. Any
+other hook is logged, and left out.
 """
 
 import json
@@ -35,7 +35,7 @@ Mount = tuple[str, str, bool]
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel"):
-    """Only what is of use here is read of a specification."""
+    """The part of a specification that is used here; other fields are not decoded."""
 
 
 class _Node(_Struct, frozen=True):
@@ -55,13 +55,13 @@ class _Hook(_Struct, frozen=True):
 
     @property
     def verb(self) -> str:
-        """What it does: `update-ldcache` of `nvidia-cdi-hook update-ldcache` and of `nvidia-ctk hook
-        update-ldcache`."""
+        """The hook's subcommand: `update-ldcache` of `nvidia-cdi-hook update-ldcache` and of
+        `nvidia-ctk hook update-ldcache`."""
         words = [word for word in self.args[1:] if word != "hook"]
         return words[0] if words else os.path.basename(self.path)  # noqa: PTH119 - not of this machine
 
     def values(self, option: str) -> Iterator[str]:
-        """What follows each `--option`, in either spelling."""
+        """Yield the values of an option, written `--option VALUE` or `--option=VALUE`."""
         for word, following in zip(self.args, (*self.args[1:], ""), strict=True):
             if word == f"--{option}":
                 yield following
@@ -89,8 +89,8 @@ class _Spec(_Struct, frozen=True):
 
 
 class Edits(Struct, frozen=True):
-    """What a container gets. `devices`: device files, by their usual names. `library_path`: where the
-    driver's libraries lie, as the program sees it."""
+    """What a container gets. `devices`: device files, by their usual names. `library_path`: directories of
+    the driver's libraries, as the program sees them."""
 
     devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -99,10 +99,10 @@ class Edits(Struct, frozen=True):
 
 
 class Specs:
-    """What the specifications below `root` say of each device, by its names."""
+    """The specifications below `root`, by the names of the devices that they describe."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Reads them. A file that is none, or that cannot be read, is logged and left out."""
+        """Read them. A file that is not a specification, or cannot be read, is logged and left out."""
         self._root = root
         self._devices: dict[str, tuple[_Edits, _Edits]] = {}
         for directory in _DIRECTORIES:
@@ -119,8 +119,8 @@ class Specs:
             self._devices |= found
 
     def edits(self, wanted: Sequence[Sequence[str]]) -> Edits | None:
-        """What a container gets that is given these devices, each called by any of its names; None if one of
-        them is not described. What is not there on the machine now is left out."""
+        """Return what a container with these devices gets; None if one of them is not described. Each is
+        given by all its names. Files that do not exist on the machine now are left out."""
         chosen: list[_Edits] = []
         for names in wanted:
             known = next((self._devices[name] for name in names if name in self._devices), None)
@@ -156,8 +156,8 @@ class Specs:
         return self._root / path.lstrip("/")
 
     def _by_name(self, mounts: Sequence[Mount], folders: Iterable[str]) -> Iterator[Mount]:
-        """The driver's libraries once more, by the names that programs ask for: the links to them on the
-        machine."""
+        """Yield the driver's libraries once more under the names that programs ask for, which are links on
+        the machine."""
         listed: dict[Path, dict[Path, list[str]]] = {}
         inside = frozenset(folder.rstrip("/") for folder in folders)
         for source, target, read_only in mounts:
@@ -172,7 +172,7 @@ class Specs:
 
 
 def _links(directory: Path) -> dict[Path, list[str]]:
-    """The names of the links to each shared library in a directory."""
+    """Return the names of the links to each shared library in a directory."""
     found: dict[Path, list[str]] = {}
     for entry in sorted(directory.iterdir()):
         if ".so" in entry.name and entry.is_symlink():
@@ -181,7 +181,7 @@ def _links(directory: Path) -> dict[Path, list[str]]:
 
 
 def _linked(mounts: Sequence[Mount], links: Iterable[str]) -> list[Mount]:
-    """`TARGET::LINK`, each as a mount of what its target is; a link may lead to another one."""
+    """Turn links, written `TARGET::LINK`, into mounts of their targets; a link may lead to another link."""
     sources = {target: (source, read_only) for source, target, read_only in mounts}
     waiting = [tuple(link.split("::", 1)) for link in links if "::" in link]
     made: list[Mount] = []
@@ -199,7 +199,7 @@ def _linked(mounts: Sequence[Mount], links: Iterable[str]) -> list[Mount]:
                 sources[link] = sources[path]
                 made.append((sources[path][0], link, sources[path][1]))
         if len(left) == len(waiting):
-            break  # They lead to what is not mounted.
+            break  # The rest lead to files that are not mounted.
         waiting = left
     return made
 
@@ -242,7 +242,7 @@ def _content(file: Path) -> Any:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
         return json.loads(text)
-    import yaml  # A moment that only machines with such files pay for.
+    import yaml  # Imported late: only machines with such files need it.
 
     try:
         # Everything as text: a device's name may look like a number.

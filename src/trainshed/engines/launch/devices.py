@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as the driver names them, and which of them a replica gets.
+"""Finds the GPUs of this machine, as the driver names them, and chooses which of them a replica gets.
 
 A device is found by NVML (package nvidia-ml-py, loaded where there is a driver); without the package or a
 driver there are none. What a program then sees of them is said by `driver`.
@@ -39,8 +39,8 @@ match."""
 
 
 class Part(Struct, frozen=True):
-    """Which part of a divided GPU (MIG): the `place`-th of its parts, with the numbers of its two
-    instances."""
+    """A part of a divided GPU (MIG): the `place`-th, with the numbers of its GPU instance and compute
+    instance."""
 
     place: int
     gpu_instance: int
@@ -55,11 +55,11 @@ class Device(Struct, frozen=True):
     uuid: str
     #: "NVIDIA H200".
     product: str
-    #: All it has.
+    #: All its memory.
     memory_bytes: int
     #: The number in the name of its device file; None = it has none.
     minor: int | None = None
-    #: It is a part of a GPU, and is only found by its uuid; None = it is a whole one.
+    #: Which part of a GPU it is, in which case only its uuid names it; None = it is a whole one.
     part: Part | None = None
 
     @property
@@ -69,8 +69,8 @@ class Device(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """What CUDA_VISIBLE_DEVICES calls it: by number, which programs like to read, where that is
-        possible."""
+        """The device's name in CUDA_VISIBLE_DEVICES: its number where possible, since programs parse that,
+        else its uuid."""
         return self.uuid if self.part else str(self.index)
 
 
@@ -78,12 +78,12 @@ class Devices(Protocol):
     """Where the engine learns which GPUs there are."""
 
     def find(self) -> tuple[Device, ...]:
-        """All of them, in the order of their index. Blocks for moments; asked once, at the start."""
+        """Return all of them, in the order of their index. Blocks briefly; called once, at the start."""
         ...
 
 
 class FakeDevices:
-    """GPUs that are only said to be there, for tests and demonstrations."""
+    """GPUs that do not exist, for tests and demonstrations."""
 
     def __init__(self, *products: str, memory_bytes: int = 16 * _GIB) -> None:
         self._found = tuple(
@@ -96,16 +96,17 @@ class FakeDevices:
 
 
 class NvmlDevices:
-    """What the driver tells, less what the service itself must not use: `ambient` is its own environment."""
+    """The GPUs that the driver lists, without those that CUDA_VISIBLE_DEVICES in `ambient`, the service's own
+    environment, excludes."""
 
     def __init__(self, ambient: Mapping[str, str], library: str = _NVML) -> None:
-        """`library`: the driver's."""
+        """`library`: name of the driver's NVML library."""
         self._visible = ambient.get("CUDA_VISIBLE_DEVICES")
         self._library = library
 
     def find(self) -> tuple[Device, ...]:
         try:
-            # Where it is not, the package would only be a megabyte of each service.
+            # Without the driver, loading the package would only cost each service a megabyte.
             ctypes.CDLL(self._library)
         except OSError as error:
             log.info("no GPUs: %s", error)
@@ -129,13 +130,13 @@ class NvmlDevices:
 
 
 def _ask(nvml: Any) -> Iterator[Device]:
-    """Every GPU, or its parts where it is divided into some."""
+    """Yield every GPU, or its parts if it is divided."""
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None
         with contextlib.suppress(
             nvml.NVMLError
-        ):  # No device file of its own: a virtual machine that knows better.
+        ):  # It has no device file of its own, as in some virtual machines.
             minor = int(nvml.nvmlDeviceGetMinorNumber(whole))
         parts = list(_parts(nvml, whole))
         for handle, part in parts or [(whole, None)]:
@@ -150,10 +151,10 @@ def _ask(nvml: Any) -> Iterator[Device]:
 
 
 def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
-    with contextlib.suppress(nvml.NVMLError):  # Not a GPU that can be divided.
+    with contextlib.suppress(nvml.NVMLError):  # This GPU cannot be divided.
         if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
-                with contextlib.suppress(nvml.NVMLError):  # A place that nothing is in.
+                with contextlib.suppress(nvml.NVMLError):  # No part has this place.
                     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
                     gpu = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
                     yield (
@@ -163,7 +164,7 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
 
 
 def _text(value: str | bytes) -> str:
-    """Older releases of the binding answer in bytes."""
+    """Return an answer of the binding as text; older releases answer in bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -180,8 +181,8 @@ def accelerator_type(product: str, memory_bytes: int) -> str:
 
 
 def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, ...]:
-    """What CUDA_VISIBLE_DEVICES = `setting` leaves of them: numbers or the beginnings of uuids, up to the
-    first that names none (None: it is not set)."""
+    """Return the devices that CUDA_VISIBLE_DEVICES = `setting` leaves visible. It lists numbers or beginnings
+    of uuids, of which those from the first unknown one on do not count; None = the variable is not set."""
     if setting is None:
         return devices
     left: list[Device] = []
@@ -194,19 +195,19 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, .
 
 
 def totals(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    """(public type, how many), in the order of the types' names."""
+    """Return (public type, count) pairs, in the order of the types' names."""
     return tuple(sorted(Counter(device.accelerator for device in devices).items()))
 
 
 def choose(
     devices: Sequence[Device], count: int, accelerator: str, taken: Iterable[str | None]
 ) -> str | None:
-    """Which devices of a node a replica gets that asks for `count` of a public type, as CUDA_VISIBLE_DEVICES
-    says it: None if it asks for none, "" if there are none. `taken`: the same of all replicas that have some
-    already.
+    """Choose the devices of a node for a replica that asks for `count` of a public type. Returns the value of
+    its CUDA_VISIBLE_DEVICES: None if it asks for none, "" if there are none. `taken`: the values of all
+    replicas that have devices already.
 
-    Those of the type first, of them those that the fewest replicas have. Where there are fewer than asked for
-    it gets what there is, and shares it (spec/queue#capacity, relaxed mode; in strict mode the scheduler
+    Devices of the type come first, and of those the ones that the fewest replicas have. If there are too few,
+    the replica gets and shares what there is (spec/queue#capacity, relaxed mode; in strict mode the scheduler
     admits no more than there is).
     """
     if not count:

@@ -1,5 +1,5 @@
-"""From a launch plan and a slot to the document that a shim starts a program by. Pure, but for the question
-what secrets are."""
+"""Turns a launch plan and a slot into the document by which a shim starts a program. Pure, except for the
+lookup of secrets."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,23 +41,23 @@ daemon that is started again makes its socket anew."""
 
 
 class HostFacts(Struct, frozen=True):
-    """What the engine found out about this machine."""
+    """The facts about this machine that the engine found out at its start."""
 
     #: Sandbox level (`protocol.LEVEL_*`).
     level: str
-    #: Control group directory, as are `cpu_base` and `pids_base`; "" = none.
+    #: Control group directory for memory, as `cpu_base` and `pids_base` are for theirs; "" = none.
     memory_base: str
     cpu_base: str
-    #: What all replicas share.
+    #: Memory that all replicas share.
     memory_bytes: int
     #: Tells this service from others on the machine.
     identity: str
-    #: Those that it has; each replica is told which are its own.
+    #: The GPUs of the machine; each replica is told which are its own.
     gpus: tuple[Device, ...] = ()
     pids_base: str = ""
-    #: What the driver of the GPUs is made of.
+    #: Files of the GPUs' driver.
     driver: Driver = NO_DRIVER
-    #: How many programs may use; 0 = not known.
+    #: Number of processors that programs may use; 0 = not known.
     processors: float = 0
 
     @property
@@ -66,48 +66,48 @@ class HostFacts(Struct, frozen=True):
 
 
 class BuildPlace(Struct, frozen=True):
-    """This machine, as a place where the service installs packages and shows curves, apart from what else is
-    on it."""
+    """What the sandboxes in which the service itself installs packages and renders curves may see of this
+    machine."""
 
     host: HostFacts
-    #: Directories whose content is nobody's business.
+    #: Directories whose content they must not see.
     hidden: tuple[str, ...]
-    #: What may be read even inside of them.
+    #: Paths that may be read even inside those.
     visible: tuple[str, ...]
 
 
 @runtime_checkable
 class HasBuildPlace(Protocol):
-    """What an engine may offer besides."""
+    """Optional part of an engine: it knows the `BuildPlace` of its machine."""
 
     def build_place(self) -> BuildPlace:
-        """Known after `start`. Raises EngineUnavailable before."""
+        """Return the machine's build place. Raises EngineUnavailable before `start`."""
         ...
 
 
 class SharedPaths(Struct, frozen=True):
-    """What all documents of one engine share."""
+    """The settings that all launch documents of one engine share."""
 
     #: Directories whose content programs must not see.
     hidden: tuple[str, ...] = ()
-    #: What they may only read, shown even inside hidden ones.
+    #: Paths that they may only read, visible even inside hidden ones.
     read_only: tuple[Path, ...] = ()
-    #: The same, by the operator's wish.
+    #: Further such paths, chosen by the operator.
     visible: tuple[str, ...] = ()
     access: ServiceAccess = NO_ACCESS
     #: The service's own environment.
     ambient: Mapping[str, str] | None = None
-    #: How many a replica may have; 0 = any number.
+    #: How many processes a replica may have; 0 = any number.
     processes: int = 0
     #: Seconds between two looks at what a replica uses; 0 = nobody looks.
     usage_every: float = 0.0
     #: A replica whose files take more than its disk is ended.
     disk_enforced: bool = False
-    #: The service's, which programs can have on their own address alone.
+    #: Ports of the service, which programs can bind on their own address alone.
     kept_ports: tuple[int, ...] = ()
     #: A directory whose `bin` is put on programs' PATH; "" = none.
     commands: str = ""
-    #: What slots' journals say is read again after a power cut.
+    #: Slots' journals are read again after a power cut, so that they are synced.
     outlasts_power: bool = True
 
 
@@ -116,8 +116,8 @@ Revealed = tuple[LaunchPlan, tuple[str, ...]]
 
 
 async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) -> list[Revealed]:
-    """The plans in their order, each as its program is to have it, with the texts that must not get into its
-    log: secrets are put in at the last moment, and what comes of it is handed to a shim and to nobody else.
+    """Put secrets into plans, just before they go to a shim and to nobody else. Returns the plans in their
+    order, each with the texts that must not get into its log.
 
     Plans that need no secret are returned as they are, and nothing is waited for. Raises what
     `SecretSource.values` raises.
@@ -131,7 +131,7 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
             continue
         if secrets is None:
             raise LaunchRejected("The job names secrets, and this engine was given no way to them.")
-        # A gang's replicas mostly need the same ones.
+        # A gang's replicas mostly need the same secrets: each set is looked up once.
         key = (plan.account.project, refs)
         if key not in known:
             known[key] = await secrets.values(*key)
@@ -154,10 +154,10 @@ def launch_document(
     trainer_token: str = "",
     beginning: Callable[[Mapping[str, str]], protocol.WarmStart] | None = None,
 ) -> protocol.LaunchDocument:
-    """Put the document together. `directory`: the slot's; `hosts`: the gang's hosts file; `logs`: the
-    replica's; `lost_reducers`: the file that names them, for replicas that have to do with reducers;
-    `masked`: texts that must not get into them; `trainer_token`: by which the program may report how far it
-    is, if its plan says so; `beginning`: whether the program with that environment begins warm."""
+    """Compose the document. `directory`: of the slot. `hosts`: the gang's hosts file. `logs`: directory of
+    the replica's log. `lost_reducers`: the file that lists lost reducers, for replicas that use any.
+    `masked`: texts that must not get into the log. `trainer_token`: by which the program may report its
+    progress, if its plan says so. `beginning`: tells whether a program with that environment begins warm."""
     image = plan.software.image
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=_is_shown(image)
@@ -188,7 +188,8 @@ def launch_document(
         limits=_limits(plan, host, shared),
         network=protocol.Network(
             address=slot.endpoint or slot.address,
-            # On a machine's own address each replica has another port: there the wildcard is no trouble.
+            # Where replicas share the machine's address each has its own port, so that binding to the
+            # wildcard address is harmless.
             cluster_port=0 if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
             storage_port=endpoint_address(slot)[1],
@@ -270,7 +271,7 @@ def _isolation(
 
 
 def _is_shown(image: ImageRoot | None) -> bool:
-    """Whether there is an image that takes the place of the machine's files."""
+    """Whether a container image replaces the machine's files."""
     return image is not None and bool(image.directory)
 
 
@@ -291,12 +292,12 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
 
 
 def _memory(plan: LaunchPlan, host: HostFacts) -> int:
-    """Bytes; 0 = no limit. No replica gets more than there is."""
+    """Return the memory limit in bytes; 0 = none. No replica gets more than the machine has."""
     return min(plan.limits.memory, host.memory_bytes) if plan.limits.memory else 0
 
 
 def identity(plan: LaunchPlan) -> str:
-    """As whom the replica's endpoint speaks for it: JSON."""
+    """Return the identity with which the replica's endpoint speaks for it, as JSON."""
     return json.dumps(
         {
             "job_uid": str(plan.job_uid),
@@ -310,7 +311,7 @@ def identity(plan: LaunchPlan) -> str:
 
 
 def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
-    """Names of Google's hosts that lead to the replica's own endpoint."""
+    """Return the names of Google's hosts that lead to the replica's own endpoint."""
     if not (host.namespaced and shared.access.certificate):
         return ()
     ours = (trainer_status.HOST, *regions.apis()) if shared.access.rest_socket else ()
@@ -318,8 +319,8 @@ def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
 
 
 def _reduction_mounts(plan: LaunchPlan, lost_reducers: Path | None) -> list[tuple[str, str, bool]]:
-    """What a replica that has to do with reducers sees besides; in an image, where the plan says that it
-    is."""
+    """Return the mounts of a replica that uses reducers: (source, target, read-only); in an image, where the
+    plan puts them."""
     if lost_reducers is None:
         return []
     if not _is_shown(plan.software.image):
@@ -358,7 +359,7 @@ def _environ(
         given |= environs.reducer_threads(plan, host.processors)
     commands = shared.commands
     if plan.software.image is not None and commands:
-        # Where a program is in its image already, nothing can be shown to it besides.
+        # Nothing can be mounted for a program that already runs in its image.
         commands = environs.IMAGE_COMMANDS if _is_shown(plan.software.image) else ""
     environ = (
         given
@@ -378,7 +379,8 @@ def _environ(
 
 
 def endpoint_address(slot: Slot) -> tuple[str, int]:
-    """Where the replica's own endpoint listens: on the loopback, whoever reaches the replica."""
+    """Return where the replica's own endpoint listens: always on the loopback, even if other machines reach
+    the replica."""
     if slot.endpoint:
         return slot.endpoint, PROGRAM_PORT + 1
     return slot.address, slot.port + 1
@@ -387,20 +389,20 @@ def endpoint_address(slot: Slot) -> tuple[str, int]:
 def hosts_text(
     gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], intercepted: Sequence[str] = ()
 ) -> str:
-    """The gang's hosts file: the (name, address) of `hosts`, whatever slot of the gang is not among them, and
-    the names of Google's hosts that are `intercepted`."""
+    """Return the gang's hosts file: the (name, address) pairs of `hosts`, the gang's slots that are not among
+    them, and the names of Google's hosts that are `intercepted`."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     named = dict(hosts) | {slot.hostname: slot.address for slot in gang}
     named |= dict.fromkeys(intercepted, socket_calls.GOOGLE)
-    # A line each: some resolvers read no long ones.
+    # One name per line: some resolvers ignore long lines.
     lines += [f"{address}\t{name}" for name, address in named.items()]
     return "\n".join(lines) + "\n"
 
 
 def outermost(directories: Iterable[Path | str]) -> tuple[str, ...]:
-    """Each directory that does not lie in another of them."""
+    """Return those directories that do not lie in another of them."""
     found: list[str] = []
-    # Those that lie in another one stand right behind it.
+    # Sorted so that those inside a directory follow it directly.
     for path in sorted({f"{directory}".rstrip("/") + "/" for directory in directories}):
         if not found or not path.startswith(found[-1]):
             found.append(path)

@@ -1,8 +1,8 @@
-"""What a replica gets of the GPU driver: device files, libraries, variables. By its CDI specification if
-there is one that fits, else by what is found on the machine.
+"""Decides what a replica gets of the GPU driver: device files, libraries, variables. A fitting CDI
+specification decides if there is one, else what is found on the machine.
 
-Runs two small programs of the machine at the start (`ldconfig -p`; `nvidia-modprobe`, where device files are
-missing); afterwards it only looks whether files are there.
+At the start it runs two small programs of the machine (`ldconfig -p`; `nvidia-modprobe`, where device files
+are missing); afterwards it only looks whether files are there.
 """
 
 import logging
@@ -33,35 +33,35 @@ _SECONDS = 10
 
 
 class DeviceEdits(Struct, frozen=True):
-    """What one replica gets of the machine for its GPUs."""
+    """What one replica gets for its GPUs."""
 
     #: Device files that its /dev shows besides the harmless ones.
     devices: tuple[str, ...] = ()
     #: (source, target, read-only).
     mounts: tuple[Mount, ...] = ()
-    #: Counts before all that the job says.
+    #: Variables that win over the job's own.
     environ: dict[str, str] = field(default_factory=dict[str, str])
-    #: Directories, as the program sees them, that belong on LD_LIBRARY_PATH as well.
+    #: Directories, as the program sees them, to add to LD_LIBRARY_PATH.
     library_path: tuple[str, ...] = ()
-    #: Likewise on PATH.
+    #: Directories to add to PATH, likewise.
     path: tuple[str, ...] = ()
-    #: Uuids of what it has, for whoever looks at how busy they are.
+    #: Uuids of its GPUs, for the measurement of their use.
     gpus: tuple[str, ...] = ()
 
 
 class Driver(Struct, frozen=True):
-    """What is there of the driver."""
+    """The driver's files on this machine."""
 
-    #: Below which all paths lie.
+    #: Directory that all paths are relative to.
     root: Path = Path("/")
     specs: Specs | None = None
-    #: By the name that programs ask for, the file.
+    #: (name that programs ask for, file).
     libraries: tuple[tuple[str, str], ...] = ()
-    #: Files.
+    #: Paths of its programs.
     programs: tuple[str, ...] = ()
     #: Directories of libraries that the machine's own linker does not know.
     apart: tuple[str, ...] = ()
-    #: By the path of a capability (`gpu0/gi1/access`), the number in the name of its device file.
+    #: Number in the device file's name, by the path of the capability (`gpu0/gi1/access`).
     caps: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -69,10 +69,10 @@ NO_DRIVER = Driver()
 
 
 def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
-    """Look round; once, at the start, on a machine that has GPUs. `cache`: what `ldconfig -p` says, None =
-    ask it. Blocks for some tens of milliseconds."""
+    """Find the driver's files; called once, at the start, on a machine that has GPUs. `cache`: output of
+    `ldconfig -p`, None = run it. Blocks for some tens of milliseconds."""
     if not (root / "dev/nvidia-uvm").exists():
-        # It comes into being with the first program that asks, which from within a sandbox nobody can.
+        # The first program that uses it has it created, which is not possible from within a sandbox.
         _run("nvidia-modprobe", "-u", "-c=0")
     known = dict(_known_to_linker(_run("ldconfig", "-p") if cache is None else cache))
     apart = dict(_lying_in(root, _PLACES))
@@ -102,9 +102,9 @@ def device_edits(
     private: bool,
     image: bool,
 ) -> DeviceEdits:
-    """What a replica gets. `words`: its slot's `devices`; `found`: all GPUs of the machine. `private`: its
-    /dev shows nothing but what is named here, so that nobody else's GPU can be opened. `image`: its root file
-    system is not the machine's. Looks at files, changes nothing."""
+    """Return what a replica gets. `words`: its slot's `devices`. `found`: all GPUs of the machine. `private`:
+    its /dev shows only what is named here, so that it cannot open other replicas' GPUs. `image`: its root
+    file system is not the machine's. Reads the file system, changes nothing."""
     if words is None and not found:
         return DeviceEdits()
     named = {device.word: device for device in found}
@@ -118,7 +118,8 @@ def device_edits(
     if all(device.minor is not None for device in own):
         files, numbers = tuple(_files(own, driver)), _numbered(own)
     else:
-        # Which file is whose cannot be told: all of them, as where nothing is private.
+        # It is not known which file belongs to which GPU, so that it gets all of them, as without a private
+        # /dev.
         files, numbers = _all_files(driver.root), words or ""
     environ = _environ(numbers, gpus)
     described = _described(own, driver)
@@ -155,14 +156,14 @@ def device_edits(
 def _environ(numbers: str, gpus: Sequence[str]) -> dict[str, str]:
     return {
         "CUDA_VISIBLE_DEVICES": numbers,
-        # Ours are numbered so; CUDA's own order would begin with the fastest.
+        # `Device.index` counts in this order; CUDA's default would begin with the fastest.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpus),
     }
 
 
 def _numbered(own: Sequence[Device]) -> str:
-    """What CUDA calls them where no others can be seen: numbers from 0 on, as on a machine of one's own."""
+    """Return the numbers by which CUDA knows them where it sees no others: from 0 on."""
     return ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
 
 
@@ -187,8 +188,8 @@ def _all_files(root: Path) -> tuple[str, ...]:
 
 
 def _described(own: Sequence[Device], driver: Driver) -> Edits | None:
-    """What the CDI specification gives for them. One that does not name their device files is of another
-    time."""
+    """Return what the CDI specification gives for them; None if it does not name their device files, and so
+    is outdated."""
     if driver.specs is None:
         return None
     edits = driver.specs.edits([_names(device) for device in own])
@@ -212,11 +213,11 @@ def _mounts(driver: Driver) -> Iterator[Mount]:
 
 
 def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
-    """(name, path) of the driver's libraries in the text of `ldconfig -p`, those for 64 bits."""
+    """Yield (name, path) of the driver's 64-bit libraries in the output of `ldconfig -p`."""
     for line in cache.splitlines():
         name, _, rest = line.strip().partition(" (")
         kinds, arrow, path = rest.partition(") => ")
-        # Those for 32 bits are of kind "libc6" and nothing else.
+        # 32-bit libraries have no second kind beside "libc6".
         if arrow and "," in kinds and name.startswith(_LIBRARIES):
             yield name, path
 
@@ -229,8 +230,8 @@ def _lying_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_one_driver(root: Path, found: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Of libraries by name those that carry the version that libcuda has, each by its real file. Others have
-    only a similar name."""
+    """Return those libraries, by name and real file, whose version is libcuda's. Others only have a similar
+    name."""
     files = {name: _real(root, path) for name, path in sorted(found.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [
@@ -239,7 +240,7 @@ def _of_one_driver(root: Path, found: Mapping[str, str]) -> list[tuple[str, str]
 
 
 def _real(root: Path, path: str) -> str:
-    """The file behind a path, as the machine calls it."""
+    """Return the real path behind a path below `root`, as the machine names it."""
     real = (root / path[1:]).resolve()
     base = root.resolve()
     return f"/{real.relative_to(base)}" if real.is_relative_to(base) else str(real)
@@ -249,7 +250,7 @@ def _capabilities(root: Path) -> Iterator[tuple[str, int]]:
     try:
         text = (root / _MINORS).read_text(encoding="ascii")
     except OSError:
-        return  # No GPU here can be divided.
+        return  # No GPU of this machine can be divided.
     for line in text.splitlines():
         cap, _, number = line.strip().partition(" ")
         if number.isdecimal():
@@ -257,7 +258,7 @@ def _capabilities(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def _run(program: str, *arguments: str) -> str:
-    """What a program of the machine says; "" if there is none, or if it fails."""
+    """Return the output of a program of the machine; "" if it does not exist or fails."""
     path = shutil.which(program) or shutil.which(program, path="/sbin:/usr/sbin:/usr/bin")
     if path is None:
         return ""

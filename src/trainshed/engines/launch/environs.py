@@ -1,4 +1,4 @@
-"""The part of a program's environment that only its slot knows. Pure."""
+"""Makes the variables of a program's environment that only its slot can know. Pure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,27 +64,31 @@ _PLACES = (
 
 
 def places(ours: Mapping[str, str]) -> tuple[str, ...]:
-    """Absolute paths that the variables passed on name, which programs are to find as the service does."""
+    """Return the absolute paths in the variables that are passed on, which programs have to find where the
+    service does."""
     found = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
     return tuple(dict.fromkeys(part for part in found if part.startswith("/")))
 
 
 def ambient(ours: Mapping[str, str]) -> dict[str, str]:
-    """What a program gets of the service's own environment."""
+    """Return the part of the service's own environment that a program gets."""
     passed_on = {name: value for name, value in ours.items() if name in _PASSED_ON}
     return {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"} | passed_on
 
 
 def storage(place: str) -> dict[str, str]:
-    """What points the clients of gs:// at the replica's own endpoint, which adds the job's identity
-    (spec/program#storage, spec/clients#inside-jobs). The job may say otherwise. `place`: ADDRESS:PORT."""
+    """Return the variables that point the clients of gs:// at the replica's own endpoint, which adds the
+    job's identity (spec/program#storage, spec/clients#inside-jobs). The job's own values win. `place`:
+    ADDRESS:PORT."""
     endpoint = f"http://{place}"
     return {
         "STORAGE_EMULATOR_HOST": endpoint,
-        # Otherwise gcsfs asks another service about each bucket, by a channel that nobody serves.
+        # Otherwise gcsfs asks the Storage Control service about each bucket, over gRPC, which nothing serves
+        # here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
-        # Default credentials: the endpoint is the metadata server of one machine with one account, the job's.
+        # Application Default Credentials come from the endpoint, which acts as the metadata server of a
+        # machine with the job's account.
         "GCE_METADATA_HOST": place,
         "GCE_METADATA_IP": place,
         "GCE_METADATA_ROOT": place,
@@ -93,15 +97,15 @@ def storage(place: str) -> dict[str, str]:
 
 
 def gcloud(rest: str) -> dict[str, str]:
-    """What points gcloud at the service where nothing else does: at the level without namespaces Google's
-    names lead to Google. The client libraries know no such variable. `rest`: the service's URL."""
+    """Return the variables that point gcloud at the service at the sandbox level without namespaces, where
+    Google's names lead to Google. The client libraries have no such variables. `rest`: the service's URL."""
     apis = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
     return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in apis}
 
 
 def trust() -> dict[str, str]:
-    """Whom clients are to believe that they speak to Google, for those that bring roots of their own
-    (Python's, gRPC's, gcloud's, Node's): the rest finds the same file by its place."""
+    """Return the variables that name the trusted authorities to clients with their own root certificates
+    (Python's, gRPC's, gcloud's, Node's); the others find the same file at its usual path."""
     return dict.fromkeys(
         (
             "CURL_CA_BUNDLE",
@@ -117,8 +121,8 @@ def trust() -> dict[str, str]:
 
 
 def trainer_status(plan: LaunchPlan) -> dict[str, str]:
-    """What tells a program how to report how far it is, by Kubeflow Trainer's protocol, which Hugging
-    Face's Trainer speaks by itself (spec/program#progress). The job may say otherwise."""
+    """Return the variables by which a program reports its progress in Kubeflow Trainer's protocol, which
+    Hugging Face's Trainer speaks by itself (spec/program#progress). The job's own values win."""
     way = reports.path(quote(plan.account.project, safe=""), str(plan.job_uid))
     return {
         "KUBEFLOW_TRAINER_SERVER_URL": f"https://{reports.HOST}{way}",
@@ -128,8 +132,8 @@ def trainer_status(plan: LaunchPlan) -> dict[str, str]:
 
 
 def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
-    """NO_PROXY with `hosts` added, where a proxy is passed on: a proxy cannot reach what is the replica's
-    own."""
+    """Return NO_PROXY with `hosts` added if a proxy is passed on: a proxy cannot reach the replica's own
+    endpoint."""
     if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
         return {}
     said = ours.get("no_proxy") or ours.get("NO_PROXY") or ""
@@ -138,8 +142,8 @@ def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
 
 
 def reducer_threads(plan: LaunchPlan, processors: float) -> dict[str, str]:
-    """How many threads a reducer has: one for each of its vCPUs, and no more than there are
-    `processors` here (0 = not known). Nothing for other replicas."""
+    """Return the variable that sets a reducer's threads: one per vCPU, and at most the machine's `processors`
+    (0 = not known). Empty for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
     vcpus = min(plan.limits.cpu_weight / 100, reduction.MOST_THREADS)
@@ -147,7 +151,7 @@ def reducer_threads(plan: LaunchPlan, processors: float) -> dict[str, str]:
 
 
 def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
-    """Where a worker reads which reducers it is to do without."""
+    """Return the variable that names the file of lost reducers to a worker."""
     image = plan.software.image
     is_shown = image is not None and bool(image.directory)
     if is_shown or reduction.LOST_FILE not in dict(plan.environ):
@@ -158,22 +162,23 @@ def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
 def of_slot(
     plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool, commands: str = ""
 ) -> dict[str, str]:
-    """What only the slot knows; wins over the plan's own, but for what a job may choose for itself.
-    `commands`: a directory with commands of ours in `bin`."""
+    """Return the variables that only the slot knows. They win over the plan's own, except where the job may
+    choose. `commands`: a directory with our commands in `bin`."""
     asked = dict(plan.environ)
     unbuffered = asked.get("PYTHONUNBUFFERED", "1")
     if plan.software.image is not None:
-        # The rest is the image's own.
-        # Behind all that is the image's: its own gsutil is the one that is meant.
+        # The image sets everything else. Our commands come last, because an image's own gsutil is the one
+        # that is meant.
         path = [asked.get("PATH", SANE_PATH), *(f"{place}/bin" for place in (commands,) if place)]
         own = {"PATH": ":".join(path), "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
         return own | ({} if namespaced else _own_reports(files, asked))
-    # Where mounts can protect it the template itself is used; what a program installs goes to the user base.
+    # Where mounts can protect the environment it is used in place; what a program installs goes to the user
+    # base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.software.template if namespaced else f"{files}/{program.PYTHON}"
     own = [user_base] + [template] * bool(plan.software.template)
-    # Before what the machine has: a gsutil there knows nothing of the job, and one that a job installs is the
-    # one it means.
+    # Before the machine's directories, whose gsutil knows nothing of the job, and behind those of the job,
+    # which means its own.
     ours = [commands] if commands else []
     path = [
         *(f"{place}/bin" for place in own),
@@ -181,7 +186,7 @@ def of_slot(
         *(f"{place}/bin" for place in ours),
         asked.get("PATH", SANE_PATH),
     ]
-    # A short name where there is a private /tmp: sockets in it have room for about 100 characters.
+    # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.
     environ = {
         "HOME": asked.get("HOME", home),
         "TMPDIR": asked.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
@@ -194,7 +199,7 @@ def of_slot(
 
 
 def _own_reports(files: Path, asked: Mapping[str, str]) -> dict[str, str]:
-    """Where /var/hypertune cannot be shown to one replica alone."""
+    """Return where cloudml-hypertune writes, if /var/hypertune cannot be mounted for one replica alone."""
     own = {
         METRIC_FILE: metrics.PROGRAM_FILE,
         REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE,

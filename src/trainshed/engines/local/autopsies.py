@@ -1,9 +1,9 @@
-"""What failed replicas left: kept for a while when their slots are released, and shown to whoever wants to
-see.
+"""Autopsies keep the files of failed replicas for a while after their slots are released, for people to look
+at.
 
 A slot's directory is kept whole, by one rename: its files, its journal, which says how it ended, and the plan
-by which it was started, without its secrets. So nothing has to be written at the end that a crash could take.
-They lie in `<data>/autopsies/<job_uid>/<attempt>/<replica>/`; all that is known of them is found there again.
+by which it was started, without its secrets. So a crash during the release loses nothing. They lie in
+`<data>/autopsies/<job_uid>/<attempt>/<replica>/`, and a restarted service learns all about them there.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _OF_ITS_TIME = (
 
 
 class Keeping(Struct, frozen=True):
-    """How long and how much. `ttl`: ns, 0 = nothing is kept; `limit`: bytes in all."""
+    """How long and how much is kept. `ttl`: ns, 0 = nothing is kept; `limit`: bytes in all."""
 
     ttl: int = 0
     limit: int = 10 << 30
@@ -66,22 +66,23 @@ NOTHING = Keeping()
 
 
 class Foundling(Struct, frozen=True):
-    """What a replica left that failed on another machine, and what this one knows of it."""
+    """The files of a replica that failed on another machine, and what this one knows of it."""
 
-    #: By which it was started, without its secrets.
+    #: The plan by which it was started, without its secrets.
     plan: LaunchPlan
-    #: As its engine gave it.
+    #: Its slot, as its engine gave it.
     slot: Slot
-    #: How it ended, as in a journal (`replica.protocol`).
+    #: How it ended, as a record of a journal (`replica.protocol`).
     record: protocol.Message
-    #: Its files, in a directory of their own beside nothing else, on this file system: both are moved.
+    #: Directory with its files, alone in a parent directory on this file system: both are moved.
     draft: Path
-    #: Where it had its files, which is where they are shown.
+    #: Path at which the program had its files, where a shell shows them again.
     place: Path
 
 
 class Autopsies:
-    """`swept`: called when something is in the trash. `now`: nanoseconds since the epoch."""
+    """Keeps the autopsies of one engine. `swept`: called when something was put into the trash. `now`: the
+    clock, in nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -98,14 +99,14 @@ class Autopsies:
         self._kept: dict[Key, Autopsy] = {}
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        #: By slot, the launch documents that are not noted yet, and when on the loop's clock they are; the
-        #: next one first.
+        #: By slot: when, on the loop's clock, its launch document is written down, and the document; in order
+        #: of time.
         self._captured: dict[Path, tuple[float, protocol.Message]] = {}
         self._noting: asyncio.TimerHandle | None = None
         self._tasks = Crew()
 
     async def start(self) -> None:
-        """Find what was kept before, and throw away what was kept for long enough."""
+        """Find what an earlier service kept, and delete what has expired."""
         for key, directory in await asyncio.to_thread(lambda: list(self._lying())):
             self._take_up(key, directory)
         self._tidy()
@@ -120,13 +121,13 @@ class Autopsies:
         await self._tasks.close()
 
     def capture(self, slot: Path, document: protocol.Message) -> None:
-        """Note how a program is started, for an autopsy that may come: when programs have started, for which
-        that would be time lost. A service that is killed before has no autopsy of it. Secrets are not noted:
-        the service has them in mind only now."""
+        """Write down how a program is started, in case it fails. This is delayed until programs have started,
+        so that it costs them no time; a service that is killed before has no autopsy of the replica. Secrets
+        are left out, while this process still knows which they are."""
         if self._keeping.ttl:
             loop = asyncio.get_running_loop()
             due = loop.time() + _NOTED_AFTER
-            self._captured.pop(slot, None)  # Of an earlier incarnation; this one goes to the end.
+            self._captured.pop(slot, None)  # Drops an earlier incarnation's entry.
             self._captured[slot] = due, document
             if self._noting is None:
                 self._noting = loop.call_at(due, self._note_some)
@@ -143,13 +144,14 @@ class Autopsies:
     def _note(self, slot: Path) -> None:
         _, document = self._captured.pop(slot)
         plan = _without_secrets(document)
-        # A full disk, say: it costs the autopsy, not the program.
+        # A full disk, for example, costs the autopsy but not the program.
         with contextlib.suppress(OSError):
             text = json.dumps({"files": str(slot / protocol.FILES), "plan": plan})
             durable.write(str(slot / PLAN), text, sync=False)
 
     async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
-        """An attempt's slots are about to be thrown away, and nothing of it lives: keep those that failed."""
+        """Keep those of an attempt's slots whose replica failed; the others are about to be deleted. Nothing
+        of the attempt lives any more."""
         if not self._keeping.ttl:
             return
         async for some in in_turns(tuple(slots.items()), _IN_A_TURN):
@@ -163,8 +165,8 @@ class Autopsies:
         self._tidy()
 
     async def take_in(self, found: Foundling, document: protocol.Message) -> None:
-        """Keep what failed elsewhere, by the launch document that it would have had here. Whatever was kept
-        under its name is replaced. Raises OSError."""
+        """Keep the files of a replica that failed on another machine. `document`: the launch document that it
+        would have had here. Replaces whatever was kept under the same key. Raises OSError."""
         plan = found.plan
         key = (plan.job_uid, plan.attempt, plan.replica)
         directory = self._directory(key)
@@ -188,7 +190,7 @@ class Autopsies:
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """By attempt and replica."""
+        """Return the job's autopsies in order of attempt and replica."""
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
     def get(self, key: Key) -> tuple[Autopsy, Path] | None:
@@ -196,7 +198,7 @@ class Autopsies:
         return (found, self._directory(key)) if found else None
 
     def opened(self, key: Key) -> None:
-        """A shell is open in it: it stays."""
+        """Note that a shell is open in it, so that it does not expire."""
         self._open[key] += 1
 
     def closed(self, key: Key) -> None:
@@ -209,14 +211,14 @@ class Autopsies:
         return key in self._open
 
     def discard(self, key: Key) -> bool:
-        """Keep it no longer; whether it was kept."""
+        """Delete an autopsy; return whether there was one."""
         if self._kept.pop(key, None) is None:
             return False
         directory = self._directory(key)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(self._trash / uuid.uuid4().hex)
         for parent in (directory.parent, directory.parent.parent):
-            with contextlib.suppress(OSError):  # Others of the job are in there.
+            with contextlib.suppress(OSError):  # Other autopsies of the job are in there.
                 parent.rmdir()
         self._swept()
         return True
@@ -229,7 +231,8 @@ class Autopsies:
         key = (job_uid, attempt, replica)
         directory = self._directory(key)
         try:
-            with contextlib.suppress(OSError):  # It is the gang's, and goes with the rest of it.
+            # The hosts file is the gang's: the slot keeps a link.
+            with contextlib.suppress(OSError):
                 os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             slot.rename(directory)
@@ -256,7 +259,7 @@ class Autopsies:
             self._tasks.begin(self._weigh(key, directory, report), what)
 
     async def _weigh(self, key: Key, directory: Path, report: dict[str, Any]) -> None:
-        # What is there is the promise; how much is only needed for the limit.
+        # The files are what was promised; their size is only needed for the limit.
         with contextlib.suppress(OSError):
             report["size"] = await asyncio.to_thread(autopsy_files.size, directory)
             durable.write(str(directory / REPORT), json.dumps(report), sync=False)
@@ -265,7 +268,7 @@ class Autopsies:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Throw away what is too old, then, the oldest first, what is too much."""
+        """Delete what has expired, then, oldest first, what exceeds the limit."""
         now = self._now()
         ours = sorted(self._kept.items(), key=lambda item: item[1].kept)
         ours = [(key, autopsy) for key, autopsy in ours if key not in self._open]
@@ -277,17 +280,17 @@ class Autopsies:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Those that are open are looked at when they are closed.
+        # Open ones are examined again when they are closed.
         ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
             left = (min(ends) - now) / 1e9
-            # Clocks are set, and machines sleep: look now and then in any case.
+            # Clocks are set and machines sleep: check at least once an hour.
             pause = min(max(left, 1.0), _HOUR)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)
 
 
 def _failed(slot: Path) -> bool:
-    """Whether the latest incarnation ended badly, and not because it was asked to end."""
+    """Whether the latest incarnation failed by itself, and was not stopped."""
     entries = journal.Entries(str(slot))
     record = entries.record(entries.latest)
     if record is None:

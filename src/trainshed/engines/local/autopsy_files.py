@@ -1,7 +1,7 @@
-"""The files of a failed replica: how many bytes they are, and all of them as one archive.
+"""Measures the files of a failed replica and packs them into one archive.
 
-A program chose every name in there and may still be choosing, by a shell: no link is followed, and nothing is
-read by a path of more than one step. Blocks on the disk, in threads.
+A program chose every name in there and may still be choosing, by a shell: no link is followed, and each file
+is opened by its name in an open directory. Reads from the disk, in threads.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ _DEEPEST = 200
 
 
 def size(directory: Path) -> int:
-    """Bytes on disk below a directory; what cannot be read counts nothing."""
+    """Return the bytes on disk below a directory; what cannot be read counts as 0."""
     total = 0
-    # As deep as somebody has made it.
+    # No recursion: a program may have nested directories as deeply as it liked.
     ahead = [str(directory)]
     while ahead:
         with contextlib.suppress(OSError), os.scandir(ahead.pop()) as entries:
@@ -37,20 +37,20 @@ def size(directory: Path) -> int:
 
 
 async def archive(directory: Path, *besides: Path) -> AsyncGenerator[bytes]:
-    """A tar archive of what is below a directory, and of single files besides. One that is cut short lacks
-    its end."""
+    """Yield a tar archive of everything below a directory, and of the files `besides`. An archive that was
+    cut short lacks its end."""
     reader, writer = os.pipe()
     packing = joined(asyncio.to_thread(_pack, writer, directory, besides))
     try:
         while chunk := await asyncio.to_thread(os.read, reader, _CHUNK):
             yield chunk
     finally:
-        os.close(reader)  # Whoever packs on meanwhile finds that nobody reads.
+        os.close(reader)  # A thread that still packs sees a broken pipe.
         await packing
 
 
 def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
-    # Not needed by what only starts programs, which is to be there soon.
+    # Imported late: an engine that only starts programs should be up soon.
     import tarfile
 
     with (
@@ -59,7 +59,8 @@ def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
         tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as archive_,
     ):
         for file in besides:
-            with contextlib.suppress(FileNotFoundError):  # It has just been kept.
+            # A report is written a moment after the files are kept.
+            with contextlib.suppress(FileNotFoundError):
                 archive_.add(file, file.name)
         for path, directories, files, handle in os.fwalk(directory, follow_symlinks=False):
             inside = Path(path).relative_to(directory)
@@ -70,7 +71,7 @@ def _pack(writer: int, directory: Path, besides: tuple[Path, ...]) -> None:
 
 
 def _add(archive_: "tarfile.TarFile", parent: int, name: str, called: str) -> None:
-    """Add one entry; what is gone, or cannot be read, or is of no use elsewhere (a socket, a device) is left
+    """Add one entry. What has vanished, cannot be read, or is useless elsewhere (a socket, a device) is left
     out."""
     import tarfile
 
@@ -101,7 +102,8 @@ def _add(archive_: "tarfile.TarFile", parent: int, name: str, called: str) -> No
 
 
 class _Padded:
-    """A file of exactly so many bytes, as its entry said, though a shell cuts it short meanwhile."""
+    """A file of exactly the size that its tar entry announces, padded with zeros if a shell truncates it
+    meanwhile."""
 
     def __init__(self, content: IO[bytes], size_: int) -> None:
         self._content = content

@@ -11,8 +11,8 @@ from trainshed.engines.registry import EngineContext
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
-    """The service has checked the settings (`serve.settings`): they are all there, by their names in
-    docs/settings.md."""
+    """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, by
+    their names in docs/settings.md."""
     table, zygote = context.settings, context.zygote
     options = Options(
         access=context.access,

@@ -1,4 +1,5 @@
-"""The local engine: the port over slots of this machine. Owns no truth: all of it is in the slots' files."""
+"""The local engine implements the port with slots on this machine. It holds no state of its own: the truth is
+in the slots' files."""
 
 import asyncio
 import logging
@@ -75,8 +76,9 @@ _CALLED_AT_ONCE = 20
 
 
 class LocalEngine:
-    """`data`: the service's data directory. `zygote`: a zygote started early; the engine owns it from here on
-    and starts new ones when it dies (None: starts the first as well). `survey`: of its slots, begun early."""
+    """An `Engine` for this machine. `data`: the service's data directory. `zygote`: a zygote started early;
+    the engine owns it from here on and starts new ones when it dies (None = it starts the first as well).
+    `survey`: a survey of its slots that was begun early."""
 
     def __init__(
         self,
@@ -136,26 +138,26 @@ class LocalEngine:
 
     @property
     def host(self) -> HostFacts:
-        """What it found out about this machine. Raises EngineUnavailable before `start`."""
+        """The facts that it found out about this machine. Raises EngineUnavailable before `start`."""
         return self._probe.host
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Directories whose content no program sees."""
+        """The directories whose content no program sees."""
         return self._hidden
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """What programs may read even inside of hidden directories."""
+        """The paths that programs may read even inside hidden directories."""
         return self._visible
 
     @property
     def shared(self) -> SharedPaths:
-        """What all launch documents share."""
+        """The settings that all launch documents share."""
         return self._shared
 
     def build_place(self) -> BuildPlace:
-        """As `engines.launch.documents.HasBuildPlace` says."""
+        """See `engines.launch.documents.HasBuildPlace`."""
         return BuildPlace(self.host, self._hidden, self._visible)
 
     # --- the port ---
@@ -169,7 +171,7 @@ class LocalEngine:
         return replace(self._probe.capabilities(), autopsies=self.keeps_autopsies)
 
     async def start(self, begun: Sequence[Begun] = ()) -> None:
-        """As the port says. `begun`: shims that were asked for before."""
+        """See the port. `begun`: shims that were requested before this engine was made."""
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
         self._limits = self._survey.limits if self._survey else spawner.raise_file_limits()
@@ -181,7 +183,7 @@ class LocalEngine:
         attempts = {(one.job_uid, one.attempt) for one in begun}
         for found in await self._find_all(attempts):
             if not found.slots:
-                # None were given out, so nothing ever ran there.
+                # No slot was given out, so nothing ever ran there.
                 self._layout.discard(found.job_uid, found.attempt)
                 continue
             gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
@@ -241,14 +243,14 @@ class LocalEngine:
         plans: Sequence[LaunchPlan],
         reveal: Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]],
     ) -> None:
-        """As `launch`. `reveal`: returns the plans that it is given as their programs are to have them, each
-        with the texts that must not get into its log."""
+        """Launch as `launch` does. `reveal`: puts the secrets into plans, and returns each with the texts
+        that must not get into its log."""
         self._sweeper.wait()
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan)
             for plan in plans
         ]
-        # All or none: what could start now would only wait for the others.
+        # All or none: those that could start would only wait for the others.
         self._nodes.require(
             slot_handle.slot.node
             for slot_handle, plan in places
@@ -266,7 +268,7 @@ class LocalEngine:
                     slot_handle.lose(protocol.NEVER_STARTED)
                 else:
                     starting.append((slot_handle, plan))
-        # Secrets of those that really start: what runs already does without.
+        # Only what really starts needs its secrets; what runs already does not.
         shown = await reveal([plan for _, plan in starting])
         fresh = await self._documents(
             [
@@ -281,14 +283,14 @@ class LocalEngine:
             for slot_handle, _, _ in some:
                 await self._pace.start(slot_handle.key)
                 await self._request(slot_handle)
-        # Of use only for those that fail, and nothing that a start should wait for.
+        # Only failures need this, so that no start waits for it.
         async for some in in_turns(fresh, _IN_A_TURN):
             for slot_handle, _, document in some:
                 self._autopsies.capture(slot_handle.directory, document)
 
     def expect_more(self, plans: Sequence[LaunchPlan]) -> None:
-        """After `launch` of programs that were begun before this engine was started: more like them may
-        follow, and are to find an interpreter that is up."""
+        """Have interpreters ready for programs like these. Called after `launch` of programs that were begun
+        before this engine was started."""
         for plan in plans if self.host.namespaced else ():
             slot_handle = self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica)
             if plan.warm is not None and slot_handle.plan is not None:
@@ -297,7 +299,7 @@ class LocalEngine:
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
-        # What has begun need not wait for that; and what runs may be what fills the disk.
+        # Running programs are stopped without waiting for this write: one of them may be what fills the disk.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
@@ -311,7 +313,7 @@ class LocalEngine:
             raise EngineUnavailable(
                 f"the stop of job {job_uid} cannot be written down ({error}); make room and try again"
             ) from error
-        # What has not begun must not before it is written down.
+        # What has not begun is only stopped once it is written down that it must not begin.
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
                 slot_handle.begin(1)
@@ -322,7 +324,7 @@ class LocalEngine:
     ) -> None:
         slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
         if incarnation > slot_handle.incarnation or slot_handle.may_begin:
-            # First of all: a shim that is about to begin takes the lock first and then looks for this.
+            # Written first: a shim that is about to begin takes the lock and then looks for this.
             await self._forbid(slot_handle, incarnation)
         if incarnation < slot_handle.incarnation:
             self._report_older(slot_handle, incarnation)
@@ -343,7 +345,8 @@ class LocalEngine:
         if slot_handle is None or slot_handle.incarnation != incarnation:
             return
         if not slot_handle.inject(fault):
-            # Kept in mind it would be lost with this service, and its caller takes it for done.
+            # A fault that is only remembered would be lost with this service, though its caller takes it for
+            # done.
             raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
 
     async def drop_reducers(
@@ -356,7 +359,8 @@ class LocalEngine:
     async def write_lost_reducers(
         self, job_uid: JobUid, attempt: int, places: Sequence[str]
     ) -> None:
-        """Tell the attempt's replicas that these HOST:PORT will not come back. Raises EngineUnavailable."""
+        """Tell the attempt's replicas that the reducers at these HOST:PORT will not come back. Raises
+        EngineUnavailable."""
         if not places:
             return
         try:
@@ -370,7 +374,7 @@ class LocalEngine:
     async def write_hosts(
         self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
     ) -> None:
-        """Tell the attempt's replicas here where each of its hostnames is found now. Raises
+        """Tell the attempt's replicas on this machine the current address of each hostname. Raises
         EngineUnavailable."""
         gang = self._gangs.of(job_uid, attempt)
         if gang:
@@ -385,7 +389,7 @@ class LocalEngine:
         self._sweeper.later()
 
     async def begin_afresh(self) -> int:
-        """Have what starts programs be another process, after the one that did was killed; which one. Raises
+        """Start another zygote after the last one was killed; return its process id. Raises
         EngineUnavailable."""
         await self._spawner.renew(self._spawner.zygote)
         return self._spawner.zygote
@@ -415,8 +419,8 @@ class LocalEngine:
         return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, request)
 
     def files_left(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Path:
-        """Directory of what a replica's programs left in its slot. Raises EngineUnavailable: something of it
-        lives, or there is no slot."""
+        """Return the directory of the files that a replica's programs left in its slot. Raises
+        EngineUnavailable if one of its processes lives, or it has no slot."""
         slot_handle = self._gangs.of(job_uid, attempt).get(replica)
         if slot_handle is None or slot_handle.is_live:
             raise EngineUnavailable(f"{replica} is not over, or its slot was given back")
@@ -424,11 +428,11 @@ class LocalEngine:
 
     @property
     def keeps_autopsies(self) -> bool:
-        """Whether anything is kept of replicas that fail."""
+        """Whether files of failed replicas are kept."""
         return self._keeping.ttl > 0
 
     async def take_in(self, found: Foundling) -> None:
-        """Keep what a replica left that failed on another machine, as if it had failed here. Raises
+        """Keep the files of a replica that failed on another machine, as if it had failed here. Raises
         OSError."""
         users = (
             places.choose_users("", found.plan.job_uid, found.plan.replica, ())
@@ -437,7 +441,7 @@ class LocalEngine:
         )
         document = launch_document(
             plan=found.plan,
-            # Nothing listens for it here.
+            # This machine has no endpoint for it.
             slot=replace(found.slot, users=users, devices=None, endpoint="127.0.0.1"),
             host=self._probe.host,
             shared=self._shared,
@@ -473,7 +477,7 @@ class LocalEngine:
     # --- for tests and demonstrations ---
 
     async def partition(self, node: str) -> None:
-        """Have the shims of a node answer no more while its programs run on, as behind a cut cable."""
+        """Make the shims of a node stop answering while its programs run on, as if its cable were cut."""
         self._nodes.cut_off(
             node,
             [
@@ -484,13 +488,13 @@ class LocalEngine:
         )
 
     async def heal(self, node: str) -> None:
-        """End a `partition`: what is left of the shims answers again."""
+        """End a `partition`: the shims that are left answer again."""
         self._nodes.rejoin(node)
 
     # --- inside ---
 
     async def _find_all(self, but: Collection[tuple[JobUid, int]]) -> list[FoundGang]:
-        """All slots as they stand, but those of some attempts."""
+        """Return all gangs with the state of their slots, except the attempts `but`."""
         if self._survey is not None:
             try:
                 return await self._survey.gangs()
@@ -499,9 +503,8 @@ class LocalEngine:
         return await asyncio.to_thread(probe_all, self._layout, but)
 
     async def _call(self) -> None:
-        """Call the shims that hold slots, beside the rest of a service's start: each is a process that has to
-        wake up, and most often takes the caller's processor for it. Who is to be told something meanwhile is
-        called at once."""
+        """Connect to the shims that hold slots, in the background of a service's start: each has to wake up,
+        mostly on the caller's processor. A shim that needs an order meanwhile is connected to at once."""
         uncalled = [one for one in self._gangs.slot_handles() if one.is_uncalled]
         async for some in in_turns(uncalled, _CALLED_AT_ONCE):
             directories = [slot_handle.directory for slot_handle in some]
@@ -509,7 +512,7 @@ class LocalEngine:
             for slot_handle, connection in zip(some, called, strict=True):
                 slot_handle.called(connection)
             if self._closed:
-                return  # What was called here is let go of with all others.
+                return  # `close` closes the connections made here with all others.
 
     def _emit(self, event: EngineEvent) -> None:
         if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):
@@ -520,14 +523,14 @@ class LocalEngine:
     def _give_up(
         self, late: Sequence[SlotHandle], quiet: Sequence[SlotHandle], live: Sequence[SlotHandle]
     ) -> None:
-        """The leases of `late` are over (`Leases`)."""
+        """Evict the slots in `late`, whose leases are over (`Leases`)."""
         for slot_handle in self._nodes.silent(late, quiet, live):
             self._reconciler.evict(slot_handle, self._lease, self._nodes.cleared)
 
     async def _documents(
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
     ) -> list[tuple[SlotHandle, int, protocol.Message]]:
-        """By which each is started. Raises EngineUnavailable."""
+        """Return the documents by which the plans are started. Raises EngineUnavailable."""
         found: list[tuple[SlotHandle, int, protocol.Message]] = []
         hosts: dict[tuple[JobUid, int], Path] = {}
         async for some in in_turns(starting, _IN_A_TURN):
@@ -543,7 +546,7 @@ class LocalEngine:
         try:
             await self._shims.request(slot_handle)
         except (EngineUnavailable, OSError):
-            # The others are started all the same; this one is tried again, and given up, by itself.
+            # The others are started nevertheless; the reconciler retries this one, or gives it up.
             self._reconciler.reconcile(slot_handle)
 
     def _may_not_start(self, slot_handle: SlotHandle, incarnation: int) -> bool:

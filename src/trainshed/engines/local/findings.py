@@ -1,7 +1,6 @@
-"""Looks into slots: what their files say about an incarnation (`replica.supervisor.survey`), as findings.
-Blocks.
+"""Finds out from a slot's files how an incarnation stands (`replica.supervisor.survey`). Blocks.
 
-Slots that were copied with their data directory are let go of: the processes that they name are the
+Slots that were copied with their data directory are disowned: the processes that they name are the
 original's, which may live on. An original is known by the device and inode of its directory of slots; two
 directories that are there at once never share them.
 """
@@ -45,7 +44,7 @@ _COPIED = (
 
 
 class Over(Struct, frozen=True):
-    """The incarnation ended; `record` is its attempt record (exited or lost). `notes`: all that its shim
+    """The incarnation ended. `record`: its attempt record (exited or lost). `notes`: everything that its shim
     noted."""
 
     record: protocol.Message
@@ -53,31 +52,32 @@ class Over(Struct, frozen=True):
 
 
 class Alive(Struct, frozen=True):
-    """A shim serves it and took the connection."""
+    """A shim serves the incarnation and took the connection."""
 
     connection: socket.socket
 
 
 class Held(Struct, frozen=True):
-    """A shim holds the slot. It was not called: whoever calls it learns whether it serves the slot, or begins
-    or ends."""
+    """A shim holds the slot. Only a connection to it, which was not tried, shows whether it serves the slot,
+    begins or ends."""
 
 
 class Changing(Struct, frozen=True):
-    """A shim holds the slot but does not listen: it is beginning, ending or dying. Look again soon."""
+    """A shim holds the slot but does not listen: it is beginning, ending or dying, so that the caller should
+    probe again soon."""
 
 
 class NeverStarted(Struct, frozen=True):
-    """Nothing of it ever ran, and nobody is about to run it."""
+    """Nothing of the incarnation ever ran, and no shim is about to start it."""
 
 
 Finding = Over | Alive | Held | Changing | NeverStarted
 
 
 def probe_slot(slot: Path, incarnation: int) -> Over | Alive | Changing | NeverStarted:
-    """Find out how an incarnation stands; one that is held is called. If its shim was killed, what is left of
-    it is cleared away and the loss recorded, so that the answer stays the same for ever. Raises OSError: this
-    cannot be found out now."""
+    """Find out how an incarnation stands, and connect to the shim of one that is held. If its shim was
+    killed, the remaining processes are killed and the loss recorded, so that the answer stays the same for
+    ever. Raises OSError if this cannot be found out now."""
     told = survey.standing(str(slot), journal.Entries(str(slot)), incarnation)
     finding = _finding(told)
     if not isinstance(finding, Held):
@@ -91,7 +91,7 @@ def probe_slot(slot: Path, incarnation: int) -> Over | Alive | Changing | NeverS
 
 
 def _finding(told: protocol.Message) -> Over | Held | Changing | NeverStarted:
-    """What `survey` tells of an incarnation."""
+    """Convert what `survey` tells of an incarnation."""
     if (record := told.get("over")) is not None:
         return Over(record, tuple(told["notes"]))
     if "alive" in told:
@@ -100,8 +100,8 @@ def _finding(told: protocol.Message) -> Over | Held | Changing | NeverStarted:
 
 
 class FoundReplica(Struct, frozen=True):
-    """The latest incarnation that was started, and how it stands. `answers`: its shim is of a version that
-    answers to pings."""
+    """A replica's latest incarnation that was started, and how it stands. `answers`: its shim is of a version
+    that answers pings."""
 
     incarnation: int
     finding: Finding
@@ -109,7 +109,7 @@ class FoundReplica(Struct, frozen=True):
 
 
 class FoundGang(Struct, frozen=True):
-    """`replicas`: those of which any incarnation was ever started."""
+    """The slots of an attempt. `replicas`: those of which an incarnation was ever started."""
 
     job_uid: JobUid
     attempt: int
@@ -118,7 +118,7 @@ class FoundGang(Struct, frozen=True):
 
 
 def probe_all(layout: Layout, but: Collection[tuple[JobUid, int]] = ()) -> list[FoundGang]:
-    """Look into every slot, but those of some attempts. Blocks."""
+    """Probe every slot, except those of the attempts `but`. Blocks."""
     gangs: list[FoundGang] = []
     for job_uid, attempt in layout.attempts():
         if (job_uid, attempt) in but:
@@ -135,7 +135,7 @@ def _gang(
     documents: dict[str, Any],
     replicas: Iterable[protocol.Message],
 ) -> FoundGang:
-    """What `survey` tells of an attempt."""
+    """Convert what `survey` tells of an attempt."""
     found = {
         ReplicaId.parse(told["replica"]): FoundReplica(
             told["incarnation"], _finding(told), told["answers"]
@@ -146,15 +146,15 @@ def _gang(
 
 
 class SurveyFailed(Exception):
-    """Not all was told of all slots."""
+    """The survey did not describe all slots."""
 
 
 class Survey:
-    """All slots of an engine, looked into by the zygote while the service loads what it needs. `limits`: of
-    file handles, as they were before this process raised its own."""
+    """A survey of all slots of an engine, made by the zygote while the service loads its modules. `limits`:
+    of file handles, as they were before this process raised its own."""
 
     def __init__(self, zygote: ZygoteHandle, slots: Path) -> None:
-        """Have it begun, before anything of the slots is used. Raises OSError: it cannot be."""
+        """Begin the survey, before any slot is used. Raises OSError."""
         self.limits = spawner.raise_file_limits()
         self._connection, theirs = socket.socketpair()
         self._connection.settimeout(_SILENCE)
@@ -164,18 +164,18 @@ class Survey:
         threading.Thread(target=self._receive, name="survey", daemon=True).start()
 
     async def gangs(self) -> list[FoundGang]:
-        """What was found, once. Raises SurveyFailed."""
+        """Return what was found; called once. Raises SurveyFailed."""
         return await asyncio.wrap_future(self._gangs)
 
     def _receive(self) -> None:
         try:
             self._gangs.set_result(_received(self._connection))
-        except Exception as failure:  # Whatever it is, the slots are looked into by somebody else.
+        except Exception as failure:  # Whatever failed, the engine then probes the slots itself.
             self._gangs.set_exception(SurveyFailed(str(failure)))
 
 
 def _received(connection: socket.socket) -> list[FoundGang]:
-    """Raises SurveyFailed, OSError."""
+    """Read the survey's answer. Raises SurveyFailed, OSError."""
     text = bytearray()
     with connection:
         while data := connection.recv(_CHUNK):
@@ -196,9 +196,9 @@ def _received(connection: socket.socket) -> list[FoundGang]:
 
 
 def disown_copies(layout: Layout) -> None:
-    """Let go of all that a copied directory of slots says of processes: every incarnation without an end is
-    lost, and no process is touched for it. Nothing if it was not copied. A crash in between is made up for by
-    the next call. Raises OSError."""
+    """Disown the processes that a copied directory of slots names: every incarnation without an end is
+    recorded as lost, and no process is touched. Does nothing if it was not copied. The next call finishes
+    what a crash interrupts. Raises OSError."""
     slots = str(layout.slots)
     before = survey.was_here(slots)
     if before == survey.here(slots):
@@ -219,7 +219,7 @@ def _disown(slot: Path) -> None:
         return
     lock = journal.try_lock(str(slot))
     if lock < 0:
-        return  # A shim holds it that serves this very slot.
+        return  # The slot's lock is held by a shim that serves this very slot.
     try:
         entries = journal.Entries(str(slot))
         if entries.left is not None:

@@ -1,8 +1,8 @@
-"""Which gang has which slots, and how shims begin in them.
+"""Gives gangs their slots and has shims started in them.
 
-`Gangs`: slots are given out, written down, moved to other nodes, given back. `Shims`: what a shim needs is
-written down, and the zygote forks it. `PaceLimit`: only a few replicas start, or are told to stop, at once,
-so that a large gang leaves the service its share of the processors (docs/adr/0048).
+`Gangs` gives slots out, records them, moves them to other nodes and takes them back. `Shims` writes down what
+a shim needs and has the zygote fork it. `PaceLimit` lets only a few replicas start or stop at once, so that a
+large gang leaves the service its share of the processors (docs/adr/0048).
 """
 
 import asyncio
@@ -51,7 +51,8 @@ theirs from nearly the same moment on."""
 
 
 class Begun(Struct, frozen=True):
-    """A shim that the zygote was asked for before there was an engine, in a slot that is written down."""
+    """A shim that was requested from the zygote before there was an engine, in a slot that is written
+    down."""
 
     job_uid: JobUid
     attempt: int
@@ -63,7 +64,7 @@ class Begun(Struct, frozen=True):
 
 
 class Gangs:
-    """A slot handle for every slot there is."""
+    """The slot handles of all slots of an engine."""
 
     def __init__(
         self,
@@ -75,24 +76,26 @@ class Gangs:
         *,
         address: str = "",
     ) -> None:
-        """`address`: the machine's, if other machines are to reach replicas; "" = each has one of its own."""
+        """`address`: the machine's, if other machines are to reach replicas; "" = each replica has its own
+        loopback address."""
         self._layout = layout
         self._nodes = nodes
         self._address = address
         #: Tells this service from others on the machine.
         self._identity = identity
-        #: For the slot handles (`SlotHandle`), as is `unclear`.
+        #: Passed to each `SlotHandle`, as is `unclear`.
         self._emit = emit
         self._unclear = unclear
         self._shares: places.Shares = {}
         self._named = self._own_users = False
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}
-        #: Held until what is given out is written down: the next one is to have other slots.
+        #: Held until the slots that were given out are written down, so that the next gang gets others.
         self._giving = asyncio.Lock()
 
     def begin(self, shares: places.Shares, *, named: bool, own_users: bool) -> None:
-        """`shares`: the GPUs of each node. `named`: a replica's hostname can be resolved by its peers.
-        `own_users`: each replica gets users of its own."""
+        """Called at the start, with what was found out about the machine. `shares`: the GPUs of each node.
+        `named`: replicas can resolve their peers' hostnames. `own_users`: each replica gets its own user
+        ids."""
         self._shares = shares
         self._named = named
         self._own_users = own_users
@@ -104,11 +107,11 @@ class Gangs:
         return tuple(self._gangs)
 
     def of(self, job_uid: JobUid, attempt: int) -> Gang:
-        """The slot handles of an attempt; empty if it has none."""
+        """Return the slot handles of an attempt; empty if it has none."""
         return self._gangs.get((job_uid, attempt), {})
 
     def slot_handle(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SlotHandle:
-        """Raises LaunchRejected: it has none."""
+        """Return the slot handle of a replica. Raises LaunchRejected if it has no slot."""
         if slot_handle := self.of(job_uid, attempt).get(replica):
             return slot_handle
         raise LaunchRejected(
@@ -116,7 +119,7 @@ class Gangs:
         )
 
     def add(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> Gang:
-        """Slot handles for slots that are written down already."""
+        """Make slot handles for slots that are written down already."""
         directory = self._layout.attempt(job_uid, attempt)
         gang = self._gangs[job_uid, attempt] = {
             slot.replica: SlotHandle(
@@ -134,7 +137,7 @@ class Gangs:
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """As the port says. Others have their turn on the loop while a large gang is written down."""
+        """See the port. Other tasks get their turn on the loop while a large gang is written down."""
         for request in requests:
             if not machine.is_node(request.node):
                 raise LaunchRejected(
@@ -168,8 +171,7 @@ class Gangs:
         return self.add(job_uid, attempt, slots)
 
     def _move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
-        """Give those that are asked for on another node their slots there, without what their programs
-        left."""
+        """Move the replicas that are requested on another node there, without their programs' files."""
         moving = {
             gang[request.replica]: request
             for request in requests
@@ -196,7 +198,7 @@ class Gangs:
             (slot_handle.job_uid, slot_handle.attempt) for slot_handle in moving
         )
         try:
-            # First, so that nobody ever finds the new place with the old files.
+            # Files are removed first, so that the new slot never has the old files.
             for slot_handle in moving:
                 self._layout.discard_files(slot_handle.directory)
         except OSError as error:
@@ -209,7 +211,7 @@ class Gangs:
             slot_handle.slot = slots[request.replica]
 
     def release(self, job_uid: JobUid, attempt: int) -> None:
-        """As the port says."""
+        """See the port."""
         gang = self.of(job_uid, attempt)
         if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:
             raise EngineUnavailable(
@@ -230,7 +232,7 @@ def _written(job_uid: JobUid) -> Generator[None]:
 
 
 def _is_free(address: str, port: int, *, again: bool) -> bool:
-    """As `places.PortProbe` says. Other agents, and other users of a node, have theirs there."""
+    """See `places.PortProbe`. Other agents, and other users of a node, may hold the port."""
     with socket.socket() as probe:
         if again:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -242,7 +244,7 @@ def _is_free(address: str, port: int, *, again: bool) -> bool:
 
 
 class Shims:
-    """The shims of one engine: what each is told, and the request that has it forked."""
+    """Composes the launch documents of an engine's shims, and requests shims from the zygote."""
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class Shims:
         self._layout = layout
         self._preloaders = preloaders
         self._streams = streams
-        #: Explored before the first document.
+        #: It has explored the machine before the first document.
         self._probe = host_probe
         self._shared = shared
         self._spawner = spawner
@@ -269,8 +271,8 @@ class Shims:
         attempt: int,
         named: Sequence[tuple[str, str]],
     ) -> Path:
-        """The gang's hosts file, brought up to date, if there is room on the disk. `named`: those of other
-        machines as well. Raises EngineUnavailable."""
+        """Bring the gang's hosts file up to date and return its path. `named`: (name, address) of replicas on
+        other machines as well. Raises EngineUnavailable, also if the disk is full."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
         text = hosts_text(slots, named, intercepted(self._probe.host, self._shared))
         try:
@@ -286,7 +288,7 @@ class Shims:
     def document(
         self, slot_handle: SlotHandle, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]
     ) -> protocol.Message:
-        """What the slot handle's shim is told. Raises EngineUnavailable."""
+        """Compose the document by which the slot's shim starts the program. Raises EngineUnavailable."""
         lost = None
         if plan.reduction.packages:
             try:
@@ -315,7 +317,7 @@ class Shims:
         ).to_message()
 
     async def request(self, slot_handle: SlotHandle) -> None:
-        """Have the zygote fork the slot handle's shim, and listen to it from its first moment. Raises
+        """Have the zygote fork the slot's shim, and listen to it from its first moment. Raises
         EngineUnavailable, OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -337,7 +339,7 @@ def _unwritten(plan: LaunchPlan, error: OSError) -> EngineUnavailable:
 
 
 class PaceLimit:
-    """How many replicas start or are told to stop at the same time. `leave` is called when one has started or
+    """Limits how many replicas start or stop at the same time. `leave` is called when one has started or
     ended."""
 
     def __init__(self, most: int = 0) -> None:
@@ -353,7 +355,7 @@ class PaceLimit:
         await self._enter(key, _LONGEST_STOP)
 
     def leave(self, key: Key) -> None:
-        """Nothing if it did not enter, or has left."""
+        """Let the next one in. Does nothing if this one did not enter, or has left."""
         if (timer := self._under_way.pop(key, None)) is not None:
             timer.cancel()
             self._free.release()

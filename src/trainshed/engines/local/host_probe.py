@@ -1,5 +1,5 @@
-"""What this machine is to an engine: how far it keeps programs apart, what it has, what can be promised.
-Found out once."""
+"""Finds out once what this machine offers an engine: its isolation, its resources, and the capabilities that
+follow from them."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ from trainshed.replica.system import cgroups
 
 
 class HostProbe:
-    """`identity`: what tells this service from others on the machine."""
+    """The facts about this machine. `identity`: tells this service from others on the machine."""
 
     def __init__(self, options: Options, identity: str) -> None:
         self._options = options
@@ -32,7 +32,7 @@ class HostProbe:
         self._machine_hosts: MachineHosts | None = None
 
     def require(self) -> None:
-        """Raises EngineUnavailable before `explore`, as do all but the GPUs."""
+        """Raise EngineUnavailable before `explore`."""
         if self._host is None:
             raise EngineUnavailable("the local engine has not been started yet")
 
@@ -54,18 +54,18 @@ class HostProbe:
 
     @property
     def machine_hosts(self) -> MachineHosts | None:
-        """Where programs look for hosts that cannot be shown a file of their own gang; None = in a file that
-        is not this engine's."""
+        """The hosts file of the machine, if programs use that because their gang's own cannot be
+        mounted; None = programs do not use it, or it is not this engine's."""
         return self._machine_hosts
 
     @property
     def is_named(self) -> bool:
-        """Programs find their peers by their hostnames."""
+        """Whether programs find their peers by their hostnames."""
         return self.host.namespaced or self._machine_hosts is not None
 
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
-        """Try out and look round. `scratch`: an empty directory on the file system that slots lie on. Raises
-        LevelUnavailable."""
+        """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
+        of the slots. Raises LevelUnavailable."""
         options = self._options
         source = options.devices or NvmlDevices(options.environment())
         finding = joined(asyncio.to_thread(source.find))
@@ -115,7 +115,7 @@ class HostProbe:
         )
 
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
-        """The strongest isolation there is, or the one that is demanded."""
+        """Return the strongest level that works, or the one that is demanded."""
         demanded = self._options.level
         if demanded not in ("", *levels.LEVELS):
             raise LevelUnavailable(

@@ -1,6 +1,6 @@
-"""The hosts file of a machine that one gang's programs have to themselves, as in a Pod: where the kernel lets
-nobody be shown a file of his own, theirs is the machine's (docs/adr/0115). Of the standard library alone, and
-little of that: programs wait for it (`remote.opening`).
+"""Writes a gang's names into the machine's own hosts file, where the gang has the machine to itself, as in a
+Pod, and the kernel does not allow a file of its own to be mounted (docs/adr/0115). It imports only a little
+of the standard library, because programs wait for it (`remote.opening`).
 """
 
 import os
@@ -15,14 +15,14 @@ _OURS = "# Replicas of the job, kept up to date by its agent."
 
 
 class MachineHosts:
-    """`path`: of the file, which others may have begun."""
+    """The machine's hosts file. `path`: where it is; it may have lines of others."""
 
     def __init__(self, path: "str | os.PathLike[str]" = PATH) -> None:
         self.path = path
 
     @property
     def is_ours(self) -> bool:
-        """This process may write it."""
+        """Whether this process may write it."""
         try:
             with open(self.path, "r+b"):
                 return True
@@ -30,7 +30,7 @@ class MachineHosts:
             return False
 
     def address_of(self, name: str) -> str:
-        """The first that stands there for it and that others can reach; "" = there is none."""
+        """Return the first address of a name that other machines can reach; "" = there is none."""
         try:
             found = self._read().splitlines()
         except (OSError, ValueError):
@@ -41,7 +41,7 @@ class MachineHosts:
         return ""
 
     def write(self, named: "Sequence[tuple[str, str]]") -> None:
-        """Have every (name, address) found in it, and none of those that were written before. Raises
+        """Put these (name, address) pairs into the file, in place of those of an earlier call. Raises
         OSError."""
         begun, _, _ = self._read().partition(f"{_OURS}\n")
         if begun and not begun.endswith("\n"):
@@ -52,7 +52,8 @@ class MachineHosts:
         rewrite(self.path, f"{begun}{_OURS}\n{''.join(lines)}")
 
     def begun(self, *, whole: bool = False) -> str:
-        """What others have written there; `whole`: and what was added. "" = it cannot be read."""
+        """Return the lines that others wrote, with `whole` also those that were added; "" = it cannot be
+        read."""
         try:
             text = self._read()
         except (OSError, ValueError):
@@ -60,7 +61,7 @@ class MachineHosts:
         return text if whole else text.partition(f"{_OURS}\n")[0]
 
     def reset(self, begun: str) -> None:
-        """Have but that in it. Raises OSError."""
+        """Write the file anew with this text alone. Raises OSError."""
         rewrite(self.path, begun)
 
     def _read(self) -> str:
@@ -69,8 +70,8 @@ class MachineHosts:
 
 
 def rewrite(path: "str | os.PathLike[str]", text: str) -> None:
-    """Change a file in place, so that whoever has it mounted sees it, and nobody finds it empty. Made
-    unless it is there. Raises OSError."""
+    """Change a file in place, so that those who have mounted it see the change and nobody finds it empty.
+    Creates it if it does not exist. Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         content = text.encode()

@@ -1,4 +1,5 @@
-"""The service's end of one shim's socket: messages in, orders out, on the event loop, without a task each."""
+"""The service's end of one shim's socket: it reads messages and sends orders on the event loop, without a
+task per shim."""
 
 import asyncio
 import contextlib
@@ -12,7 +13,8 @@ from trainshed.replica.supervisor import clients
 
 
 class Link:
-    """Calls `heard` for every message and `broken` once when the other end is closed."""
+    """A connection to a shim. Calls `heard` for every message and `broken` once when the other end is
+    closed."""
 
     __slots__ = ("_broken", "_heard", "_lines", "_loop", "_socket")
 
@@ -44,7 +46,8 @@ class Link:
             self._broken(self)
 
     def stop(self, grace: int) -> None:
-        """Ask for SIGTERM now and SIGKILL after `grace` ns. Nobody listening: the broken link says so."""
+        """Ask for SIGTERM now and SIGKILL after `grace` ns. If nobody listens, the link breaks, which tells
+        so."""
         self._order({"o": "stop", "grace": grace})
 
     def ping(self, number: int) -> None:
@@ -52,29 +55,30 @@ class Link:
         self._order({"o": "ping", "n": number})
 
     def inject(self, fault: Fault) -> None:
-        """Have the shim do a fault to its replica."""
+        """Have the shim inject a fault into its replica."""
         self._order({"o": "fault", "kind": fault.value})
 
     def _order(self, message: protocol.Message) -> None:
-        # A shim that reads nothing for so long that this does not fit is about to lose its lease.
+        # If this does not fit into the socket's buffer, the shim has not read for long and is about to lose
+        # its lease.
         with contextlib.suppress(OSError):
             self._socket.send(protocol.encode(message))
 
     def close(self) -> None:
-        """Let go; the shim goes on."""
+        """Close the connection; the shim goes on."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
 
 def connect(slot: Path) -> socket.socket:
-    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not
-    block."""
+    """Return a new connection to the shim that serves a slot, without blocking. Raises OSError if nobody
+    listens there."""
     return clients.connect(str(slot))
 
 
 def call(slot: Path) -> socket.socket | None:
-    """As `connect`; None: nobody listens there, or there is no file handle for it."""
+    """Connect as `connect` does; None = nobody listens there, or this process has no file handle left."""
     try:
         return connect(slot)
     except OSError:

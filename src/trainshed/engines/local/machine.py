@@ -1,4 +1,4 @@
-"""What this machine offers: processors, memory, control groups, and how all of it is shared out over virtual
+"""Finds out what this machine offers (processors, memory, control groups) and divides it among virtual
 nodes."""
 
 import contextlib
@@ -21,8 +21,8 @@ _NODE_NAME = re.compile(rf"{NAME}(-\d+)?")
 
 
 class Declared(Struct, frozen=True):
-    """What each virtual node is said to have, whatever the machine has: for strict mode and demonstrations. 0
-    or (): its share of the machine."""
+    """What each virtual node is declared to have, whatever the machine has, for strict mode and
+    demonstrations. 0 or () = its share of the machine."""
 
     vcpus: float = 0
     memory_bytes: int = 0
@@ -30,18 +30,19 @@ class Declared(Struct, frozen=True):
 
 
 def identity(data: Path) -> str:
-    """Eight hexadecimal digits that tell this data directory from another service's on the machine."""
+    """Return eight hexadecimal digits that tell this data directory from those of other services on the
+    machine."""
     return hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:8]
 
 
 def is_node(name: str) -> bool:
-    """Whether a name is that of a node of this machine, now or with another number of nodes."""
+    """Whether a node of this machine has that name, now or with another number of nodes."""
     return _NODE_NAME.fullmatch(name) is not None
 
 
 def node(memory_base: str) -> Node:
-    """The machine as one node, but for its GPUs. `memory_base`: the control group whose limit, if any, is the
-    memory there is."""
+    """Return the machine as one node, without its GPUs. `memory_base`: the control group whose limit, if any,
+    is the machine's memory."""
     if hasattr(os, "sched_getaffinity"):
         vcpus = len(os.sched_getaffinity(0))
     else:
@@ -53,10 +54,10 @@ def node(memory_base: str) -> Node:
 
 
 def private_places() -> tuple[Path, ...]:
-    """Directories that are the business of the service's user, and of no program that it runs: the home
-    directory, with its keys, and sockets of the user's session."""
+    """Return the directories that belong to the service's user and that no program may see: the home
+    directory with its keys, and sockets of the user's session."""
     places = [Path("/run/user")]
-    with contextlib.suppress(KeyError, OSError):  # A user without an entry, or without a home.
+    with contextlib.suppress(KeyError, OSError):  # The user has no entry, or no home.
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
         # System users live in places like / and /var/empty.
         if len(home.parts) > 1 and home.stat().st_uid == os.geteuid():
@@ -65,7 +66,7 @@ def private_places() -> tuple[Path, ...]:
 
 
 def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ...]]:
-    """Which GPUs are on which of `count` virtual nodes: each is on one of them."""
+    """Divide the GPUs among `count` virtual nodes; returns them by node."""
     if count == 1:
         return {NAME: devices}
     return {f"{NAME}-{index}": devices[index::count] for index in range(count)}
@@ -74,7 +75,8 @@ def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ..
 def split(
     whole: Node, shares: dict[str, tuple[Device, ...]], declared: Declared
 ) -> tuple[Node, ...]:
-    """The machine as virtual nodes, each with an equal share of it or with what it is declared to have."""
+    """Divide the machine into virtual nodes, each with an equal share of it or with what it is declared to
+    have."""
     count = len(shares)
     return tuple(
         replace(

@@ -1,7 +1,7 @@
-"""Which of the virtual nodes answer: one whose every shim is silent counts as gone until nothing of it is
-left.
+"""Tracks which virtual nodes answer: one whose every shim is silent counts as gone until none of its replicas
+lives.
 
-The machine that the service itself runs on answers by that; so a single node is never gone.
+A single node is never gone: it is the machine that the service itself runs on.
 """
 
 import os
@@ -15,7 +15,7 @@ from trainshed.replica.supervisor import journal
 
 
 class Nodes:
-    """`emit` is told of every change of a node."""
+    """The states of the virtual nodes. `emit`: called with every change."""
 
     def __init__(self, emit: Callable[[NodeChanged], None]) -> None:
         self._emit = emit
@@ -24,11 +24,12 @@ class Nodes:
         self._cut_off: dict[str, list[tuple[int, int]]] = {}
 
     def begin(self, names: Iterable[str]) -> None:
-        """These are the nodes; all of them are up."""
+        """Called at the start with the nodes' names; all of them are up."""
         self._names = frozenset(names)
 
     def require(self, names: Iterable[str]) -> None:
-        """Raises EngineUnavailable: one of these is gone or cut off, so nothing can be started there."""
+        """Raise EngineUnavailable if one of these nodes is gone or cut off, so that nothing can be started
+        there."""
         for name in names:
             if name in self._left or name in self._cut_off:
                 raise EngineUnavailable(
@@ -38,8 +39,8 @@ class Nodes:
     def silent(
         self, late: Sequence[SlotHandle], quiet: Sequence[SlotHandle], live: Sequence[SlotHandle]
     ) -> set[SlotHandle]:
-        """The leases of `late` are over, those of `quiet` about to be, of all that are `live`; returns those
-        whose shims are given up: with the last of a node's, all of them."""
+        """Note silent shims: of the `live` slots, the leases of `late` are over and those of `quiet` nearly.
+        Returns the slots whose shims are given up: `late`, and all of a node's whose every shim is silent."""
         given_up = set(late)
         if len(self._names) > 1:
             answering = {slot_handle.slot.node for slot_handle in set(live).difference(quiet)}
@@ -53,7 +54,7 @@ class Nodes:
         return given_up
 
     def cleared(self, slot_handle: SlotHandle) -> None:
-        """Nothing of a replica lives any more."""
+        """Called once nothing of an evicted replica lives any more."""
         for node, left in self._left.items():
             left.discard(slot_handle)
             if not left and self._come_back(node):
@@ -71,7 +72,7 @@ class Nodes:
             self._go(node, [])
 
     def rejoin(self, node: str) -> None:
-        """Let go on what is left of the shims that `cut_off` stopped."""
+        """Continue those shims that `cut_off` stopped and that still live."""
         for shim in self._cut_off.pop(node, []):
             _signal(shim, signal.SIGCONT)
         if node in self._left:
@@ -94,7 +95,7 @@ class Nodes:
 
 
 def _signal(process: tuple[int, int], number: int) -> bool:
-    """Signal a process by id and start time; false if there is none any more."""
+    """Signal a process by id and start time; return False if it no longer exists."""
     pid, since = process
     if not since or not protocol.is_process(pid, since):
         return False

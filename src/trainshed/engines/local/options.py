@@ -1,4 +1,4 @@
-"""What an operator may choose about the local engine, and what follows for all programs alike."""
+"""The options of the local engine, and the settings for all programs that follow from them."""
 
 import os
 import time
@@ -31,53 +31,54 @@ class Options(Struct, frozen=True):
     hosts_file: Path | None = None
     #: Directories that programs must not see, besides slots and logs.
     hidden: tuple[Path, ...] = ()
-    #: What programs may only read, shown even inside hidden ones.
+    #: Paths that programs may only read, visible even inside hidden ones.
     read_only: tuple[Path, ...] = ()
-    #: Likewise, by the operator's wish.
+    #: Further such paths, chosen by the operator.
     visible: tuple[Path, ...] = ()
     #: The sandbox level that is demanded, a `protocol.LEVEL_*`; "" = the strongest that works here.
     level: str = ""
-    #: How many a replica may have; 0 = any number.
+    #: How many processes a replica may have; 0 = any number.
     processes: int = 0
-    #: Those that the service listens on; while it is away no program can.
+    #: Ports that the service listens on, which no program can take while it is away.
     kept_ports: tuple[int, ...] = ()
     #: The service's own environment, of which `environs` says what is passed on; None = this process's.
     ambient: Mapping[str, str] | None = None
-    #: What plans refer to; None = they may name none.
+    #: Resolves the secrets that plans refer to; None = plans may refer to none.
     secrets: SecretSource | None = None
-    #: As how many virtual nodes the machine is offered.
+    #: Number of virtual nodes that the machine is divided into.
     nodes: int = 1
-    #: What each node is declared to have; 0 = its share of the machine.
+    #: vCPUs that each node is declared to have; 0 = its share of the machine.
     node_vcpus: float = 0
-    #: Likewise.
+    #: Bytes of memory, likewise.
     node_memory_bytes: int = 0
-    #: Likewise, (public type, count); () = its share of the machine.
+    #: Accelerators as (public type, count), likewise; () = its share of the machine.
     node_accelerators: tuple[tuple[str, int], ...] = ()
-    #: Where GPUs are learned of; None = from the driver.
+    #: Finds the GPUs; None = the driver is asked.
     devices: Devices | None = None
-    #: What addresses and ports of replicas are chosen by, so that they are found again; "" = the directory.
+    #: Seed by which replicas' addresses and ports are chosen, so that they are the same again; "" = the data
+    #: directory's identity.
     places: str = ""
-    #: Seconds after which a shim that does not answer is killed and its replica lost.
+    #: Seconds after which a silent shim is killed and its replica lost.
     lease: float = 30.0
-    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    #: Seconds between two measurements of what a replica uses; 0 = use is not measured.
     usage_every: float = 0.0
     #: End a replica whose files take more than its disk.
     disk_enforced: bool = False
-    #: Seconds without a program after which a preloader ends; 0 = there are none.
+    #: Seconds without a program after which a preloader ends; 0 = there are no preloaders.
     warm_idle: float = 0.0
-    #: How long what failed replicas left is kept.
+    #: How long the files of failed replicas are kept.
     keeping: Keeping = NOTHING
-    #: What slots' journals say is read again after a power cut; syncing it costs each start.
+    #: Slots' journals are read again after a power cut, so that they are synced, which costs each start.
     outlasts_power: bool = True
-    #: Nanoseconds since the epoch.
+    #: The clock, in nanoseconds since the epoch.
     now: Callable[[], int] = time.time_ns
 
     def environment(self) -> dict[str, str]:
-        """The service's own."""
+        """Return the service's own environment."""
         return dict(os.environ if self.ambient is None else self.ambient)
 
     def shared(self, layout: Layout) -> SharedPaths:
-        """What all launch documents share."""
+        """Return the settings that all launch documents share."""
         ambient = self.environment()
         lent = (Path(path) for path in environs.places(ambient))
         private = (layout.slots, layout.logs, layout.autopsies, *machine.private_places())

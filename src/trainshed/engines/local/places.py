@@ -1,4 +1,4 @@
-"""Which slot a replica is given: its node, its own address, its GPUs. Pure."""
+"""Chooses a replica's slot: its node, its address, its GPUs. Pure."""
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ _USER_RANGES = 4000
 
 
 class PortProbe(Protocol):
-    """Whether a port of a node can be had. `again`: by the replica that had it before, connections of which
-    may still be dying away there."""
+    """Tells whether a port of a node is free. `again`: the replica had the port before, so that its old
+    connections, which may still be closing, do not count."""
 
     def __call__(self, port: int, *, again: bool) -> bool: ...
 
@@ -55,10 +55,10 @@ def new_slots(
     shared: str = "",
     is_free: PortProbe = _is_any_free,
 ) -> tuple[Slot, ...]:
-    """Slots for a gang beside those that are taken. `identity`: what tells this service from another on the
-    machine. `named`: a replica's hostname can be resolved by its peers. `own_users`: each gets users of its
-    own. `shared`: the machine's address, which all have, each with a port that `is_free` there; "" = each has
-    an address of its own."""
+    """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
+    the machine. `named`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
+    ids. `shared`: the machine's address, which all have, each with a port that `is_free` there; "" = each has
+    its own address."""
     others = list(taken)
     addresses = {slot.endpoint or slot.address for slot in others}
     ports = {slot.port for slot in others}
@@ -98,7 +98,8 @@ def new_slots(
 
 
 def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
-    """The same replica's slot on another node: its names stay (spec/failures), its GPUs are that node's."""
+    """Return the same replica's slot on another node: its names stay (spec/failures), its GPUs are that
+    node's."""
     return replace(slot, node=request.node, devices=_devices(request, others, shares))
 
 
@@ -108,9 +109,9 @@ def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> st
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
-    """A replica's own loopback address: the same for the same replica as long as it is free.
+    """Choose a replica's own loopback address: always the same one for a replica as long as that is free.
 
-    `identity`: what tells this service from another on the machine. `used`: addresses of live slots.
+    `identity`: tells this service from others on the machine. `used`: addresses of live slots.
     """
     start = _digest(identity, job_uid, replica) % _ADDRESSES
     for step in range(_ADDRESSES):
@@ -123,7 +124,7 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 
 
 def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
-    """Where all replicas share one address: a port of its own, the next one being its storage endpoint's."""
+    """Choose a replica's port where all share one address; its storage endpoint gets the next port."""
     start = _digest(identity, job_uid, replica) % _PORT_PAIRS
     for step in range(_PORT_PAIRS):
         port = _FIRST_PORT + 2 * ((start + step) % _PORT_PAIRS)
@@ -138,9 +139,8 @@ def choose_shared_port(
     used: Container[int],
     is_free: PortProbe,
 ) -> int:
-    """Where replicas share an address that other machines reach: a port of its own there, the one that its
-    peers were told in the beginning if that is free. The first that is looked at is the same on every
-    machine."""
+    """Choose a replica's port where all share an address that other machines reach: the one that peers were
+    told before, if that is free. Otherwise the search begins at the same port on every machine."""
     if request.port and request.port not in used and is_free(request.port, again=True):
         return request.port
     start = _digest("", job_uid, request.replica) % _SHARED_PORTS
@@ -152,7 +152,7 @@ def choose_shared_port(
 
 
 def choose_users(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
-    """The first user number of a replica's own range."""
+    """Choose the first user id of a replica's own range."""
     start = _digest(identity, job_uid, replica) % _USER_RANGES
     for step in range(_USER_RANGES):
         first = _FIRST_USER + (start + step) % _USER_RANGES * users.COUNT

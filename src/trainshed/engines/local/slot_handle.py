@@ -1,4 +1,4 @@
-"""One slot as the engine sees it now: which incarnation, whether it lives, what was reported of it."""
+"""The engine's view of one slot: its incarnation, whether that lives, and what was reported of it."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ _MOST_WRITTEN = 32 << 10
 
 
 class SlotHandle:
-    """Turns a shim's messages and a slot's files into the port's events, in their order, each end once."""
+    """Turns a shim's messages and a slot's files into the port's events: in order, and each end once."""
 
     def __init__(
         self,
@@ -53,22 +53,22 @@ class SlotHandle:
         self.attempt = attempt
         self.slot = slot
         self.directory = directory
-        #: 0 = nothing was launched yet.
+        #: The latest incarnation; 0 = nothing was launched yet.
         self.incarnation = 0
-        #: What this service started it by; None = an earlier one did.
+        #: Document by which this service started it; None = an earlier service did.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
-        #: Its shim is of a version that answers to pings.
+        #: Its shim is of a version that answers pings.
         self.answers = True
-        #: Its start found no room on the disk, and is to be tried again.
+        #: Its start found the disk full, and is to be tried again.
         self.wants_room = False
-        #: How often it found none though there seemed to be some.
+        #: How often it found the disk full although there seemed to be room.
         self.shortages = 0
-        #: A shim of an earlier service holds the slot, and was not called yet.
+        #: A shim started by an earlier service holds the slot, and was not connected to yet.
         self.is_uncalled = False
-        #: Process id of the zygote that has its start.
+        #: Process id of the zygote that was asked for its start.
         self.zygote = 0
-        #: An earlier zygote may have it as well.
+        #: An earlier zygote may still execute that request as well.
         self.was_given_on = False
         self._emit = emit
         #: Called when the link breaks before the end is known.
@@ -82,25 +82,26 @@ class SlotHandle:
 
     @property
     def key(self) -> tuple[JobUid, int, ReplicaId]:
-        """Which replica of which attempt it is."""
+        """(job, attempt, replica) of the slot."""
         return self.job_uid, self.attempt, self.slot.replica
 
     @property
     def is_live(self) -> bool:
-        """A program of it runs, or may run."""
+        """Whether a program of it runs, or may run."""
         return self.incarnation > 0 and self._record is None
 
     def expects(self, incarnation: int) -> bool:
-        """Whether the end of that incarnation is what is not known yet."""
+        """Whether that incarnation's end is still to come."""
         return self.is_live and self.incarnation == incarnation
 
     @property
     def may_begin(self) -> bool:
-        """It is live, but no shim has told this service that the program was started."""
+        """Whether it is live, but no shim has told this service that the program was started."""
         return self.is_live and not self._started
 
     def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
-        """Another incarnation is to be, by `plan` (a `LaunchDocument`), or was started."""
+        """Begin another incarnation. `plan`: the `LaunchDocument` by which it is to start; None = an earlier
+        service started it."""
         self.close()
         self.incarnation = incarnation
         self.plan = plan
@@ -113,19 +114,20 @@ class SlotHandle:
         self._started = 0
         self._record = None
         self._grace = None
-        self._heard_of = True  # It has all the time of a first lease.
+        self._heard_of = True  # Its first lease begins now.
         self._silent = 0
 
     def call(self) -> None:
-        """Call the shim, if that was not done yet. Does not block."""
+        """Connect to the shim, if that was not done yet. Does not block."""
         if self.is_uncalled:
             self.called(call(self.directory))
 
     def called(self, connection: socket.socket | None) -> None:
-        """The shim was called; None: in vain, it begins, ends or dies, or there was no file handle for it."""
+        """Take over a connection to the shim; None = there is none, because the shim begins, ends or dies, or
+        this process has no file handle left."""
         if not self.is_uncalled:
             if connection is not None:
-                connection.close()  # It was called in between, or is another's slot by now.
+                connection.close()  # Another connection was made in between, or the slot has changed hands.
         elif connection is not None:
             self.attach(connection)
         else:
@@ -133,7 +135,7 @@ class SlotHandle:
             self._unclear(self)
 
     def attach(self, connection: socket.socket) -> None:
-        """Listen to the shim at the other end, and say what it has not been told yet."""
+        """Listen to the shim at the other end, and send the orders that it has not got yet."""
         self.close()
         self.is_uncalled = self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
@@ -141,8 +143,8 @@ class SlotHandle:
             self._link.stop(self._grace)
 
     def ask(self) -> int:
-        """Have the shim give a sign of life; returns how many times it was asked in vain since it gave the
-        last one."""
+        """Ask the shim for a sign of life; return how many questions it has not answered since its last
+        one."""
         is_excused = self._heard_of or not self.answers or self.wants_room
         self._silent = 0 if is_excused else self._silent + 1
         self._heard_of = False
@@ -152,7 +154,7 @@ class SlotHandle:
         return self._silent
 
     def count_as_alive(self) -> None:
-        """It could not be asked, for reasons of our own: that counts as an answer."""
+        """Count a missing answer as given, because the shim could not be asked for reasons of our own."""
         self._heard_of = True
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class SlotHandle:
             self._link = None
 
     def stop(self, grace: int) -> None:
-        """SIGTERM, SIGKILL after `grace` ns; reports again what is over."""
+        """Send SIGTERM, and SIGKILL after `grace` ns; report the end again if it has ended."""
         self._grace = grace
         if self._record is not None:
             self.report(self.incarnation, self._record)
@@ -171,15 +173,16 @@ class SlotHandle:
             self.call()
 
     def inject(self, fault: Fault) -> bool:
-        """Have the shim do a fault; nothing if it is over. False: it lives, and cannot be told now."""
+        """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it lives
+        and cannot be reached now."""
         self.call()
         if self._link is not None:
             self._link.inject(fault)
         return self._link is not None or not self.is_live
 
     async def write_log(self, lines: Sequence[str]) -> None:
-        """Have the shim write lines into its log as if its program had printed them. Returns when they stand
-        there. Raises EngineUnavailable: the replica is over, or its shim does not answer."""
+        """Have the shim write lines into its log as if its program had printed them, and wait until they are
+        there. Raises EngineUnavailable if the replica has ended, or its shim does not answer."""
         if not self.is_live:
             raise EngineUnavailable("the replica is over")
         loop = asyncio.get_running_loop()
@@ -197,15 +200,15 @@ class SlotHandle:
                             if message["e"] == "refused":
                                 raise EngineUnavailable(message["cause"])
                             written += message["n"] if message["e"] == "written" else 0
-        except OSError as failure:  # A timeout is one as well.
+        except OSError as failure:  # TimeoutError is an OSError as well.
             raise EngineUnavailable(f"its shim does not listen just now ({failure!r})") from failure
 
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(journal.lost_record(cause, by_service=by_service))
 
     def settle(self, incarnation: int, finding: findings.Finding) -> None:
-        """Take over what the slot's files said of an incarnation; nothing if it is not the live one any
-        more."""
+        """Take over what the slot's files say of an incarnation; do nothing if it is no longer the live
+        one."""
         if isinstance(finding, findings.Alive) and not self.expects(incarnation):
             finding.connection.close()
         if not self.expects(incarnation):
@@ -223,7 +226,7 @@ class SlotHandle:
                 self._unclear(self)
 
     def report_again(self) -> None:
-        """Say once more what is known of the current incarnation."""
+        """Report again what is known of the current incarnation."""
         if self._record is not None:
             self.report(self.incarnation, self._record)
         elif self._started:
@@ -237,7 +240,7 @@ class SlotHandle:
         record: protocol.Message,
         notes: Sequence[protocol.Message] = (),
     ) -> None:
-        """Emit the end that an attempt record tells of, and before it what was noted."""
+        """Emit the end that an attempt record describes, and before it the notes."""
         replica = self.slot.replica
         if "lost" in record:
             self._emit_notes(incarnation, notes)
@@ -292,7 +295,7 @@ class SlotHandle:
         self._heard_of = True
         match message["e"]:
             case "pong":
-                pass  # It lives; no more is meant by it.
+                pass  # This only says that it lives.
             case "started":
                 self._started = message["at"]
                 self._emit_started(self.incarnation, self._started)
@@ -314,8 +317,8 @@ class SlotHandle:
                 raise ValueError(f"a shim said {other!r}, which its protocol does not know")
 
     def _refused(self, cause: str) -> None:
-        """The shim must not start: the attempt was stopped, or the files know more than this service did. Or
-        it could not, for want of room."""
+        """Handle a shim's refusal to start: the attempt was stopped, the files know more than this service
+        did, or the disk is full."""
         if cause == protocol.REFUSED_STOPPED:
             self.lose(protocol.NEVER_STARTED)
         elif cause == protocol.REFUSED_FULL:
@@ -335,7 +338,7 @@ class SlotHandle:
 
     def _end(self, record: protocol.Message, notes: Sequence[protocol.Message] = ()) -> None:
         if self._record is not None:
-            return  # Found out twice.
+            return  # The end was learned from the shim and from the files.
         self._record = record
         self.is_uncalled = False
         self.close()

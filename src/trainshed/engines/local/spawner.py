@@ -1,10 +1,10 @@
-"""Keeps a zygote at hand: hands requests over, starts a new one when the old one is dead or hangs.
+"""Keeps a zygote running, passes requests to it, and starts a new one when it is dead or hangs.
 
 `trainshed.replica.zygote` is its own side.
 
-What a hung one was given goes to the new one exactly once: when it is killed, the handles of the requests
-that it has not read are closed, which their callers see; what it has begun lives on, and the slot's lock
-refuses a second start.
+The requests of a hung zygote reach the new one exactly once: when it is killed, the handles of requests that
+it has not read are closed, which their callers see; what it has begun lives on, and the slot's lock refuses a
+second start.
 """
 
 import asyncio
@@ -37,26 +37,26 @@ _ENOUGH = 1 << 16
 
 
 def raise_file_limits() -> FileLimits:
-    """Have this process open as many files as is allowed and useful; returns its limits of before."""
+    """Raise this process's limit of open files as far as is allowed and useful; return the former limits."""
     soft, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
     if soft != unlimited and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says.
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it reports.
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return before
 
 
 def restore_file_limits(limits: FileLimits) -> None:
-    """Give this process its limits of before again."""
+    """Restore this process's former limits."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def set_file_limits(process: int, limits: FileLimits) -> None:
-    """Give another process, and all that it will start, these limits, where the system can do that."""
+    """Set the limits of another process and its future children, if the system supports that."""
     if hasattr(resource, "prlimit"):
-        with contextlib.suppress(OSError):  # It is dead.
+        with contextlib.suppress(OSError):  # The process is dead.
             resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
 
 
@@ -73,7 +73,7 @@ _END: Final = 2.0
 
 
 class ZygoteHandle:
-    """A running zygote as its starter sees it."""
+    """A running zygote, from the point of view of the process that started it."""
 
     __slots__ = ("_is_reaped", "_turn", "connection", "pid")
 
@@ -102,15 +102,15 @@ class ZygoteHandle:
                         await self._until_writable()
             except BaseException:
                 if sent:
-                    self.kill()  # Nobody could go on after half a line.
+                    self.kill()  # The stream is useless after half a line.
                 raise
 
     def request_at_once(self, message: protocol.Message, handle: int) -> None:
-        """As `request`, before anybody else has asked for anything, and of what is short. Raises OSError."""
+        """Hand over one short request without waiting, before any other request. Raises OSError."""
         unix_sockets.send(self.connection, protocol.encode(message), handle)
 
     async def ping(self) -> None:
-        """Return when it has taken up all requests so far. Raises OSError, as `request` does."""
+        """Wait until it has read all requests so far. Raises OSError, as `request` does."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with ours:
@@ -133,22 +133,23 @@ class ZygoteHandle:
             loop.remove_writer(number)
 
     def kill(self) -> None:
-        """End it at once, whatever it does. Shims go on; requests that it has not read are lost."""
+        """Kill it. Shims go on; requests that it has not read are lost."""
         if not self._is_reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     async def dismiss(self, *, at_once: bool = False) -> None:
-        """As `close`; `at_once`: without waiting for it to end by itself."""
+        """Close as `close` does, without blocking the loop. `at_once`: kill it instead of waiting for its
+        end."""
         if at_once or self._turn.locked():
             self.kill()
         async with (
             self._turn
-        ):  # Whoever waited to hand something over has let go of the connection.
+        ):  # Tasks that waited to hand something over no longer use the connection.
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Let it end and reap it; one that hangs is killed. Shims go on. Blocks for some seconds at most."""
+        """End it and reap it; one that hangs is killed. Shims go on. Blocks for some seconds at most."""
         self.connection.close()
         if not self._reap():
             self.kill()
@@ -160,7 +161,7 @@ class ZygoteHandle:
             try:
                 self._is_reaped = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
             except ChildProcessError:
-                self._is_reaped = True  # Somebody else reaps this process's children.
+                self._is_reaped = True  # Something else in this process has reaped it.
             if not self._is_reaped:
                 time.sleep(0.002)
         return self._is_reaped
@@ -202,7 +203,7 @@ waits for its program."""
 
 
 class Spawner:
-    """`handle`: a zygote that already runs, or None."""
+    """The zygote of an engine, replaced when it fails. `handle`: a zygote that already runs, or None."""
 
     def __init__(self, handle: ZygoteHandle | None) -> None:
         self._handle = handle
@@ -214,7 +215,7 @@ class Spawner:
 
     @property
     def zygote(self) -> int:
-        """Process id of the one that there is; 0 = there is none."""
+        """Process id of the current zygote; 0 = there is none."""
         return self._handle.pid if self._handle is not None else 0
 
     async def request(self, message: protocol.Message, connection: socket.socket) -> int:
@@ -237,8 +238,8 @@ class Spawner:
         )
 
     async def ready(self, limits: FileLimits) -> None:
-        """Have a zygote, so that the first launch does not wait for one. `limits`: of file handles, for
-        programs."""
+        """Start a zygote if there is none, so that the first launch does not wait for it. `limits`: of file
+        handles, for programs."""
         self._limits = limits
         if self._handle is not None:
             set_file_limits(self._handle.pid, limits)
@@ -246,20 +247,19 @@ class Spawner:
             await self._replace(None)
 
     async def renew(self, zygote: int) -> None:
-        """Kill the zygote of that process id, which does not do what it is asked to, and start another;
-        nothing if that was done already."""
+        """Kill the hung zygote of that process id and start another; do nothing if that was done already."""
         if (handle := self._handle) is not None and handle.pid == zygote:
             await self._replace(handle)
 
     def _prove(self) -> None:
-        """Have it found out, beside everything else, whether the zygote takes up what it was given."""
+        """Check in the background whether the zygote reads its requests."""
         self._is_unproven = True
         if self._proving is None or self._proving.done():
             self._proving = begin(self._ping(), "asking the zygote for a sign of life")
 
     async def _ping(self) -> None:
         while self._is_unproven:
-            # Not while it forks what was asked for: the processors are the programs'.
+            # Not while it forks: the processors are needed for the programs.
             await asyncio.sleep(_PROVEN_AFTER)
             self._is_unproven = False
             if (handle := self._handle) is None:
@@ -275,8 +275,9 @@ class Spawner:
                 await self._replace(handle)
 
     async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
-        """The first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" = none; and
-        why those before it do not. Raises LevelUnavailable: that could not be found out."""
+        """Return the first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine, "" =
+        none, and by level why those before it do not. Raises LevelUnavailable if that could not be found
+        out."""
         for _ in range(_PROBES):
             if answer := await self._try_levels(directory, levels):
                 found = json.loads(answer)
@@ -286,7 +287,8 @@ class Spawner:
         raise LevelUnavailable("isolation cannot be probed: whoever tried it was killed")
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
-        """The answer of who tried; none if it was killed, most likely with its zygote."""
+        """Return the answer of the process that tried; empty if it was killed, most likely with its
+        zygote."""
         ours, theirs = socket.socketpair()
         with theirs:
             await self.request({"probe": str(directory), "levels": list(levels)}, theirs)
@@ -297,13 +299,13 @@ class Spawner:
         return b""
 
     async def stock(self, level: str) -> None:
-        """Have some shims wait for programs to be started at that level; a later zygote's as well."""
+        """Keep some idle shims of that level ready, of this zygote and of later ones."""
         self._level = level
         handle = self._handle or await self._replace(None)
         await self._ask_for_stock(handle)
 
     async def _ask_for_stock(self, handle: ZygoteHandle) -> None:
-        # Nobody waits for an answer, but a line always comes with a handle.
+        # No answer is needed, but each request comes with a handle.
         nothing = os.open(os.devnull, os.O_RDONLY)
         wish: protocol.Message = {"stock": STOCK, "busy": _BUSY_STOCK, "level": self._level}
         try:
@@ -313,8 +315,8 @@ class Spawner:
             os.close(nothing)
 
     async def sweep(self, trash: Path) -> None:
-        """Have everything in a directory deleted, at the lowest priority; returns when that is done, or
-        nobody does it."""
+        """Have everything in a directory deleted, at the lowest priority; return when that is done or has
+        failed."""
         ours, theirs = socket.socketpair()
         with theirs:
             await self.request({"sweep": str(trash)}, theirs)

@@ -1,4 +1,4 @@
-"""When the trash is emptied: not while programs start, since deleting slows down the making of files."""
+"""Empties the trash when no programs start, because deleting files slows down creating them."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def later(self) -> None:
-        """There is something to delete."""
+        """Note that there is something to delete."""
         if self._timer is None:
             self._latest = asyncio.get_running_loop().time() + _LONGEST
             self._set()
@@ -30,7 +30,7 @@ class Sweeper:
             self.wait()
 
     def wait(self) -> None:
-        """Programs are being started: what there is to delete has more time."""
+        """Postpone deleting, because programs are being started."""
         if self._timer is not None:
             self._timer.cancel()
             self._set()
@@ -50,10 +50,10 @@ class Sweeper:
         try:
             await self._spawner.sweep(self._trash)
         except EngineUnavailable:
-            return  # Nothing can be started; who launches is told. The trash is swept at the next start.
+            return  # No zygote can be started: the next start of the service sweeps.
 
     async def close(self) -> None:
-        """What is left is for the next start."""
+        """Stop; the rest of the trash is deleted after the next start."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

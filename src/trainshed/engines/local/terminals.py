@@ -1,5 +1,5 @@
-"""The service's side of a shell in a replica: asks the replica's shim for it, and moves its bytes, on the
-event loop."""
+"""The service's side of a shell in a replica: it asks the replica's shim for the shell and moves its bytes on
+the event loop."""
 
 import array
 import asyncio
@@ -26,7 +26,7 @@ _ENDED = "it ended in this moment"
 
 
 class LocalTerminal:
-    """A `Terminal` (port)."""
+    """A `Terminal` (`engines.terminals`) over the streams of a shell on this machine."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class LocalTerminal:
         greeting: bytes = b"",
         closed: Callable[[], None] | None = None,
     ) -> None:
-        #: To the replica's guardian, which tells the end on it.
+        #: Connection to the replica's guardian, which reports the shell's end on it.
         self._connection = connection
         #: The other side of the shell's streams.
         self._handle = handle
         self._is_terminal = is_terminal
-        #: Read before what the shell says.
+        #: Text that is read before the shell's output.
         self._greeting = greeting
         #: Called once, when it is closed.
         self._tell_closed = closed
@@ -65,18 +65,18 @@ class LocalTerminal:
             greeting, self._greeting = self._greeting, b""
             return greeting
         while not self._closed:
-            # Asked first: what was written before the end is read to its end.
+            # Checked before reading, so that output from before the end is read completely.
             over = self._over
             try:
                 data = os.read(self._handle, _CHUNK)
             except BlockingIOError:
-                # What outlived the shell and might still write is not waited for.
+                # Processes that outlived the shell and might still write are not waited for.
                 if over:
                     return b""
                 await self._wait(readable=True)
                 continue
             except OSError:
-                data = b""  # How the end of a terminal is told.
+                data = b""  # An empty read reports the terminal's end.
             if not data:
                 await self._learn_status()
             return data
@@ -90,7 +90,7 @@ class LocalTerminal:
             except BlockingIOError:
                 await self._wait(writable=True)
             except OSError:
-                return  # It is over; reading says so.
+                return  # The shell has ended, which `read` reports.
 
     async def end_input(self) -> None:
         if self._is_terminal:
@@ -139,16 +139,17 @@ class LocalTerminal:
             self._loop.remove_reader(self._connection.fileno())
 
     async def _learn_status(self) -> None:
-        """It comes beside the end of the streams, a moment before or after."""
+        """Wait for the exit status, which comes a moment before or after the end of the streams."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 while not (self._over or self._closed):
                     await self._wait()
 
     async def _wait(self, *, readable: bool = False, writable: bool = False) -> None:
-        """Until that is so, or it is over, or closed; perhaps not quite."""
+        """Wait until the handle is ready, or the shell has ended or was closed. May return early."""
         if self._over and not writable:
-            # Its children may hold the terminal for ever: only what is there counts now.
+            # The shell's children may hold the terminal for ever, so that only output that is already there
+            # is read now.
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -172,7 +173,7 @@ class LocalTerminal:
 
 
 def shell_order(request: TerminalRequest) -> protocol.Message:
-    """The order for a shell, as a shim takes it (`protocol`)."""
+    """Return the order for a shell, in the form that a shim takes (`protocol`)."""
     return {
         "o": "shell",
         "tty": request.is_terminal,
@@ -187,7 +188,7 @@ def shell_order(request: TerminalRequest) -> protocol.Message:
 async def open_in(
     slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
 ) -> LocalTerminal:
-    """A shell beside the program of one incarnation. Raises TerminalRefused."""
+    """Open a shell beside the program of one incarnation. Raises TerminalRefused."""
     if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it is over")
     try:
@@ -195,7 +196,7 @@ async def open_in(
     except OSError:
         raise TerminalRefused("it is only just starting, or ending; try again") from None
     try:
-        # So short a line always fits.
+        # A line this short always fits into the buffer.
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
         connection.close()
@@ -210,8 +211,8 @@ async def taken(
     greeting: bytes = b"",
     closed: Callable[[], None] | None = None,
 ) -> LocalTerminal:
-    """The shell that was ordered by a connection, which is ours from here on. `greeting` is read before
-    anything else; `closed` is called when it is closed. Raises TerminalRefused."""
+    """Wait for the shell that was ordered on a connection, and take the connection over. `greeting`: text
+    that is read first. `closed`: called when the shell is closed. Raises TerminalRefused."""
     answers = _Answers()
     connection.setblocking(False)
     try:
@@ -228,7 +229,7 @@ async def taken(
         if answers.handle >= 0:
             os.close(answers.handle)
         if isinstance(failure, TimeoutError):
-            # A shim of an earlier version passes over orders that it does not know.
+            # A shim of an earlier version ignores orders that it does not know.
             raise TerminalRefused(
                 "its shim gives no answer; what was started before the service was updated has no shells"
             ) from None
@@ -238,15 +239,15 @@ async def taken(
 
 
 class _Answers:
-    """What a shim says, line by line, until it answers an order for a shell. `handle`: what came with that,
-    -1 = nothing."""
+    """Reads a shim's lines until it answers an order for a shell. `handle`: the file handle that came with
+    the answer, -1 = none."""
 
     def __init__(self) -> None:
         self.handle = -1
         self._lines = protocol.Lines()
 
     def take(self, connection: socket.socket) -> protocol.Message | None:
-        """The answer if it has come. Raises ConnectionError: none will come."""
+        """Return the answer if it has come. Raises ConnectionError if none will come."""
         while True:
             try:
                 data, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(4))
@@ -259,7 +260,7 @@ class _Answers:
             if not data:
                 raise ConnectionError
             for message in self._lines.feed(data):
-                # Before it come the greetings that everybody hears who connects to a shim.
+                # Before the answer come the messages that a shim sends on every new connection.
                 if message["e"] in ("shell", "refused", "exited", "lost"):
                     return message
 

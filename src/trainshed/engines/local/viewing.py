@@ -1,5 +1,5 @@
-"""Opens shells in what failed replicas left: the document of a sandbox without a program, and what is said in
-it first."""
+"""Opens shells in the files of failed replicas: it composes the document of a sandbox without a program, and
+the shell's greeting."""
 
 import contextlib
 import shlex
@@ -24,14 +24,15 @@ _NO_SUCH = "nothing is kept of it; `trainshed jobs autopsy JOB --list` says what
 
 
 class Viewer:
-    """What the engine shows of what is kept."""
+    """Gives access to the kept autopsies."""
 
     def __init__(self, autopsies: Autopsies, spawner: Spawner) -> None:
         self._autopsies = autopsies
         self._spawner = spawner
 
     async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
-        """`level`: the sandbox level of this machine now. Raises TerminalRefused."""
+        """Open a shell in an autopsy. `level`: the machine's current sandbox level. Raises
+        TerminalRefused."""
         autopsy, directory = self._found(key)
         document = _document(directory, level)
         message = {
@@ -81,14 +82,14 @@ class Viewer:
         return self._autopsies.discard(key)
 
     def _found(self, key: Key) -> tuple[Autopsy, Path]:
-        """Raises TerminalRefused: nothing is kept."""
+        """Return an autopsy with its directory. Raises TerminalRefused if there is none."""
         if (kept := self._autopsies.get(key)) is None:
             raise TerminalRefused(_NO_SUCH)
         return kept
 
 
 def banner(autopsy: Autopsy) -> str:
-    """What a shell in it begins with."""
+    """Return the greeting of a shell in an autopsy."""
     until = datetime.fromtimestamp(autopsy.expires / 1e9, UTC)
     which = f", attempt {autopsy.attempt}" if autopsy.attempt > 1 else ""
     lines = [
@@ -106,14 +107,15 @@ def banner(autopsy: Autopsy) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would obey: the program wrote it."""
+    """Return a program's text without the control characters that a terminal would obey."""
     return "".join(
         c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
     )
 
 
 def _document(directory: Path, level: str) -> protocol.LaunchDocument:
-    """The plan that the program was started by, for a sandbox that has none. Raises TerminalRefused."""
+    """Turn the document by which the program was started into one of a sandbox without a program. Raises
+    TerminalRefused."""
     capture = durable.read_document(str(directory / PLAN))
     if capture is None:
         raise TerminalRefused("how it was started is not known any more")
@@ -132,21 +134,22 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "hosts": str(hosts),
         "logs": "",
         "python_template": "",
-        # A group of its own: the replica's next attempt may be under way, and other shells may be.
+        # It gets its own control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
         "stall_after": 0.0,
         "watch_metrics": False,
         "trainer_token": "",
         "reducers": 0,
         "preloader": "",
-        # They may be another replica's by now.
+        # The devices may be another replica's by now.
         "devices": [],
         "environ": _without_company(plan),
-        # What its attempt had is gone with that.
+        # Mounts from the attempt's own directory went with the attempt.
         "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
     }
     if namespaced and not plan.get("image"):
-        # Found where the program had it: environments and caches remember their own paths.
+        # The files appear where the program had them, because environments and caches contain their own
+        # paths.
         plan["mounts"] = [*plan["mounts"], [now, files, False]]
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:
@@ -155,8 +158,8 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
 
 
 def _without_company(plan: dict[str, Any]) -> dict[str, str]:
-    """The environment without what leads to GPUs, and to the replica's own endpoint, which nobody serves any
-    more."""
+    """Return the environment without the variables that lead to GPUs and to the replica's own endpoint, which
+    nothing serves any more."""
     environ: dict[str, str] = plan["environ"]
     endpoint = f"{plan['address']}:{plan.get('storage_port', 0)}"
     kept = {name: value for name, value in environ.items() if endpoint not in value}

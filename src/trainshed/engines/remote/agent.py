@@ -1,9 +1,10 @@
-"""What runs on a node of an attempt: the local engine over a directory of the node, and a connection to the
-service, which the agent dials (docs/adr/0061).
+"""The agent runs on a node of an attempt: it holds a local engine over a directory of the node, and a
+connection to the service, which it dials (docs/adr/0061).
 
-Programs and their lines outlive the connection. What the service was told it is told again on the next one. A
-service that is silent for a whole lease may have given the replicas to other nodes: then they are ended.
-Over 600 lines, because all orders share the engine, the lease, and what the service was not told yet.
+Programs and their lines outlive the connection. The agent repeats on the next connection what it told on the
+last one. If the service is silent for a whole lease it may have given the replicas to other nodes, so that
+the agent ends them. The module has over 600 lines because all orders share the engine, the lease, and the
+news that are still to be sent.
 """
 
 import asyncio
@@ -91,9 +92,10 @@ Connection = Channel[News, Order]
 
 
 class Agent:
-    """`engine`: over the agent's own directory; not started. `address`: the node's, for other nodes. `begun`:
-    what runs already. `leases`: handles that keep what it runs in, by path. `scrubber`: of what the agent has
-    for itself; None = it shares its node."""
+    """One node's side of an attempt. `engine`: over the agent's own directory; not started. `address`: the
+    node's, for other nodes. `begun`: programs that run already. `leases`: handles that keep the environments
+    of those from being removed, by path. `scrubber`: cleans what the agent has for itself; None = it shares
+    its node."""
 
     def __init__(
         self,
@@ -116,38 +118,38 @@ class Agent:
         self._beacon = Beacon()
         self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
         self._known = Known()
-        #: What is to be told on the connection that there is.
+        #: News that are still to be sent on the current connection.
         self._untold = Untold()
-        #: Held while something is told; and the number of attempts that it has had.
+        #: Held while news are sent; and the number of attempts that the agent has had.
         self._telling = asyncio.Lock()
         self._turn = 0
         self._shells = Crew()
-        #: What the service has asked for, on whichever connection.
+        #: Tasks of the service's orders, on whichever connection these came.
         self._orders = Crew()
-        #: Seconds by which this clock is ahead of the service's; None = that was not told.
+        #: Seconds by which this clock is ahead of the service's; None = unknown.
         self._skew: float | None = None
-        #: Nothing was wrong with the node when it was looked at.
+        #: The node has passed its preflight, or needs none.
         self._is_fit = not document.preflight
         self._cache = _cache(document, leases)
         self._scrubber = scrubber
-        #: It has no attempt now.
+        #: The agent has no attempt now.
         self._is_resting = False
-        #: Why nothing can be run here; "" = it can.
+        #: Why nothing can be run here; "" = programs can be run.
         self._failure = ""
         self._lease = Lease(document.lease, time.monotonic())
-        #: What was seen of files that are shared, until it was sent that they answer again.
+        #: Stalls of shared files, until it was sent that the files answer again.
         self._files: list[messages.SharedFiles] = []
-        #: The first call of the service; None = it was taken.
+        #: The first connection to the service, in the making; None = it is in use.
         self._dialled: asyncio.Task[Connection] | None = None
         self._leaving = asyncio.Event()
-        #: Something was seen of a replica.
+        #: Set when something was seen of a replica.
         self._seen = asyncio.Event()
-        #: Its programs are ended, and nothing is begun any more.
+        #: The programs are being ended, and none is started any more.
         self._is_over = False
 
     async def run(self) -> None:
-        """Until the service lets it go, or its lease is over."""
-        # The way to the service is found while the node is looked at.
+        """Run until the service dismisses the agent, or the lease ends."""
+        # The connection is made while the node is examined.
         self._dialled = joined(self._dialer.dial())
         try:
             await self._engine.start(self._begun)
@@ -168,7 +170,7 @@ class Agent:
                     break
                 await asyncio.wait([leaving], timeout=min(left, _LOOK))
             self._is_over = True
-            # Whoever has let it go knows.
+            # A service that has dismissed the agent knows the reason.
             if not self._leaving.is_set():
                 self._untold.add(None, messages.Ending())
             await self._end_programs()
@@ -184,7 +186,8 @@ class Agent:
             await self._engine.close()
 
     async def part(self) -> None:
-        """Somebody else than the service wants this place: end what runs, tell of it, and leave."""
+        """End the programs, report their ends, and leave, because something other than the service ends this
+        process."""
         if self._is_over:
             return
         self._is_over = True
@@ -214,7 +217,7 @@ class Agent:
             try:
                 connection = await (self._take_dialled() or self._dialer.dial())
             except NotAdmitted:
-                # Its replicas run elsewhere by now, or are over: they must not run here as well.
+                # The replicas run elsewhere by now, or are over: they must not run here as well.
                 log.warning("the service knows this agent no more: programs are ended")
                 self._leaving.set()
                 return
@@ -251,7 +254,7 @@ class Agent:
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
         if self._is_over:
-            # First of all: of what has ended something is to begin in its place.
+            # Sent first: the service may have to start replacements.
             self._untold.add(None, messages.Ending())
         for replica, news in self._known.all():
             self._untold.add(replica, news)
@@ -272,26 +275,26 @@ class Agent:
         finally:
             telling.cancel()
             beating.cancel()
-            # What was ordered goes on: it may take longer than the lease.
+            # Orders are still carried out, which may take longer than the lease.
             await asyncio.gather(telling, beating, return_exceptions=True)
 
     async def _beat(self, connection: Connection) -> None:
-        """Have the lease renewed, for as long as there is a connection."""
+        """Renew the lease for as long as there is a connection."""
         with contextlib.suppress(ChannelClosed):
             while True:
                 connection.post(messages.Beat(self._lease.say(time.monotonic())))
                 await asyncio.sleep(beat(self._lease.seconds))
 
     async def _tell(self, connection: Connection) -> None:
-        """What is new, each after the bytes of streams that it makes readable. Ends the connection if it
-        cannot go on."""
+        """Send news, each after the bytes of streams that it announces. Ends the connection if it cannot
+        continue."""
         try:
             while True:
                 replica, news = await self._untold.next()
                 turn = self._turn
                 async with self._telling:
                     if turn != self._turn:
-                        continue  # Of the attempt before.
+                        continue  # This belongs to an earlier attempt.
                     if replica is not None:
                         changes = partial(self._sender.changes, replica)
                         async for part in _in_threads(changes):
@@ -316,9 +319,9 @@ class Agent:
         except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
             if self._is_over and isinstance(failure, LaunchRejected):
-                # Nothing is wrong with the order, and the service must not conclude that.
+                # The order itself is valid, which the service has to know.
                 answer = messages.Answer(order.number, EngineUnavailable.__name__, _OVER)
-        except Exception as failure:  # The service has to learn of it, and others go on.
+        except Exception as failure:  # The service has to learn of it, and other orders continue.
             log.exception("%s failed", type(order).__name__)
             answer = messages.Answer(order.number, EngineUnavailable.__name__, repr(failure))
         with contextlib.suppress(ChannelClosed):
@@ -361,7 +364,7 @@ class Agent:
         await asyncio.to_thread(_require_software, plans, self._document.node)
         await asyncio.to_thread(self._begin_logs, plans, order.lines)
         if self._files and not self._files[-1].until:
-            # A stall that is under way was told, if at all, to what ran here before.
+            # A current stall was at most reported for what ran here before.
             self._untold.add(None, self._files[-1])
         await self._engine.launch_by(plans, _as_given(plans, order.masked))
         self._engine.expect_more(plans)
@@ -372,7 +375,7 @@ class Agent:
         await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
 
     async def _change(self, order: messages.Call) -> messages.AnyAnswer:
-        """From one attempt to another, or from one service to the next."""
+        """Carry out an order that changes the agent's attempt or service."""
         match order:
             case messages.Away(seconds=seconds):
                 self._lease.be_left_alone(seconds, time.monotonic())
@@ -395,7 +398,7 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _scrub(self, scrubber: "Scrubber") -> None:
-        """Raises EngineUnavailable: nothing more may run here."""
+        """Clean the place. Raises EngineUnavailable if nothing more may run here."""
         try:
             await asyncio.to_thread(scrubber.end_processes)
             scrubber.spare(await self._engine.begin_afresh())
@@ -404,7 +407,7 @@ class Agent:
             raise EngineUnavailable(str(failure)) from failure
 
     async def _forget(self) -> None:
-        """Tell nothing more of the attempt that there was."""
+        """Drop all news of the former attempt."""
         self._turn += 1
         async with self._telling:
             self._known = Known()
@@ -413,7 +416,7 @@ class Agent:
     async def _allocate(
         self, uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """This node is all that the local engine knows of."""
+        """Allocate slots on the local engine, which knows only this node."""
         if not self._is_fit:
             await self._check(requests)
             self._is_fit = True
@@ -422,7 +425,7 @@ class Agent:
         )
 
     async def _check(self, requests: Sequence[SlotRequest]) -> None:
-        """Raises PreflightFailed."""
+        """Check that the node is fit for these requests. Raises PreflightFailed."""
         gpus = sum(request.accelerators for request in requests)
         try:
             found = await asyncio.to_thread(
@@ -438,7 +441,8 @@ class Agent:
             raise PreflightFailed("; ".join(wrong))
 
     async def _mind_peers(self, order: messages.Call) -> messages.AnyAnswer:
-        """Where the gang's other nodes are, and whether they reach each other."""
+        """Carry out an order about the gang's other nodes: their addresses, and whether they reach each
+        other."""
         match order:
             case messages.Hosts(hosts=hosts):
                 await self._engine.write_hosts(self._job_uid, self._attempt, hosts)
@@ -470,7 +474,7 @@ class Agent:
         self._shells.begin(carry(terminal, streams), "carrying a shell")
 
     async def _send_files(self, order: messages.SendFiles) -> messages.FilesAt:
-        """Whole or not at all: whoever reads them sees whether they end as they should."""
+        """Send a failed replica's files as a tar. The receiver sees whether it is complete."""
         replica = order.replica
         files = self._engine.files_left(self._job_uid, self._attempt, replica)
         size = await asyncio.to_thread(autopsy_files.size, files)
@@ -514,13 +518,13 @@ class Agent:
                 if self._is_mine(uid, attempt):
                     self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
-                pass  # The node is a matter of the cluster's.
+                pass  # The cluster reports the state of its nodes.
             case _:
                 assert_never(event)
 
     def _is_own_doing(self, told: ReplicaEvent) -> bool:
-        """It has not begun what it was asked to because it ends. Nobody asked for that, and what is lost with
-        an agent is lost once: by the service, when it counts as gone."""
+        """Whether a replica was only reported as never started because this agent ends. That is not reported:
+        the service itself counts it as lost, when the agent is gone."""
         return self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
 
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
@@ -542,7 +546,7 @@ class Agent:
             self._untold.add(None, seen)
 
     async def _end_programs(self) -> None:
-        """Nothing may live on that the service counts as dead."""
+        """End all programs, because the service counts them as dead."""
         uid, attempt = self._job_uid, self._attempt
         if (uid, attempt) not in await self._engine.allocations():
             return
@@ -557,7 +561,7 @@ class Agent:
 
 
 async def _in_threads(make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """The items of what reads files, each fetched beside the loop."""
+    """Iterate over items that are read from files, each in a thread."""
     items = make()
     while (item := await asyncio.to_thread(next, items, None)) is not None:
         yield item
@@ -566,7 +570,7 @@ async def _in_threads(make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
 def _as_given(
     plans: Sequence[LaunchPlan], masked: Sequence[tuple[str, ...]]
 ) -> Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]]:
-    """The service has put the secrets in already."""
+    """Return a `reveal` that changes nothing, because the service has put the secrets in already."""
     texts = {(plan.replica, plan.incarnation): own for plan, own in zip(plans, masked, strict=True)}
 
     async def reveal(starting: Sequence[LaunchPlan]) -> Sequence[Revealed]:
@@ -590,7 +594,8 @@ def _news(event: ReplicaEvent) -> News:
 
 
 def _cache(document: AgentDocument, leases: Mapping[str, int] | None) -> "NodeCache | None":
-    """None = the node shares files with the service. Loaded only if it is needed: it delays the start."""
+    """Return the node's cache; None = the node shares files with the service. Its module is imported only if
+    needed, because that delays the start."""
     if not document.cache:
         return None
     from trainshed.engines.remote.content.cache import NodeCache
@@ -601,7 +606,7 @@ def _cache(document: AgentDocument, leases: Mapping[str, int] | None) -> "NodeCa
 
 
 async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
-    """All of a directory as a tar."""
+    """Write all of a directory as a tar."""
     try:
         async with contextlib.aclosing(autopsy_files.archive(files)) as packed:
             async for chunk in packed:
@@ -615,8 +620,8 @@ async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
 
 
 def _without_imports(plan: LaunchPlan) -> LaunchPlan:
-    """On nodes interpreters may be up for programs to come, but none that has imported anything: an agent
-    lives too briefly for that, in memory of the job's."""
+    """Return the plan without imports for a preloader. Agents live too briefly for those, and their memory is
+    the job's; only bare interpreters are kept ready on nodes."""
     if plan.warm is None or not plan.warm.modules:
         return plan
     why = "no frameworks are kept imported on nodes"
@@ -624,7 +629,7 @@ def _without_imports(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
-    """No program runs in something else than what was prepared for it. Raises LaunchRejected."""
+    """Raise LaunchRejected if an environment or image that a plan names is not on this node."""
     for plan in plans:
         software = plan.software
         if software.image is None:

@@ -1,4 +1,4 @@
-"""One agent as the service sees it: whether it is connected, and what it was asked to do."""
+"""The service's view of one agent: whether it is connected, and which calls it has not answered yet."""
 
 import asyncio
 import contextlib
@@ -29,12 +29,12 @@ _KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused, Pref
 
 
 class AgentGone(EngineUnavailable):
-    """It has ended, or counts as dead. Another one may be started in its place."""
+    """The agent has ended, or counts as dead. Another one may be started in its place."""
 
 
 class AgentHandle:
-    """`name`: whom its certificate names. `lease`: for how many seconds it may live without a word of the
-    service."""
+    """One agent. `name`: the name in its certificate. `lease`: seconds that it may live without hearing from
+    the service."""
 
     def __init__(
         self, name: str, job_uid: JobUid, attempt: int, part: int, node: str, *, lease: float
@@ -43,37 +43,37 @@ class AgentHandle:
         self.lease = lease
         self.job_uid = job_uid
         self.attempt = attempt
-        #: Which of the attempt's holds it is in.
+        #: Number of the hold in the attempt that it is in.
         self.part = part
         self.node = node
         self.capabilities: Capabilities | None = None
-        #: Why nothing can be run on its node; "" = it can, or is not known yet.
+        #: Why nothing can be run on its node; "" = programs can be run, or it is not known yet.
         self.failure = ""
-        #: What of the service's directories it may have, and how far that has come.
+        #: Which of the service's directories it may fetch, and how far that has come.
         self.sending = Sending()
-        #: What its replicas were told last of where each of the gang is found; None = that is not known.
+        #: The gang's addresses that its replicas were told last; None = not known.
         self.hosts: Hosts | None = None
-        #: It will not come back: its credential is worth nothing any more.
+        #: It will not come back: its credential is revoked.
         self.is_gone = False
-        #: Since when it is not connected, in seconds of the monotonic clock; None = it is.
+        #: Since when it is disconnected, in seconds of the monotonic clock; None = it is connected.
         self.silent_since: float | None = time.monotonic()
-        #: It was connected to this service once.
+        #: It was connected to this service at least once.
         self.has_connected = False
-        #: It has told all that it knew before it was connected.
+        #: It has reported everything that it knew before the connection.
         self.is_current = False
-        #: When it last said something, or could not have yet, in seconds of the monotonic clock.
+        #: When it was last heard, or first could have been, in seconds of the monotonic clock.
         self.heard = time.monotonic()
-        #: Its connection was ended because nothing was heard on it any more.
+        #: Its connection was closed because nothing was heard on it any more.
         self.is_unheard = False
-        #: The cluster is asked to start it just now.
+        #: The cluster is just being asked to start it.
         self.is_starting = False
         #: The cluster has started it.
         self.is_started = False
         #: It has no attempt now, and waits for another one.
         self.is_resting = False
-        #: It leaves nothing of an attempt for the next one (`messages.Hello`).
+        #: It cleans up between attempts (`messages.Hello`).
         self.scrubs = False
-        #: It has said that it ends, and begins nothing more.
+        #: It has reported that it ends, and starts nothing more.
         self.is_ending = False
         self._connection: Connection | None = None
         self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
@@ -85,7 +85,7 @@ class AgentHandle:
         return self._connection is not None
 
     def connect(self, connection: Connection) -> None:
-        """It can be asked from now on."""
+        """Use this connection for calls from now on."""
         self._connection = connection
         self.silent_since = None
         self.has_connected = True
@@ -95,19 +95,19 @@ class AgentHandle:
         self._changed.set()
 
     def disconnect(self, connection: Connection) -> None:
-        """Nothing if it has another connection already."""
+        """Drop this connection; do nothing if the agent has another one already."""
         if self._connection is connection:
             self._connection = None
             self.silent_since = time.monotonic()
             self._fail("the connection to it broke")
 
     def caught_up(self) -> None:
-        """It has told all that it knew."""
+        """Note that it has reported everything that it knew."""
         self.is_current = True
         self._changed.set()
 
     async def current(self) -> None:
-        """Wait, for a while, until it has told all that it knows, or is gone."""
+        """Wait, for a while, until it has reported everything that it knows, or is gone."""
         with contextlib.suppress(TimeoutError, EngineUnavailable):
             async with asyncio.timeout(_RECONNECTING):
                 while not (self.is_connected and self.is_current):
@@ -117,12 +117,12 @@ class AgentHandle:
                         await self._changed.wait()
 
     def fail(self, cause: str) -> None:
-        """Nothing can be run on its node."""
+        """Note that nothing can be run on its node."""
         self.failure = cause
         self._changed.set()
 
     def give_up(self) -> None:
-        """It is gone."""
+        """Count it as gone for good."""
         self.is_gone = True
         if self._connection is not None:
             self._connection.close()
@@ -131,20 +131,21 @@ class AgentHandle:
         self._changed.set()
 
     def acknowledge(self, number: int) -> None:
-        """Tell it that its word of that number was heard."""
+        """Tell it that its message of that number was heard."""
         if self._connection is not None:
-            # It may just have ended, which whoever hears the agent out is about to learn.
+            # The connection may just have ended, which its reader is about to notice.
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
     def cut(self) -> None:
-        """End a connection on which nothing is heard."""
+        """Close a connection on which nothing is heard."""
         if self._connection is not None:
             self.is_unheard = True
             self._connection.abort()
 
     async def connected(self) -> None:
-        """Wait until it is. Raises EngineUnavailable: it never will be, or nothing can be run there."""
+        """Wait until it is connected. Raises EngineUnavailable if it never will be, or nothing can be run
+        there."""
         while not self.is_connected:
             if self.is_gone or self.failure:
                 kind = EngineUnavailable if self.failure else AgentGone
@@ -153,7 +154,7 @@ class AgentHandle:
             await self._changed.wait()
 
     def require_staying(self) -> None:
-        """Raises EngineUnavailable: it ends, and what is to be begun there has to wait until it is gone."""
+        """Raise EngineUnavailable if it is ending: new programs there have to wait until it is gone."""
         if self.is_ending:
             raise EngineUnavailable(
                 f"the agent on node {self.node} ends, for the service was silent for longer than the lease; "
@@ -161,15 +162,15 @@ class AgentHandle:
             )
 
     async def tell_hosts(self, hosts: Hosts) -> None:
-        """Have its replicas know where each of the gang is found now. Raises EngineUnavailable."""
+        """Tell its replicas the gang's current addresses. Raises EngineUnavailable."""
         if self.hosts != hosts:
             await self.call(lambda number: messages.Hosts(number=number, hosts=hosts))
             self.hosts = hosts
 
     async def call(self, make: Callable[[int], AnyCall]) -> messages.AnyAnswer:
-        """Ask it for something; `make` is given the call's number. Waits a while for one that is not
-        connected: after a restart of the service all of them dial anew. Raises EngineUnavailable (nobody
-        knows whether it was done), LaunchRejected."""
+        """Make a call and return its answer. `make`: makes the message of a given number. Waits a while for
+        an agent that is not connected, because after a restart of the service all of them dial anew. Raises
+        EngineUnavailable (it is not known whether the call was done), LaunchRejected."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RECONNECTING):
                 await self.connected()
@@ -195,7 +196,7 @@ class AgentHandle:
         return answer
 
     def answered(self, answer: messages.AnyAnswer) -> None:
-        """Nothing if nobody waits for it any more."""
+        """Take over the answer to a call, if something still waits for it."""
         waiting = self._answers.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

@@ -1,5 +1,5 @@
-"""An agent's process once it has loaded: reads its document, makes the local engine of the node, is the agent
-until that ends, and leaves nothing. It begins in `start`."""
+"""The main function of an agent's process once its modules are loaded (`start` begins it): it reads the
+document, makes the node's local engine, runs the agent until that ends, and removes its files."""
 
 import asyncio
 import contextlib
@@ -43,15 +43,15 @@ def main(
     *,
     begun: float,
 ) -> None:
-    """Read the document, run, leave nothing. `zygote`: a process that `connection` speaks to. `document`: its
-    two parts (`messages.read_document`). `opened`: what was begun before. `begun`: when this process was, in
-    seconds since the epoch."""
+    """Read the document, run the agent, remove its files. `zygote`: process id of the zygote, which
+    `connection` leads to. `document`: its two parts (`messages.read_document`). `opened`: programs that were
+    started before. `begun`: start of this process in seconds since the epoch."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     told = messages.read_document(*document)
     try:
         own, left = (opened.directory, opened.left) if opened else _own_place(told)
     except OSError as failure:
-        # Whoever waits for this node has to know, and looks for it at the service.
+        # A job that waits for this node has to be told, which only the service can do.
         asyncio.run(_refuse(told, str(failure)))
         raise
     threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
@@ -75,7 +75,8 @@ def main(
 
 
 def _own_place(told: AgentDocument) -> tuple[str, list[str]]:
-    """The agent's directory, and what others have left beside it. Raises OSError."""
+    """Make the agent's directory; return it, and the directories that killed agents left beside it. Raises
+    OSError."""
     node_directory.require_user(told.user)
     name = node_directory.name_of(told.credential.name)
     node_directory.make_ours(told.directory)
@@ -88,7 +89,7 @@ def _own_place(told: AgentDocument) -> tuple[str, list[str]]:
 
 
 async def _refuse(told: AgentDocument, why: str) -> None:
-    """Tell the service that nothing can be run here."""
+    """Tell the service why nothing can be run here."""
     dialer: Dialer[News, Order] = Dialer(told.credential, Order)
     with contextlib.suppress(OSError, ChannelClosed):
         async with asyncio.timeout(_TELLING):
@@ -96,7 +97,7 @@ async def _refuse(told: AgentDocument, why: str) -> None:
             await connection.send(
                 messages.Hello(version=messages.VERSION, capabilities=None, failure=why)
             )
-            # It ends the connection when it has heard.
+            # The service closes the connection once it has read that.
             await connection.receive()
 
 
@@ -129,7 +130,7 @@ async def _serve(
         if document.grace and not parting:
             parting.append(begin(agent.part(), "ending what runs here"))
         elif not document.grace:
-            # Whoever cancels the allocation ends the programs as well: there is nothing to be told any more.
+            # Cancelling the allocation ends the programs as well: there is nothing to report any more.
             running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -140,7 +141,7 @@ async def _serve(
         for task in parting:
             task.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # What is left to do is to leave nothing.
+            # What is left to do is to remove the files.
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         for server in listening:
@@ -148,7 +149,7 @@ async def _serve(
 
 
 def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:
-    """Of the local engine on the node."""
+    """Return the options of the node's local engine."""
     return Options(
         access=access,
         address=address,
@@ -165,8 +166,8 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
         warm_idle=document.ready_idle,
-        # After a power cut another agent is started, which removes what this one had.
+        # After a power cut another agent is started, which removes this one's files.
         outlasts_power=False,
-        # As the agent before it chose, if there was one: peers were told.
+        # The same choice as of an earlier agent here, because peers were told its addresses.
         places=document.credential.name.rpartition("/")[0],
     )

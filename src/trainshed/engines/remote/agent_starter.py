@@ -1,5 +1,5 @@
-"""Starts agents: holds the nodes of an attempt's parts, makes what their agents are given, and has the
-cluster run them there."""
+"""Starts agents: it acquires the holds of an attempt's parts, prepares the agents' input, and has the cluster
+run them."""
 
 import asyncio
 import secrets
@@ -38,7 +38,7 @@ _VALID = 400 * 86400.0
 
 
 class PreparedAgent(Struct, frozen=True):
-    """One that is to be started, with how that is done and what it is told."""
+    """An agent that is to be started, with its command and its document."""
 
     agent: AgentHandle
     command: AgentCommand
@@ -46,7 +46,7 @@ class PreparedAgent(Struct, frozen=True):
 
 
 class _Known(AgentInput):
-    """Of an agent that begins nothing by itself."""
+    """The input of an agent that starts no programs by itself."""
 
     def __init__(self, prepared: PreparedAgent) -> None:
         self._prepared = prepared
@@ -56,11 +56,11 @@ class _Known(AgentInput):
         return self._prepared.command.parcel(document, process.code)
 
     async def permission(self) -> None:
-        """It needs none."""
+        """Give permission at once."""
 
 
 class AgentStarter:
-    """Starts agents of any gang. `kept`: gives back what is in the way of what is to be held."""
+    """Starts the agents of gangs. `kept`: the kept holds, which are given back if they are in the way."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class AgentStarter:
     async def new_agents(
         self, gang: Gang, missing: Iterable[tuple[int, str]], *, written: bool
     ) -> list[AgentHandle]:
-        """Agents that are about to be started, each given by its part and its node, in the places of those
-        that are gone; what those had begun is lost by now. `written`: they are written down here, as they
-        have to be before one of them is started. Raises EngineUnavailable."""
+        """Make the handles of agents that are about to be started at the given (part, node) places, instead
+        of agents that are gone with their programs. `written`: write them down, which has to come before one
+        of them is started. Raises EngineUnavailable."""
         async with self._attempts.lock(gang.key):
             starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
-            # They have given out no slots yet, whatever those before them gave.
+            # The new agents have given out no slots yet.
             seats = tuple(
                 msgspec.structs.replace(seat, slot=None, is_chosen=False)
                 if place(seat.part, seat.request.node) in starts
@@ -112,8 +112,8 @@ class AgentStarter:
     async def start_part(
         self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
     ) -> None:
-        """Hold that part, unless it is held, and start agents there. What they are given is made meanwhile.
-        Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
+        """Acquire a part's hold, unless it is held, and start agents there; their input is prepared
+        meanwhile. Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
         making = joined(asyncio.to_thread(self.prepared, gang.record, agents))
         try:
             if hold is None:
@@ -128,9 +128,9 @@ class AgentStarter:
             making.cancel()
 
     async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
-        """Wait, where agents have ended before they were there, each given by its part and its node, until
-        others are to be started. Raises EngineUnavailable: a node is not fit for them, and is left alone from
-        now on; StartFailed: no node is to blame, and there have been enough."""
+        """Wait until agents may be started at the given (part, node) places, if earlier ones there ended
+        before they connected. Raises EngineUnavailable if the node is to blame, which is quarantined from now
+        on, and StartFailed if no node is and there were enough tries."""
         longest: tuple[float, str, FailedStarts] | None = None
         for part, node in missing:
             failed = gang.failed_starts.get(place(part, node))
@@ -162,7 +162,7 @@ class AgentStarter:
         )
 
     async def hold(self, gang: Gang, part: int) -> Hold:
-        """As `Cluster.acquire` does it."""
+        """Acquire a part's hold as `Cluster.acquire` does."""
         name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
         acquiring = joined(self._cluster.acquire(name, needs))
         try:
@@ -175,20 +175,21 @@ class AgentStarter:
             await asyncio.gather(acquiring, return_exceptions=True)
 
     async def hold_anywhere(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
-        """On nodes that the cluster chooses, but not on these; as `Cluster.acquire` does it."""
+        """Acquire a hold as `Cluster.acquire` does, on nodes that the cluster chooses, except those in
+        `avoid`."""
         name = hold_name(self._options.identity, gang.record, part)
         return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
 
     def prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
-        """All of them. Blocks: certificates are made, and the agents' code may have to be read. Raises
-        EngineUnavailable."""
+        """Prepare the agents' commands and documents. Blocks: certificates are made, and the agents' code may
+        have to be read. Raises EngineUnavailable."""
         return [
             PreparedAgent(agent, self._options.command(agent.node), self._document(record, agent))
             for agent in agents
         ]
 
     async def start(self, prepared: PreparedAgent, hold: Hold, given: AgentInput) -> None:
-        """Start one. Raises ClusterUnavailable, and what `given` raises."""
+        """Start an agent. Raises ClusterUnavailable, and what `given` raises."""
         agent = prepared.agent
         try:
             await self._cluster.start_agent(hold, agent.node, prepared.command.argv, given)
@@ -215,8 +216,8 @@ class AgentStarter:
 
 
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait until all are done, or one has failed: then cancel the others, wait for their ends, and raise
-    it."""
+    """Wait until all are done. If one fails, cancel the others, wait for their ends, and raise its
+    exception."""
     tasks = [joined(one) for one in some]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,4 +1,5 @@
-"""The agents of a cluster's nodes: who may connect, what each tells, and when one counts as dead."""
+"""Manages the agents of a cluster's nodes: who may connect, what each reports, and when one counts as
+dead."""
 
 import asyncio
 import contextlib
@@ -80,9 +81,9 @@ _AT_FIRST = Capabilities(
 
 
 class Agents:
-    """`identity`: what tells this service from others that use the cluster. `lease`, `away`, `down_is_lost`:
-    as in `RemoteOptions`. `promises`: what agents of an earlier service were promised. `library`: what agents
-    may be sent; None = nothing. `now`: seconds since the epoch."""
+    """All agents of a service. `identity`: tells this service from others that use the cluster. `lease`,
+    `away`, `down_is_lost`: as in `RemoteOptions`. `promises`: leases that an earlier service gave. `library`:
+    content that agents may fetch; None = none. `now`: the clock, in seconds since the epoch."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Agents:
         now: Callable[[], float],
         new_hub: "Callable[[Agents], Hub[Order, News]]",
     ) -> None:
-        #: What agents have told last of what they can do.
+        #: The capabilities that an agent reported last.
         self.capabilities = _AT_FIRST
         self.hub = new_hub(self)
         self._attempts = attempts
@@ -116,16 +117,17 @@ class Agents:
         self._down_is_lost = down_is_lost
         self._library = library
         self._now = now
-        #: By the name in its certificate: every agent that may connect.
+        #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
-        #: By a job's container image, "" = none: when agents in it came last, by node (monotonic).
+        #: When agents in a job's container image ("" = none) last connected, by image and node, in monotonic
+        #: seconds.
         self._came: dict[str, dict[str, float]] = {}
-        #: How the holds ended that this round of `_look_round` has found gone; None = it is not known.
+        #: How the holds ended that this round of `_look_round` has found gone; None = unknown.
         self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
 
     def begin(self) -> None:
-        """Agents of attempts that were written down may run, and connect."""
+        """Admit the agents of attempts that were written down."""
         for gang in self._attempts.gangs.values():
             for where, start in gang.record.agents.items():
                 part, node = where.split("/", 1)
@@ -133,7 +135,7 @@ class Agents:
         self._tasks.keep(self._look_round, "looking after agents")
 
     async def close(self) -> None:
-        """Let go of all of them; they run on."""
+        """Close all connections; the agents run on."""
         await self._tasks.close()
         await self._take_leave()
         await self.hub.close()
@@ -174,7 +176,7 @@ class Agents:
                 self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
-        """For the hub: what the agent of that name may have."""
+        """Send an agent content that it may fetch; called by the hub."""
         agent, library = self._by_name.get(name), self._library
         if agent is None or library is None:
             writer.close()
@@ -185,7 +187,7 @@ class Agents:
     # --- those there are ---
 
     def add(self, gang: Gang, part: int, node: str, start: str) -> AgentHandle:
-        """It may connect from now on. `start`: tells it from those that were there before."""
+        """Admit an agent from now on. `start`: tells it from earlier ones in its place."""
         hold = hold_name(self._identity, gang.record, part)
         agent = AgentHandle(
             f"{hold}/{node}/{start}",
@@ -199,7 +201,7 @@ class Agents:
         return agent
 
     async def dismiss(self, agent: AgentHandle) -> None:
-        """Have it clean up and end, if it can be asked to."""
+        """Have an agent clean up and end, if it can be asked to."""
         if agent.is_connected:
             with contextlib.suppress(EngineUnavailable, LaunchRejected, TimeoutError):
                 async with asyncio.timeout(_LEAVING):
@@ -207,17 +209,17 @@ class Agents:
         self.give_up(agent)
 
     def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
-        """It ended before it was there."""
+        """Give up an agent that ended before it connected."""
         where = place(agent.part, agent.node)
         gang.failed_starts[where] = with_another(gang.failed_starts.get(where), why)
         self.give_up(agent)
 
     def is_the_nodes(self, node: str, image: str) -> bool:
-        """Whether it is the node's fault that agents in that image, "" = in none of a job's, do not come."""
+        """Whether it is the node's fault that agents in an image ("" = none of a job's) do not connect."""
         return is_the_nodes(node, self._came.get(image, {}))
 
     def give_up(self, agent: AgentHandle) -> None:
-        """Its credential is worth nothing from now on."""
+        """Revoke an agent's credential."""
         agent.give_up()
         self._nodes.tell_trouble(agent.node, agent.name, "")
         self._by_name.pop(agent.name, None)
@@ -226,13 +228,14 @@ class Agents:
     # --- what they tell ---
 
     def _gang(self, agent: AgentHandle | None) -> Gang | None:
-        """The one that it works for; None = for nobody, just now."""
+        """Return the gang that an agent works for; None = it rests."""
         if agent is None or agent.is_resting:
             return None
         return self._attempts.gangs.get((agent.job_uid, agent.attempt))
 
     async def rest(self, gang: Gang) -> bool:
-        """Have the agents of what is over wait for another attempt. False: one of them cannot."""
+        """Have the agents of a finished gang wait for another attempt. Returns False if one of them
+        cannot."""
         agents = tuple(gang.agents.values())
         if not all(agent.is_connected for agent in agents):
             return False
@@ -246,12 +249,12 @@ class Agents:
             return False
         for agent in agents:
             agent.is_resting = True
-            # What its next attempt needs it is granted then.
+            # Its next attempt grants it what that needs.
             agent.sending = Sending()
         return all(agent.is_connected for agent in agents)
 
     async def adopt(self, gang: Gang, agent: AgentHandle, part: int) -> None:
-        """Have a resting one work for an attempt that is written down. If it cannot, it is given up."""
+        """Have a resting agent work for an attempt that is written down. If it cannot, it is given up."""
         agent.job_uid, agent.attempt, agent.part = *gang.key, part
         gang.agents[place(part, agent.node)] = agent
         copies = StreamCopies(self._streams, *gang.key)
@@ -277,7 +280,7 @@ class Agents:
             return
         if hello.failure or hello.capabilities is None:
             why = hello.failure or "its agent cannot say what it can do"
-            # Known before whoever waits for it goes on.
+            # Noted before those who wait for the agent continue.
             await self._nodes.tell_unfit(agent.node, why)
             agent.fail(why)
             return
@@ -287,7 +290,7 @@ class Agents:
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
-        # Where a job's own image is run, other things are there.
+        # Facts from inside a job's own image do not describe the node.
         if hello.facts is not None and not gang.image_of(agent.part, agent.node):
             self._known.learn(agent.node, hello.facts)
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
@@ -299,7 +302,7 @@ class Agents:
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
-            # It has read what it was welcomed with, whatever it was promised before.
+            # It has read the `Welcome`, which replaces any earlier promise.
             agent.lease = self._lease
             if (now := self._gang(agent)) is not gang:
                 if now is None:
@@ -323,7 +326,7 @@ class Agents:
                     self._learn(gang, agent, news)
 
     async def _remind(self, gang: Gang, agent: AgentHandle) -> None:
-        """Of what was ordered while it was not connected."""
+        """Repeat the orders that were given while the agent was disconnected."""
         with contextlib.suppress(EngineUnavailable):
             if gang.record.dropped:
                 await agent.call(
@@ -366,8 +369,8 @@ class Agents:
             self._attempts.report(gang, end)
 
     async def _explain(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
-        """Report the end of what an agent stopped because it was asked to end, with why it was, which the
-        agent does not know."""
+        """Report the end of a program that an agent stopped because it was asked to end, with the reason of
+        that, which the agent does not know."""
         name = hold_name(self._identity, gang.record, agent.part)
         if why := await self._cluster.ending(name):
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
@@ -375,7 +378,7 @@ class Agents:
         self._attempts.report(gang, end)
 
     def _see_files(self, gang: Gang, agent: AgentHandle, seen: messages.SharedFiles) -> None:
-        """One note for all replicas that it has there."""
+        """Report one note for all replicas that the agent has."""
         text = _told_of_files(seen)
         self._nodes.tell_trouble(agent.node, agent.name, "" if seen.until else text)
         live = next((seat for seat in gang.seats_of(agent) if gang.is_live(seat)), None)
@@ -383,11 +386,11 @@ class Agents:
             name, severity = (FILES_BACK, "INFO") if seen.until else (FILES_STALLED, "WARNING")
             at = seen.until or seen.since
             place = agent.attempt, live.replica, live.launched
-            # Not one of the program's own, which are numbered.
+            # Number 0: a program's and its shim's own notes are counted from 1.
             self._attempts.report(gang, ReplicaNoted(*place, 0, at, name, severity, text))
 
     def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
-        """Nobody speaks for others' replicas."""
+        """Whether an event is about one of the agent's own replicas."""
         seats = {seat.replica: seat for seat in gang.seats_of(agent)}
         seat = seats.get(event.replica)
         return event.attempt == agent.attempt and seat is not None
@@ -406,19 +409,19 @@ class Agents:
                 if agent.is_connected and now - agent.heard > 2 * beat(self._lease):
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
-                    # If nothing is heard from any of several nodes, the fault is on this side.
+                    # If nothing is heard from any of several nodes, the fault is probably on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
                     await self.lose(agent, end, has_started=True)
             if self._promises.longest > self._lease and all(
                 agent.lease <= self._lease for agent in self._by_name.values()
             ):
-                # If it cannot be written down, a later service waits for longer than it has to.
+                # If this cannot be written down, a later service waits longer than needed.
                 with contextlib.suppress(OSError):
                     await asyncio.to_thread(self._promises.fulfil)
 
     async def _take_leave(self) -> None:
-        """Have agents go on for as long as the service may be away."""
+        """Tell agents that the service ends, and for how long they may go on."""
         agents = [agent for agent in self._by_name.values() if agent.is_connected]
         if self._away <= self._lease or not agents:
             return
@@ -436,7 +439,7 @@ class Agents:
             log.warning("agents end their programs %g s from now on: %s", self._lease, failure)
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
-        """Why an agent that is silent counts as dead, and how its replicas were lost; None = it does not
+        """Return why a silent agent counts as dead, and how its replicas were lost; None = it does not
         yet."""
         assert agent.silent_since is not None
         if agent.is_starting:
@@ -444,11 +447,11 @@ class Agents:
         silent = now - agent.silent_since
         longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
         is_over = now - agent.heard > longest
-        if silent >= _SETTLED:  # What is seen before tells nothing.
+        if silent >= _SETTLED:  # Reports from before that tell nothing.
             self._cluster.suspect(agent.node)
         report = self._cluster.report()
         node = next((one for one in report.nodes if one.node.name == agent.node), None)
-        # Of a cluster that does not answer nothing is known of any node.
+        # If the cluster does not answer, nothing is known of its nodes.
         known = not unreached([one.node for one in report.nodes], agent.node)
         is_down = known and (node is None or node.state is NodeState.GONE)
         looked = report.looked if node is None or node.looked is None else node.looked
@@ -464,14 +467,14 @@ class Agents:
                 "its programs by then",
             )
         if is_down or not known or not is_settled:
-            # It may be cut off, and its programs live, whatever is told of their holds.
+            # The node may be cut off and the programs live, whatever the cluster says of their holds.
             return None
         return await self._left(agent, report, silent)
 
     async def _left(
         self, agent: AgentHandle, report: ClusterReport, silent: float
     ) -> HoldEnd | None:
-        """How an agent has ended on a node that is there; None = it has not, or that is not known yet."""
+        """Return how an agent on an existing node has ended; None = it has not, or that is not known yet."""
         gang = self._gang(agent)
         if gang is None:
             return None
@@ -485,7 +488,7 @@ class Agents:
     async def _end_of_hold(
         self, gang: Gang, agent: AgentHandle, name: HoldName, silent: float
     ) -> HoldEnd | None:
-        """How the hold ended of an agent that has been silent for so many seconds; None = that is not certain
+        """Return how the hold of an agent ended that has been silent for `silent` seconds; None = not certain
         yet."""
         try:
             end = await self._ended(name)
@@ -503,14 +506,15 @@ class Agents:
         return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
 
     async def _ended(self, name: HoldName) -> HoldEnd | None:
-        """How a hold ended. The cluster is asked once a round, however many agents the hold had."""
+        """Return how a hold ended; None = unknown. The cluster is asked once a round, however many agents the
+        hold had."""
         if name not in self._ends:
             self._ends[name] = await self._cluster.ended(name)
         return self._ends[name]
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
-        """Whether an agent that counts as dead could not reach the service from a node that is up, as the
-        cluster says: another agent there could not either."""
+        """Whether a dead agent could not reach the service from a node that the cluster says is up, so that
+        another agent there could not either."""
         assert agent.silent_since is not None
         report = self._cluster.report()
         is_up = any(
@@ -526,7 +530,7 @@ class Agents:
         )
 
     async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
-        """It is gone, and all that it had with it. `has_started`: the cluster had started it."""
+        """Count an agent as lost with all its replicas. `has_started`: the cluster had started it."""
         self._known.forget(agent.node)
         gang = self._gang(agent)
         if gang is None:
@@ -560,7 +564,7 @@ def _hear_at_rest(agent: AgentHandle, news: News) -> None:
     if isinstance(news, messages.Answer):
         agent.answered(news)
     elif isinstance(news, messages.Beat):
-        # It waits for as long as this service is there.
+        # It waits as long as it hears from this service.
         agent.acknowledge(news.number)
 
 

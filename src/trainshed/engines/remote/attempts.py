@@ -1,5 +1,5 @@
-"""All attempts that have slots on a cluster, or wait for them: kept in memory, written down before anything
-follows from them, and what is reported of them."""
+"""Keeps all attempts that have slots on a cluster, or wait for them, in memory and on disk, and reports their
+events. A change is written down before anything follows from it."""
 
 import asyncio
 from collections import deque
@@ -26,20 +26,20 @@ from trainshed.replica.protocol import NEVER_STARTED
 
 
 class Attempts:
-    """`directory`: where they are written down."""
+    """The attempts of a remote engine. `directory`: of their records."""
 
     def __init__(self, directory: Path) -> None:
         self.gangs: dict[tuple[JobUid, int], Gang] = {}
         self.is_closed = False
         self._records = Records(directory)
         self._locks: dict[tuple[JobUid, int], asyncio.Lock] = {}
-        #: The write of a record that began last, while it lasts.
+        #: The last write of each attempt's record, while it lasts.
         self._writing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
 
     async def load(self) -> None:
-        """What an earlier service wrote down. Raises OSError, ValueError."""
+        """Read what an earlier service wrote down. Raises OSError, ValueError."""
         for record in without_adopted(await asyncio.to_thread(lambda: list(self._records.load()))):
             gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
             self.report_nodes(gang)
@@ -48,17 +48,17 @@ class Attempts:
                     self.report_lost(gang, seat)
 
     async def close(self) -> None:
-        """What is being written is written."""
+        """Wait for writes under way."""
         self.is_closed = True
         await asyncio.gather(*self._writing.values(), return_exceptions=True)
         self._wake.set()
 
     def lock(self, key: tuple[JobUid, int]) -> asyncio.Lock:
-        """Held while an attempt's record is read to be changed."""
+        """Return the lock that is held while an attempt's record is read and changed."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Gang, Seat]:
-        """Raises LaunchRejected: it has none."""
+        """Return a replica's gang and seat. Raises LaunchRejected if it has none."""
         gang = self.gangs.get((job_uid, attempt))
         seat = gang.record.seat(replica) if gang else None
         if gang is None or seat is None:
@@ -68,7 +68,7 @@ class Attempts:
         return gang, seat
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
-        """Make it the gang's, once it is on the disk. Raises EngineUnavailable."""
+        """Write a gang's record, and make it current once it is on disk. Raises EngineUnavailable."""
         await self._write_down(gang, record)
         gang.record = record
 
@@ -77,7 +77,7 @@ class Attempts:
         await self._write_down(gang, gang.record)
 
     async def _write_down(self, gang: Gang, record: GangRecord) -> None:
-        # Whoever gives up waiting for it does not undo it: the next one has to come after it.
+        # A cancelled caller does not cancel the write, and the next one has to come after it.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
         writing.add_done_callback(lambda done: self._written(gang.key, done))
@@ -98,7 +98,7 @@ class Attempts:
             del self._writing[key]
 
     async def delete(self, gang: Gang) -> None:
-        """It has been given back."""
+        """Forget an attempt whose holds have been given back."""
         if self.gangs.get(gang.key, gang) is gang:
             if writing := self._writing.get(gang.key):
                 await asyncio.wait([writing])
@@ -106,13 +106,13 @@ class Attempts:
             self.gangs.pop(gang.key, None)
 
     def forget_lock(self, gang: Gang) -> None:
-        """Nobody waits for it any more."""
+        """Forget an attempt's lock, which nothing waits for any more."""
         self._locks.pop(gang.key, None)
 
     # --- what is reported ---
 
     def report_lost(self, gang: Gang, seat: Seat) -> None:
-        """The incarnation that went with its agent, or never began."""
+        """Report the incarnation as lost that went with its agent, or never began."""
         self.report(
             gang,
             ReplicaLost(
@@ -125,7 +125,7 @@ class Attempts:
         )
 
     def report_end(self, gang: Gang, seat: Seat, incarnation: int = 0) -> None:
-        """Say again how an incarnation ended that nobody else can tell of; 0 = the one that was last."""
+        """Report again how an incarnation ended, which no agent can tell any more; 0 = the last one."""
         incarnation = incarnation or seat.launched
         end = gang.ends.get(seat.replica)
         if end is not None and end.incarnation == incarnation:
@@ -135,18 +135,18 @@ class Attempts:
             self.report(gang, ReplicaLost(gang.record.attempt, seat.replica, incarnation, cause))
 
     def report(self, gang: Gang, event: ReplicaEvent) -> None:
-        """What was seen of one of its replicas."""
+        """Emit what was seen of a gang's replica."""
         self.emit(ReplicaReport(gang.record.job_uid, event))
 
     def report_delay(self, gang: Gang, delay: Delay | None) -> None:
-        """What its start waits for now, if that was not told; None = for nothing."""
+        """Emit what the gang's start waits for now, unless that is known already; None = nothing."""
         if delay != gang.delay:
             gang.delay = delay
             self.emit(StartWaits(*gang.key, delay))
 
     def report_nodes(self, gang: Gang, *, is_given: bool = False) -> None:
-        """Where the cluster has put what has not ended, if it has chosen. `is_given`: just now, for all that
-        is to be started."""
+        """Emit the nodes of replicas that have not ended, if the cluster has chosen them. `is_given`: it has
+        just done so, for all that are to be started."""
         nodes = tuple(
             (seat.replica, seat.request.node)
             for seat in gang.record.seats
@@ -161,7 +161,7 @@ class Attempts:
         self._wake.set()
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
-        """As the port says."""
+        """See the port."""
         while not self.is_closed:
             while self._events:
                 yield self._events.popleft()
@@ -170,7 +170,7 @@ class Attempts:
 
 
 def never_started(seat: Seat, incarnation: int = 1) -> Seat:
-    """As what was stopped before it started."""
+    """Return the seat of a replica that was stopped before it started."""
     return msgspec.structs.replace(
         seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Loss.UNKNOWN
     )

@@ -1,9 +1,9 @@
-"""What failed replicas left on nodes: brought to the service's machine before their nodes are given back, and
-kept there by the local engine that knows it.
+"""Fetches the files of failed replicas to the service's machine before their nodes are given back. The local
+engine there keeps them.
 
-Nothing that a node says decides what a shell there may see: the launch document is made anew from the plan,
-which was noted at the launch, and how the replica ended is what its attempt was told. The node gives the
-files, and the path that they had.
+Nodes are not trusted with what a shell in those files may see: the launch document is made anew from the
+plan, which was noted at the launch, and how the replica ended is what its attempt was told. A node only gives
+the files, and their path.
 """
 
 import asyncio
@@ -55,21 +55,21 @@ _SOURCE = str(Path(__file__).resolve().parents[3])
 
 
 class NotKept(Exception):
-    """What a replica left could not be had. The message says why."""
+    """A replica's files cannot be fetched. The message says why."""
 
 
 class CollectorOptions(Struct, frozen=True):
-    """What an operator may choose."""
+    """The operator's settings for fetching files."""
 
-    #: Bytes of what one replica left; more is not fetched.
+    #: Most bytes of one replica's files; if it left more, nothing is fetched.
     limit: int = 1 << 30
     #: Directory on nodes below which programs have their files.
     nodes_directories: tuple[str, ...] = ("/tmp",)
 
 
 class AutopsyCollector:
-    """`keeper`: keeps what was brought home. `directory`: of this engine, on the same file system as the
-    keeper's."""
+    """Fetches the files of failed replicas. `keeper`: keeps them. `directory`: of this engine, on the same
+    file system as the keeper's."""
 
     def __init__(
         self,
@@ -85,16 +85,17 @@ class AutopsyCollector:
         self._options = options
 
     async def start(self) -> None:
-        """Throw away what was not brought home whole."""
+        """Delete what an earlier service had fetched in part."""
         await asyncio.to_thread(trees.delete, str(self._drafts))
 
     async def note(self, plans: Sequence[LaunchPlan]) -> None:
-        """These are about to be launched. A full disk, say, costs the autopsy and not the program."""
+        """Write down plans that are about to be launched. A full disk, for example, costs the autopsy but not
+        the program."""
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self._write_plans, plans)
 
     async def collect(self, gang: Gang) -> None:
-        """Bring home what failed of an attempt that is over; what cannot be had is told, and left."""
+        """Fetch the files of an ended attempt's failed replicas; log what cannot be fetched."""
         failed = [
             (seat, end)
             for seat in gang.record.seats
@@ -104,7 +105,7 @@ class AutopsyCollector:
         await asyncio.gather(*(self._collect_one(gang, *one, turns) for one in failed))
 
     async def forget(self, job_uid: JobUid, attempt: int) -> None:
-        """The attempt was given back."""
+        """Delete what was written down of an attempt that was given back."""
         directory = self._plans / f"{job_uid}-{attempt}"
         await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
@@ -116,7 +117,7 @@ class AutopsyCollector:
         uid, attempt = gang.key
         kept = self._keeper.autopsies(uid)
         if any((one.attempt, one.replica) == (attempt, seat.replica) for one in kept):
-            return  # Before a restart of the service.
+            return  # An earlier service saw its end.
         subject = about(log, uid, attempt=attempt, replica=seat.replica)
         agent = gang.agent(seat)
         try:
@@ -130,7 +131,8 @@ class AutopsyCollector:
             subject.warning("autopsy not kept: %s", failure)
 
     async def _bring_home(self, gang: Gang, seat: Seat, end: Ended, agent: AgentHandle) -> None:
-        """Raises NotKept, EngineUnavailable, OSError, ValueError."""
+        """Fetch one replica's files and have them kept. Raises NotKept, EngineUnavailable, OSError,
+        ValueError."""
         plan = await asyncio.to_thread(self._read_plan, *gang.key, seat.replica)
         assert seat.slot is not None
         stream = secrets.token_hex(8)
@@ -165,7 +167,7 @@ class AutopsyCollector:
             await asyncio.to_thread(trees.delete, str(draft))
 
     async def _unpack(self, reader: asyncio.StreamReader, into: Path) -> None:
-        """Whole, or not at all. Raises NotKept."""
+        """Unpack a stream of files, completely or not at all. Raises NotKept."""
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-c", _UNPACK, _SOURCE),
             *(str(into), str(self._options.limit)),
@@ -174,7 +176,7 @@ class AutopsyCollector:
         )
         assert child.stdin is not None and child.stdout is not None
         try:
-            # Of a child that has ended uvloop says that its handle is closed, as a RuntimeError.
+            # If the child has ended, uvloop raises RuntimeError because its handle is closed.
             with contextlib.suppress(ConnectionError, RuntimeError):
                 while chunk := await reader.read(_CHUNK):
                     child.stdin.write(chunk)
@@ -189,7 +191,8 @@ class AutopsyCollector:
             raise NotKept(told.removeprefix("failed ") or "whatever unpacked it was killed")
 
     def _checked(self, path: str) -> Path:
-        """Where the files had been: nothing but a place for them. Raises NotKept."""
+        """Check a path that a node gave for the files: it must be a place of programs' files. Raises
+        NotKept."""
         roots = self._options.nodes_directories
         if (
             len(path) > _LONGEST_PATH
@@ -212,7 +215,7 @@ class AutopsyCollector:
             durable.write(str(directory / f"{plan.replica}.json"), text, sync=False)
 
     def _read_plan(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> LaunchPlan:
-        """Raises NotKept."""
+        """Read the plan of a replica. Raises NotKept."""
         path = self._plans / f"{job_uid}-{attempt}" / f"{replica}.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=LaunchPlan)
@@ -221,7 +224,7 @@ class AutopsyCollector:
 
 
 def without_secrets(plan: LaunchPlan) -> LaunchPlan:
-    """The plan as it may lie on a disk."""
+    """Return the plan without secrets, as it may be written to disk."""
     marked = {name for name, value in plan.environ if named_in((), ((name, value),))}
     environ = redacted(dict(plan.environ), marked)
     argv = tuple(REDACTED if named_in((text,), ()) else text for text in plan.argv)
@@ -229,7 +232,7 @@ def without_secrets(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _has_failed(seat: Seat, end: Ended) -> bool:
-    """By itself, in the incarnation that was launched last, and not because it was asked to end."""
+    """Whether the last incarnation failed by itself, and was not stopped."""
     if end.incarnation != seat.launched or seat.slot is None:
         return False
     if isinstance(end, ReplicaExited):
@@ -238,7 +241,7 @@ def _has_failed(seat: Seat, end: Ended) -> bool:
 
 
 def _record(end: Ended) -> dict[str, Any]:
-    """As a journal has it."""
+    """Return an end in the form of a journal's record."""
     if isinstance(end, ReplicaExited):
         record = end.exit
         return {

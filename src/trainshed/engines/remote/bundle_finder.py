@@ -20,23 +20,24 @@ LATER = "trainshed.engines.remote.agent_process"
 
 
 class BundledLoader(SourceFileLoader):
-    """Of one module, whose source is where it says."""
+    """The loader of one bundled module, whose source is at `path`."""
 
     def __init__(self, name: str, path: str, code: "Codes") -> None:
         super().__init__(name, path)
         self._code = code
 
     def get_code(self, fullname: str) -> "CodeType | None":
-        # It is asked for once, and not kept: all of them are 5 MB.
+        # Used once and not kept: all code together takes 5 MB.
         code, self._code = self._code, b""
         return marshal.loads(code) if code else super().get_code(fullname)
 
 
 class BundleFinder:
-    """`file`: behind the finder's own code. Its first part is read here, the second one when it is needed."""
+    """Finds bundled modules. `file`: positioned behind the finder's own code. Its first part is read here,
+    the second one when it is needed."""
 
     def __init__(self, file: "IO[bytes]") -> None:
-        #: By name: where the source is, whether it is a package, and the code; no code = an extension.
+        #: (path of the source, whether it is a package, its code) by name; no code = an extension module.
         self._modules: dict[str, tuple[str, bool, Codes]] = {}
         self._read_part(file)
         self._path, self._rest = file.name, file.tell()
@@ -44,7 +45,8 @@ class BundleFinder:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: object = None
     ) -> "ModuleSpec | None":
-        """As finders do. A module that is not here is looked for as ever."""
+        """Find a module as `importlib.abc.MetaPathFinder` says; other finders look for one that is not in the
+        bundle."""
         if name == LATER:
             self._read_rest()
         found = self._modules.pop(name, None)
@@ -67,10 +69,10 @@ class BundleFinder:
             pass
 
     def _read_part(self, file: "IO[bytes]") -> None:
-        """Raises ValueError, EOFError, TypeError: it is not whole."""
+        """Read one part of the bundle. Raises ValueError, EOFError, TypeError if it is incomplete."""
         index, size = map(int, file.readline().split())
         found = marshal.loads(file.read(index))
-        # Read at once, and not copied again: each page of memory that is touched is waited for.
+        # Read at once and not copied again, because touching each page of memory takes time.
         codes = memoryview(file.read(size))
         if len(codes) < size:
             raise EOFError(file.name)

@@ -1,10 +1,11 @@
-"""One ordered conversation over a connection: messages in MessagePack, each behind its length.
+"""A channel carries one ordered conversation over a connection: messages in MessagePack, each preceded by its
+length.
 
-Knows nothing of what they mean. What the other side does not take waits with the sender; what is not received
-yet waits in the kernel, a little of it here.
+It does not know what they mean. Messages that the other side does not take wait at the sender; those that are
+not received yet wait in the kernel, and a few of them here.
 
-A message of no bytes is a sign of life: each side hears within seconds that the other is out of reach, or
-stands still. The kernel's probes could not tell whether one that takes nothing for long is there at all.
+An empty message is a sign of life, by which each side notices within seconds that the other is out of reach
+or hangs. TCP keepalives would not notice that a peer which reads nothing is gone.
 """
 
 import asyncio
@@ -40,9 +41,8 @@ class MessageTooLong(ValueError):
 
 
 class Channel(asyncio.Protocol, Generic[Sent, Received]):
-    """One end of the conversation. Made and used on one event loop; its methods as a protocol are the
-    connection's alone. One task receives; any may send, and messages arrive in the order in which they were
-    taken."""
+    """One end of the conversation. It belongs to one event loop; only the transport calls its protocol
+    methods. One task receives; any may send, and messages arrive in the order in which `send` took them."""
 
     def __init__(self, received: Any, peer: str = "", silence: float = SILENCE) -> None:
         """`received`: the type of what comes, a Struct or a union of tagged ones. `peer`: as whom the other
@@ -60,46 +60,46 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         self._closed = self._loop.create_future()
         #: Why it ended; None = it has not, or one of the two has closed it.
         self.cause: BaseException | None = None
-        # What came of the next message, or of several.
+        # Bytes received of the next messages.
         self._coming = bytearray()
         self._frames: deque[bytes] = deque()
         self._waiting = 0
         self._is_held = False
         self._arrival: asyncio.Future[None] | None = None
-        # Senders that wait for room.
+        # Senders that wait until the transport takes more.
         self._is_full = False
         self._senders: deque[asyncio.Future[None]] = deque()
 
     @property
     def is_closed(self) -> bool:
-        """Nothing more can be sent. What has come before may still be received."""
+        """Whether nothing more can be sent. Messages that came before may still be received."""
         return self._closed.done()
 
     @property
     def waiting(self) -> int:
-        """Bytes of whole messages that came and were not received yet."""
+        """Bytes of complete messages that were not received yet."""
         return self._waiting
 
     @property
     def unsent(self) -> int:
-        """Bytes that the connection has not taken yet."""
+        """Bytes that the kernel has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def info(self, name: str) -> Any:
-        """What the connection tells of itself (`asyncio.BaseTransport.get_extra_info`)."""
+        """Return a fact about the connection (`asyncio.BaseTransport.get_extra_info`)."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     async def closed(self) -> None:
-        """Wait until it is closed. While much has come that nobody receives, a loss of the connection is not
-        noticed."""
+        """Wait until it is closed. A lost connection is not noticed while many messages wait to be
+        received."""
         await asyncio.shield(self._closed)
 
     async def send(self, message: Sent) -> None:
-        """Say it as soon as there is room. Given up (cancelled) before it returns, nothing of it is said.
-        Raises ChannelClosed, MessageTooLong. That it returns does not mean that the message has arrived."""
+        """Send a message as soon as there is room. If it is cancelled, nothing was sent. A return does not
+        mean that the message has arrived. Raises ChannelClosed, MessageTooLong."""
         frame = self._framed(message)
         if self._is_full or self._senders:
-            # In turn, also when there is room again: who sends much does not keep others waiting.
+            # Senders wait in turn, so that one with many messages does not starve the others.
             room = self._loop.create_future()
             self._senders.append(room)
             try:
@@ -112,8 +112,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             self._write(frame)
 
     def post(self, message: Sent) -> None:
-        """Say it, from where nobody can wait. Where too much waits already the conversation ends: the other
-        side does not listen. Raises ChannelClosed, MessageTooLong."""
+        """Send a message without waiting. If too much is unsent the conversation ends, because the other side
+        does not read. Raises ChannelClosed, MessageTooLong."""
         frame = self._framed(message)
         self._write(frame)
         if self._transport is not None and self._transport.get_write_buffer_size() > MOST_POSTED:
@@ -123,8 +123,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             raise self._ended()
 
     async def receive(self) -> Received:
-        """The next message; what came before the end is handed out first. May be given up. Raises
-        ChannelClosed."""
+        """Return the next message; those that came before the end are returned first. May be cancelled.
+        Raises ChannelClosed."""
         while not self._frames:
             if self.is_closed:
                 raise self._ended()
@@ -148,14 +148,14 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             raise ChannelClosed(f"What came is no message: {error}.") from error
 
     def close(self) -> None:
-        """End it, without waiting: what was taken to be sent is still sent, if the other side takes it soon.
-        Twice is fine."""
+        """Close it without waiting: unsent messages are still sent if the other side takes them soon. May be
+        called twice."""
         if self._transport is not None:
             self._transport.close()
         self._finish(None)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close it at once and drop unsent messages."""
         if self._transport is not None:
             self._transport.abort()
         self._finish(None)
@@ -226,9 +226,10 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         self._transport.write(frame)
 
     def _look(self) -> None:
-        """Give a sign of life, and see whether the other side has given one.
+        """Send a sign of life, and check whether the other side has sent one.
 
-        Counted, not measured: where this very process stood still, what came meanwhile is read first.
+        Intervals are counted, not time measured: if this very process stood still, what came meanwhile is
+        read first.
         """
         self._missed = 0 if self._is_held else self._missed + 1
         if self._missed > _SIGNS:
@@ -242,7 +243,7 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         self._sign = self._loop.call_later(self._pace, self._look)
 
     def _admit(self) -> None:
-        """Let the sender go on that has waited for longest."""
+        """Let the sender continue that has waited longest."""
         if self._senders and not self._is_full and not self._senders[0].done():
             self._senders[0].set_result(None)
 

@@ -1,5 +1,5 @@
-"""What a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for attempts,
-and start a process on each node that it holds."""
+"""Declares what a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for
+attempts, and start a process on each held node."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
@@ -15,30 +15,30 @@ from trainshed.engines.port import Node, NodeState
 
 
 class ClusterRefused(Exception):
-    """The cluster will never give this. The message is the cluster's own, and what would be given."""
+    """The cluster will never grant this. The message is the cluster's own, and says what it would grant."""
 
 
 class ClusterUnavailable(Exception):
-    """The cluster cannot answer, or has not got it now. The same call may be made again. The message says
-    why, as the cluster tells it."""
+    """The cluster cannot answer, or cannot grant this now. The same call may be made again. The message is
+    the cluster's reason."""
 
 
 class AgentEnded(ClusterUnavailable):
-    """What was to be an agent has ended before it was one, and nothing of it runs. The message says what is
-    known of its end, its last words above all."""
+    """An agent's process has ended before it became the agent, and nothing of it runs. The message says what
+    is known of its end, above all its last output."""
 
 
 class MayLive(ClusterUnavailable):
-    """The cluster knows nothing of a hold any more, and nobody saw its end: programs there may live until
-    their agent's lease is over."""
+    """The cluster no longer knows a hold whose end was not observed: programs there may live until their
+    agent's lease ends."""
 
 
 class ProcessFacts(Struct, frozen=True):
-    """What a process that is to be an agent says of itself before it is given anything."""
+    """What an agent's process says of itself before it is sent anything."""
 
-    #: Which of the agents' code it has (`AgentCode.content`), which is not sent to it then; "" = none.
+    #: Agent code that it has already (`AgentCode.content`), which it then is not sent; "" = none.
     code: str = ""
-    #: By which other replicas reach its own; "" = it does not say.
+    #: Address by which other replicas reach those here; "" = it does not say.
     address: str = ""
     #: Programs there find their peers by name, in a hosts file that it may write.
     named: bool = False
@@ -48,23 +48,23 @@ NOTHING_SAID = ProcessFacts()
 
 
 class AgentInput(Protocol):
-    """What an agent's process is given on its standard input. Each is asked for once."""
+    """The standard input of an agent's process. Each method is called once."""
 
     async def parcel(self, process: ProcessFacts) -> bytes:
-        """All but the last line: nothing begins by it. `process`: what that says, which may not be there
-        yet."""
+        """Return all but the last line, which alone starts nothing. `process`: what the process says of
+        itself, which may not exist yet."""
         ...
 
     async def permission(self) -> None:
-        """Asked for once a process is there, returns when it may begin: it is given the last line then
+        """Wait until the process may begin, called once it exists: then it is sent the last line
         (`opening.BEGIN`)."""
         ...
 
 
 class Owner(Struct, frozen=True):
-    """As whom a project's jobs hold nodes, and run there."""
+    """The user and account by which a project's jobs hold nodes and run there."""
 
-    #: User of the nodes; "" = the service's own.
+    #: User on the nodes; "" = the service's own.
     user: str = ""
     #: Account that the cluster charges; "" = the cluster's default.
     account: str = ""
@@ -74,16 +74,16 @@ THE_SERVICE = Owner()
 
 
 class HoldName(Struct, frozen=True, order=True):
-    """Identity of a hold. A cluster's own job id does not serve: some clusters give ids out again after a
-    crash. Its text alone does not either: other users may give their jobs the same name."""
+    """The identity of a hold. A cluster's own job id does not suffice, because some clusters reuse ids after
+    a crash; nor does the name's text alone, because other users may give their jobs the same name."""
 
     #: Tells this service from others that use the cluster.
     service: str
     job_uid: JobUid
     attempt: int
-    #: 0 = what the gang began with; those after it are for replicas that had to move.
+    #: Number of the hold: 0 = nodes that the gang began with; later ones are for replicas that had to move.
     part: int
-    #: Whose it is (`Owner.user`); not part of its text.
+    #: Its user (`Owner.user`), which is not part of its text.
     user: str = ""
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class HoldName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str) -> "HoldName":
-        """Of the service's own user. Raises ValueError: that is the name of something else."""
+        """Parse the name of a hold of the service's own user. Raises ValueError if it is no hold's name."""
         prefix, service, *numbers = name.split("-")
         if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
             raise ValueError(f"{name!r} is not the name of a hold")
@@ -100,25 +100,25 @@ class HoldName(Struct, frozen=True, order=True):
 
 
 class NodeNeed(Struct, frozen=True):
-    """What the replicas of an attempt that share a node need there, all together."""
+    """The resources that an attempt's replicas on one node need together."""
 
     node: str
     replicas: int
     vcpus: float
     memory_bytes: int
-    #: How many devices.
+    #: Number of devices.
     accelerators: int = 0
-    #: Their public type; "" = it needs none.
+    #: Public type of the devices; "" = it needs none.
     accelerator: str = ""
-    #: Public machine type of the replicas, or of one whose machine goes where the others' go; "" = not known.
+    #: Public machine type of the replicas, or of one that is routed as the others are; "" = not known.
     machine: str = ""
     owner: Owner = THE_SERVICE
-    #: The replica, `workerpool0-1`, if it is for one alone (`RemoteOptions.apart`), and its hostname.
+    #: The replica (`workerpool0-1`) and its hostname, if it is for one alone (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
-    #: Likewise the container image that it runs in; "" = in none.
+    #: Likewise its container image; "" = none.
     image: str = ""
-    #: Likewise how many replicas there are in all.
+    #: Likewise the number of replicas of the gang.
     gang_size: int = 1
     #: Likewise its job and attempt, with their project and service account.
     job_uid: JobUid = JobUid(0)
@@ -132,7 +132,7 @@ class NodeNeed(Struct, frozen=True):
 
     @property
     def kind(self) -> "NodeNeed":
-        """What any other need has to have in common with this one to be met by what was held for it."""
+        """The part of the need that has to be equal for another need to reuse its hold."""
         # A Pod with peers has a hosts file that its agent may write.
         size = min(self.gang_size, 2)
         return msgspec.structs.replace(
@@ -141,27 +141,27 @@ class NodeNeed(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """Resources that the cluster holds for an attempt."""
+    """The resources that the cluster holds for an attempt."""
 
     name: HoldName
-    #: How the cluster calls it.
+    #: The cluster's own id of it.
     cluster_id: str
     nodes: tuple[str, ...]
 
 
 class NodeReport(Struct, frozen=True):
-    """How a node stands."""
+    """The state of a node."""
 
-    #: `others`: what is held there by none of this service's holds.
+    #: The node. Its `others` counts what this service's holds do not hold there.
     node: Node
     state: NodeState
-    #: Why it is not UP, as the cluster tells it; "" = it is, or nothing is told.
+    #: The cluster's reason why it is not UP; "" = it is, or there is no reason.
     cause: str = ""
-    #: Where it is reached by other nodes: a name or an address; "" = its name.
+    #: Name or address by which other nodes reach it; "" = its name.
     address: str = ""
-    #: When the look began that found this, if not with all others (`ClusterReport.looked`).
+    #: When the query that found this began, if not with the others (`ClusterReport.looked`).
     looked: float | None = None
-    #: Of one that is GONE: the cluster waits for it yet, and says nothing of what runs there.
+    #: Of a node that is GONE: the cluster still waits for it, and says nothing of what runs there.
     is_awaited: bool = False
 
 
@@ -169,14 +169,14 @@ class ClusterReport(Struct, frozen=True):
     """What one look at the cluster found."""
 
     nodes: tuple[NodeReport, ...]
-    #: All that this service holds, with the nodes on which an agent of it runs, as far as the cluster knows.
+    #: All holds of this service, with the nodes on which one of its agents runs, as far as the cluster knows.
     agents: Mapping[HoldName, frozenset[str]]
-    #: When it began, in seconds of the monotonic clock.
+    #: When the look began, in seconds of the monotonic clock.
     looked: float
-    #: Why what an `acquire` asks for is not held yet, as the cluster tells it. Looks that found anything
-    #: else in it than the one before are told, too.
+    #: The cluster's reasons why the requests of `acquire` calls are not granted yet. A change in them is a
+    #: change of the report.
     delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
-    #: Somebody, perhaps others, waits for room: what is only kept is to be given back.
+    #: A user of the cluster waits for resources: holds that are only kept should be given back.
     is_short: bool = False
 
 
@@ -189,8 +189,8 @@ class HoldEnd(Struct, frozen=True):
 
 
 def unreached(nodes: Sequence[Node], node: str) -> Node | None:
-    """What is in the place of the cluster that a node is of, which does not answer; None = it does. The only
-    cluster there is is that of all nodes."""
+    """Return the entry that stands for a node's cluster, if that does not answer; None = it does. If there is
+    only one cluster, all nodes belong to it."""
     silent = [one for one in nodes if one.unreached]
     if len(nodes) == 1 and silent:
         return silent[0]
@@ -198,76 +198,78 @@ def unreached(nodes: Sequence[Node], node: str) -> Node | None:
 
 
 class Cluster(Protocol):
-    """All methods but `watch` are idempotent and may be called again after a restart of the service. None of
-    them blocks the loop."""
+    """A cluster. All methods but `watch` are idempotent and may be called again after a restart of the
+    service. None of them blocks the loop."""
 
     async def start(self) -> None:
-        """Look for the first time. Raises ClusterUnavailable, ClusterRefused: it cannot be asked at all."""
+        """Look at the cluster for the first time. Raises ClusterUnavailable, ClusterRefused (it can never be
+        queried)."""
         ...
 
     async def close(self) -> None:
-        """Let go. What is held stays held, and agents run on."""
+        """Release this process's connections. Holds stay, and agents run on."""
         ...
 
     def report(self) -> ClusterReport:
-        """What the last look found."""
+        """Return what the last look found."""
         ...
 
     def watch(self) -> AsyncIterator[ClusterReport]:
-        """Each look that found something else than the one before, until `close`. One reader."""
+        """Yield each look that found something else than the one before, until `close`. There is one
+        reader."""
         ...
 
     def suspect(self, node: str) -> None:
-        """An agent on that node is silent: clusters that are not looked at every few seconds anyway look at
-        it soon (`NodeReport.looked`)."""
+        """Note that an agent on a node is silent: a cluster that is not looked at every few seconds anyway
+        soon checks the node (`NodeReport.looked`)."""
         ...
 
     def detach(self) -> None:
-        """This process ends: what is still asked for stays so, if the cluster keeps it, for the next one to
-        go on waiting."""
+        """Leave pending requests in the cluster's queue, if it has one, because this process ends and the
+        next one is to go on waiting."""
         ...
 
     async def owner(self, project: str, node: str) -> Owner:
-        """As whom a project's jobs run on a node. Raises ClusterRefused: nobody is named for that project, or
-        the user does not exist."""
+        """Return the owner of a project's holds on a node. Raises ClusterRefused if the project has no user,
+        or the user does not exist."""
         ...
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Hold:
-        """Hold that much on those nodes, all or nothing; with `avoid` on as many nodes as the cluster likes
-        to choose, but not on these, which is looked at when it is asked for first; what is held by that name
-        already is returned as it is. Waits for as long as the cluster makes it wait; giving up waiting
-        (cancellation) leaves nothing held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
+        """Hold those resources on those nodes, all or nothing. With `avoid` the cluster chooses as many other
+        nodes instead; the first call for a name decides which to avoid. An existing hold of that name is
+        returned as it is. Waits for as long as the cluster makes it wait; a cancelled call leaves nothing
+        held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         ...
 
     async def start_agent(
         self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
     ) -> None:
-        """Run `argv` on a node of a hold, found on the PATH there. `given`: what is asked of it may take a
-        while; what is secret is in nothing but that. Returns when the process has taken it, which it says
-        itself (`opening.TAKEN`); from then on it does not depend on this process. Raises ClusterUnavailable,
-        AgentEnded; what `given` raises; as long as it has not given permission, nothing was begun, and
-        nothing will be."""
+        """Run `argv`, found on the PATH there, on a node of a hold. `given`: its standard input, which may
+        take a while to be ready and which alone carries secrets. Returns when the process confirms that it
+        has read the input (`opening.TAKEN`); from then on it does not depend on this process. If it fails
+        before `given` has given permission, nothing was begun and nothing will be. Raises ClusterUnavailable,
+        AgentEnded, and what `given` raises."""
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        """How a hold ended that is not in reports any more; None = the cluster does not know. Raises
-        ClusterUnavailable: that is not decided yet, or not told just now; MayLive."""
+        """Return how a hold ended that reports no longer list; None = the cluster does not know. Raises
+        ClusterUnavailable (not decided yet, or no answer now), MayLive."""
         ...
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
-        """How a hold is about to end whose agent was asked to end, and not by this service: agents are told
-        at the same moment as the cluster's records, or sooner. Waits for a few seconds, if the cluster may
-        need them; None = it says nothing of it."""
+        """Return how a hold is about to end whose agent was asked to end by something other than this
+        service; None = the cluster does not say. Waits for a few seconds, because agents may be asked before
+        the cluster's records show it."""
         ...
 
     def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        """What is held by that name is for these from now on, which are of the same kind (`NodeNeed.kind`):
-        whoever looks at the cluster may be told so."""
+        """Note that a hold is for these needs from now on, which are of the same kind (`NodeNeed.kind`), so
+        that the cluster's own tools may show it."""
         ...
 
     async def give_back(self, name: HoldName) -> None:
-        """End whatever still runs there, and hold it no more; nothing if it is not held. Raises
+        """End whatever still runs in a hold, and release it; do nothing if it does not exist. Raises
         ClusterUnavailable."""
         ...

@@ -1,9 +1,9 @@
-"""Who may speak as an agent, and how an agent knows its service: certificates by an authority of the engine's
-own, which nothing else trusts.
+"""Issues the certificates by which agents and their service know each other, signed by an authority of the
+engine's own, which nothing else trusts.
 
 Agents check the authority and the hub's name; the hub checks the authority and asks for each connection
-whether an agent of that name is expected now. Certificates of agents end by themselves as well.
-`cryptography` is loaded by the service alone, when its `Issuer` is opened.
+whether an agent of that name is expected now. Agents' certificates also expire. `cryptography` is loaded by
+the service alone, when its `Issuer` is opened.
 """
 
 import os
@@ -32,39 +32,39 @@ ends are the certificates of agents, by the service's clock."""
 
 
 class AuthorityUnusable(Exception):
-    """The files of the authority are there in part, or are something else. The message says what to do."""
+    """The files of the authority are incomplete, or are something else. The message says what to do."""
 
 
 class Credential(Struct, frozen=True):
-    """What one agent is given, as a secret: whom it calls, and as whom."""
+    """What one agent is given, as a secret: the address of the hub, and the certificates."""
 
     #: The agent's name: its hold's name, "/", and its node.
     name: str
-    #: Where it dials.
+    #: Host that it dials.
     host: str
     port: int
     #: The name in the certificate that the other side must show.
     server_name: str
-    #: PEM: of the only authority that it trusts, of its own certificate, and of that one's key.
+    #: PEM of the only authority that it trusts; then of its own certificate, and of its key.
     authority: str
     certificate: str
     key: str
 
 
 class Issuer:
-    """Signs the certificates of the hub and of agents. Not bound to an event loop; a signature takes a
+    """Signs the certificates of the hub and of agents. It is not bound to an event loop; a signature takes a
     millisecond."""
 
     def __init__(self, authority: "Authority", now: Callable[[], float]) -> None:
         self._authority = authority
         self._now = now
-        #: PEM.
+        #: The authority's certificate as PEM.
         self.authority: Final = authority.certificate_pem().decode()
 
     @classmethod
     def open(cls, directory: Path, now: Callable[[], float]) -> "Issuer":
-        """The authority in `directory`, made if there is none. `now`: seconds since the epoch. Blocks on the
-        disk and on loading a library. Raises AuthorityUnusable, OSError."""
+        """Open the authority in `directory`, made if there is none. `now`: the clock, in seconds since the
+        epoch. Blocks on the disk and on importing a library. Raises AuthorityUnusable, OSError."""
         from trainshed.access.authority import Authority
 
         certificate, key = directory / "authority.pem", directory / "authority.key"
@@ -91,33 +91,32 @@ class Issuer:
         return cls(authority, now)
 
     def server(self, name: str = SERVER_NAME) -> ssl.SSLContext:
-        """What the hub speaks: TLS 1.3, and only with who shows a certificate for agents by this
+        """Return the hub's TLS context: TLS 1.3, and only with peers that show an agent's certificate of this
         authority."""
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
         certificate, key = self._authority.issue((name,), _BEGINS, _ENDS)
         _show(context, certificate, key)
-        # Nobody resumes a session: each connection shows its certificate anew.
+        # No session is resumed: each connection shows its certificate anew.
         context.num_tickets = 0
         return context
 
     def issue(self, name: str, ends: float) -> tuple[str, str]:
-        """A certificate for the agent of that name, valid until `ends` (seconds since the epoch), and its
-        key."""
+        """Return a certificate for the agent of that name, valid until `ends` (seconds since the epoch), and
+        its key."""
         certificate, key = self._authority.issue_client(_uri(name), self._now(), ends)
         return certificate.decode(), key.decode()
 
 
 def client(credential: Credential) -> ssl.SSLContext:
-    """What an agent speaks: TLS 1.3, and only with the server that its credential names. Raises OSError
-    (among them ssl.SSLError: it is no credential)."""
+    """Return an agent's TLS context: TLS 1.3, and only with the server that its credential names. Raises
+    OSError, also as ssl.SSLError if the credential is invalid."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, credential.authority)
     _show(context, credential.certificate.encode(), credential.key.encode())
     return context
 
 
 def shown_name(certificate: Any) -> str:
-    """The agent that a certificate is for, which was checked already (as `getpeercert` tells it); "" =
-    none."""
+    """Return the agent's name in a verified certificate (as `getpeercert` returns it); "" = none."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):
         if kind == "URI" and value.startswith(_SCHEME):
@@ -126,7 +125,7 @@ def shown_name(certificate: Any) -> str:
 
 
 def shown_end(certificate: Any) -> float:
-    """Until when it is valid, in seconds since the epoch."""
+    """Return until when a certificate is valid, in seconds since the epoch."""
     return float(ssl.cert_time_to_seconds(certificate["notAfter"]))
 
 
@@ -149,8 +148,8 @@ def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextmanager
 def _readable(secret: bytes) -> Generator[str]:
-    """A path at which OpenSSL, which reads nothing else, finds `secret`: of no disk where the system has such
-    files."""
+    """Context with a path at which OpenSSL, which only reads files, finds `secret`; in memory if the system
+    has such files."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
             file.write(secret)

@@ -1,5 +1,5 @@
-"""The agent's end of the remote transport: it calls the service, wherever it is, and carries the connections
-of programs on its node to the service's doors."""
+"""The agent's end of the remote transport: it dials the service, and carries the connections of programs on
+its node to the service's doors."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,11 +30,11 @@ _MOST_OPENING: Final = 8
 
 
 class Dialer(Generic[Sent, Received]):
-    """Calls one service as one agent. Made and used on one event loop."""
+    """Dials one service as one agent. It belongs to one event loop."""
 
     def __init__(self, credential: Credential, received: Any, *, silence: float = SILENCE) -> None:
         """`received`: the type of the service's messages. `silence`: seconds for which the service may be out
-        of reach unnoticed. Raises OSError: it is no credential."""
+        of reach unnoticed. Raises OSError if the credential is invalid."""
         self._received = received
         self._silence = silence
         self._crew = Crew()
@@ -46,20 +46,20 @@ class Dialer(Generic[Sent, Received]):
         self.renew(credential)
 
     def renew(self, credential: Credential) -> None:
-        """Call with this one from now on. Raises OSError: it is none."""
+        """Use this credential from now on. Raises OSError if it is invalid."""
         self._context = credentials.client(credential)
         self._credential = credential
 
     async def close(self) -> None:
-        """Listen no more, and end all tunnels. A conversation is its owner's."""
+        """Stop listening, and end all tunnels. The owner of a conversation ends that."""
         for server in self._servers:
             server.close()
         self._cut()
         await self._crew.close()
 
     async def dial(self) -> Channel[Sent, Received]:
-        """Begin the conversation: one try. Raises NotAdmitted: the service knows this agent no more; any
-        other OSError: it cannot be reached now, or is not ours."""
+        """Begin the conversation, in one try. Raises NotAdmitted if the service no longer knows this agent,
+        and other OSErrors if it cannot be reached now, or is not ours."""
         first = await self._connected(greeting.CONTROL)
         channel: Channel[Sent, Received] = Channel(self._received, silence=self._silence)
         self._accept(first, channel)
@@ -67,8 +67,8 @@ class Dialer(Generic[Sent, Received]):
         return channel
 
     async def open(self, door: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a stream to a door of the service, or `stream:` and the name of one that it expects: one try.
-        Each way ends on its own. Raises OSError."""
+        """Open a stream to a door of the service, or to `stream:NAME` for one that it expects, in one try.
+        Each direction ends on its own. Raises OSError."""
         first = await self._connected(door)
         tunnel, reader, writer = streams()
         self._accept(first, tunnel)
@@ -76,9 +76,9 @@ class Dialer(Generic[Sent, Received]):
         return reader, writer
 
     async def listen(self, door: str, path: Path) -> asyncio.AbstractServer:
-        """Carry each connection to a Unix socket, which is made here and open to our own user alone, to a
-        door. One that comes while the service is away waits for it some seconds, and one of too many for
-        those before it. Raises OSError."""
+        """Carry each connection to a Unix socket, which is made here for our own user alone, to a door. A
+        connection waits some seconds for a service that is away, and for earlier ones if there are too many.
+        Raises OSError."""
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: End(self._begin(door), self._ends), sock=listen_unix(path)
         )
@@ -105,8 +105,8 @@ class Dialer(Generic[Sent, Received]):
             raise
 
     async def _reached(self, end: End, door: str) -> FirstLine:
-        """A connection to the door for `end`, as soon as there can be one. Raises OSError: for too long there
-        was none, there will be none, or nobody waits for it any more."""
+        """Return a connection to the door for `end`, as soon as there can be one. Raises OSError if it takes
+        too long, there will be none, or `end` has closed."""
         loop, pause = asyncio.get_running_loop(), _RETRY_PAUSE
         until = loop.time() + _RETRY_SECONDS
         while True:
@@ -124,7 +124,7 @@ class Dialer(Generic[Sent, Received]):
             pause *= 2
 
     async def _hold(self, first: FirstLine, tunnel: Tunnel) -> None:
-        """Know a tunnel for as long as it is there."""
+        """Keep track of a tunnel until it ends."""
         self._tunnels.add(first)
         try:
             await tunnel.closed()
@@ -132,7 +132,7 @@ class Dialer(Generic[Sent, Received]):
             self._tunnels.discard(first)
 
     async def _connected(self, door: str) -> FirstLine:
-        """A connection on which the hub has said yes."""
+        """Return a connection that the hub has accepted."""
         credential, first = self._credential, FirstLine()
         try:
             async with asyncio.timeout(greeting.SECONDS):
@@ -163,8 +163,8 @@ class Dialer(Generic[Sent, Received]):
             raise
 
     async def _watch(self, channel: Channel[Sent, Received]) -> None:
-        """End all tunnels if the way to the service is cut: with bytes on their way they would not notice for
-        long."""
+        """End all tunnels if the connection to the service is cut, which tunnels with unsent bytes would not
+        notice for long."""
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
             self._cut()

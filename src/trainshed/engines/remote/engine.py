@@ -1,8 +1,8 @@
-"""The engine port over a cluster's nodes: an agent on each node that an attempt holds, which dials this
+"""Implements the engine port on a cluster's nodes: an agent on each node that an attempt holds dials this
 service (docs/adr/0061).
 
-What it writes down (`records`) says which replica is where and which incarnation may have started; what runs,
-and how it ended, only agents know, who tell it again after each new connection.
+Its records (`records`) say where each replica is and which incarnation may have started. Only agents know
+what runs and how it ended; they report it again on each new connection.
 """
 
 import asyncio
@@ -63,9 +63,9 @@ _SHELL_PATIENCE = 5.0
 
 
 class RemoteEngine:
-    """`streams`: where copies of what replicas write are kept. `new_hub`: makes the hub, which asks whom it
-    admits. `here`: a local engine that runs no job; it knows what this machine is to builds. The engine owns
-    all of them."""
+    """An `Engine` over a `Cluster`. `streams`: keeps copies of what replicas write. `new_hub`: makes the hub.
+    `here`: a local engine that runs no job, and describes this machine for builds. The engine owns all of
+    them."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class RemoteEngine:
         )
 
     def build_place(self) -> BuildPlace:
-        """As `engines.launch.documents.HasBuildPlace` says: packages are installed on this machine."""
+        """See `engines.launch.documents.HasBuildPlace`: packages are installed on this machine."""
         if self._here is None:
             raise EngineUnavailable("packages are not installed by this engine")
         return self._here.build_place()
@@ -134,7 +134,7 @@ class RemoteEngine:
             raise EngineUnavailable(str(failure)) from failure
         if self._here is not None:
             await self._here.start()
-            # Nodes are like this machine, until one has told of itself.
+            # Nodes are assumed to be like this machine until one has reported its capabilities.
             self._agents.capabilities = self._here.capabilities()
         if self._autopsies is not None:
             await self._autopsies.start()
@@ -146,7 +146,7 @@ class RemoteEngine:
     async def close(self) -> None:
         self._attempts.is_closed = True
         if self._options.anywhere:
-            # The place in the cluster's queue is kept.
+            # This keeps the request's place in the cluster's queue.
             self._cluster.detach()
         await self._slots.close()
         await self._nodes.close()
@@ -185,8 +185,8 @@ class RemoteEngine:
                     )
                 )
                 self._attempts.gangs[key] = gang
-                # Nodes are asked for meanwhile: a service that finds any that it has not written down gives
-                # them back. Before an agent is given anything, all of the record is written again.
+                # Nodes are requested meanwhile: a restarted service gives back holds that it has not written
+                # down, and the whole record is written again before an agent is sent anything.
                 writing = joined(self._attempts.write_first(gang))
             else:
                 await self._slots.move(gang, requests)
@@ -195,7 +195,7 @@ class RemoteEngine:
         return await self._slots_of_new(gang, writing)
 
     async def _slots_of_new(self, gang: Gang, writing: asyncio.Task[None]) -> tuple[Slot, ...]:
-        """As `SlotMaker.slots`, once the gang is written down. Raises as that does."""
+        """Return `SlotMaker.slots` once the gang is written down. Raises what that raises."""
         asking = joined(self._slots.slots(gang))
         try:
             await writing
@@ -229,7 +229,7 @@ class RemoteEngine:
             for seat in record.seats:
                 agent = gang.agent(seat)
                 if seat.slot is None or agent is None or agent.is_gone:
-                    # Nothing of it runs, and nothing more will.
+                    # None of its programs runs, or ever will.
                     record = record.with_seat(never_started(seat) if not seat.launched else seat)
             await self._attempts.write(gang, record)
         failures: list[EngineUnavailable] = []
@@ -238,7 +238,7 @@ class RemoteEngine:
                 try:
                     await agent.call(lambda number: messages.Stop(number=number, grace=grace))
                 except AgentGone:
-                    pass  # With all that it had, as is told below.
+                    pass  # It is gone with its programs, which is reported below.
                 except EngineUnavailable as failure:
                     failures.append(failure)
         for seat in gang.record.seats:
@@ -256,7 +256,7 @@ class RemoteEngine:
         if incarnation > seat.launched:
             await self._forbid(gang, replica, incarnation)
         agent = gang.agent(seat)
-        # An agent that has not given out a slot has nothing to stop, and rejects it.
+        # An agent that has not given out a slot has nothing to stop, and would reject the call.
         if agent is not None and not agent.is_gone and seat.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
@@ -321,8 +321,8 @@ class RemoteEngine:
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
-                return  # Another call has given it back meanwhile.
-            # From here on nobody has to ask agents any more whether all is over.
+                return  # Another call has released it meanwhile.
+            # From here on a repeated call need not ask agents whether all has ended.
             await self._attempts.write(gang, msgspec.structs.replace(gang.record, released=True))
             await self._slots.let_go(gang)
         self._attempts.forget_lock(gang)
@@ -342,17 +342,17 @@ class RemoteEngine:
         )
 
     async def readmit(self, node: str) -> None:
-        """As `engines.port.KeepsQuarantine` says."""
+        """See `engines.port.KeepsQuarantine`."""
         await self._nodes.readmit(node)
 
     @property
     def registry_access(self) -> RegistryAccess | None:
-        """As `engines.port.BringsImages` says."""
+        """See `engines.port.BringsImages`."""
         return self._options.registry_access
 
     @property
     def memory_beside(self) -> int:
-        """As `engines.port.TakesMemory` says: that of an agent, which serves one replica at least."""
+        """See `engines.port.TakesMemory`: the memory of an agent, which serves at least one replica."""
         return AGENT_MEMORY
 
     async def open_terminal(
@@ -384,7 +384,7 @@ class RemoteEngine:
             opened.cancel()
             raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
 
-    # What was brought home is kept, shown and thrown away as what failed on this machine.
+    # Fetched files are kept, shown and deleted as those of replicas that failed on this machine.
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         return self._here.autopsies(job_uid) if self._here is not None else ()
@@ -411,20 +411,20 @@ class RemoteEngine:
     # --- inside ---
 
     def _keeper(self) -> LocalEngine:
-        """Raises TerminalRefused."""
+        """Return the local engine that keeps autopsies. Raises TerminalRefused."""
         if self._here is None:
             raise TerminalRefused("this service keeps nothing of replicas that fail")
         return self._here
 
     def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
-        """The one that has the replica's slot; None: nobody has it, or that one is gone."""
+        """Return the agent that has the replica's slot; None = no agent has it, or it is gone."""
         gang = self._attempts.gangs.get((job_uid, attempt))
         seat = gang.record.seat(replica) if gang else None
         agent = gang.agent(seat) if gang and seat else None
         return None if agent is None or agent.is_gone else agent
 
     async def _load_promises(self) -> None:
-        """Raises EngineUnavailable."""
+        """Read the promises to agents of an earlier service. Raises EngineUnavailable."""
         has_agents = any(gang.record.agents for gang in self._attempts.gangs.values())
         try:
             await asyncio.to_thread(self._promises.load, has_agents=has_agents)
@@ -434,7 +434,7 @@ class RemoteEngine:
             ) from error
 
     async def _listen(self) -> None:
-        """Where agents that run already will call again. Raises EngineUnavailable."""
+        """Listen where running agents will dial again. Raises EngineUnavailable."""
         try:
             await self._agents.hub.start()
             file = str(self._options.directory / PORT)
@@ -445,7 +445,7 @@ class RemoteEngine:
             ) from error
 
     async def _require_over(self, gang: Gang) -> None:
-        """Raises EngineUnavailable: a program lives, or may."""
+        """Raise EngineUnavailable if a program of the gang lives, or may."""
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
         await asyncio.gather(*(agent.current() for agent in agents))
         if live := [str(seat.replica) for seat in gang.record.seats if gang.is_live(seat)]:
@@ -458,10 +458,10 @@ class RemoteEngine:
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # It may fail at any time from here on: what it was to begin then waits for agents, as all else does.
+        # It may fail at any time from here on; its programs then wait for agents like others.
         first = gang.first
         if first is None:
-            # All or none: what could start now would only wait for the others.
+            # All or none: those that could start would only wait for the others.
             await self._slots.prepared(gang)
         starting = self._as_owned(gang, starting)
         shown = await revealed(starting, self._options.secrets)
@@ -474,7 +474,7 @@ class RemoteEngine:
                 await self._autopsies.note(starting)
             first.offer(shown, lines)
             await self._slots.prepared(gang)
-            # Something may have been lost with its agent meanwhile.
+            # A replica may have been lost with its agent meanwhile.
             shown = [one for one in shown if not await self._is_settled(gang, one[0])]
             starting = [plan for plan, _ in shown]
         await self._slots.provide(gang, starting)
@@ -485,7 +485,7 @@ class RemoteEngine:
             seat = gang.record.seat(one[0].replica)
             assert seat is not None
             by_agent.setdefault(place(seat.part, seat.request.node), []).append(one)
-        # What was launched is lost with its agent, and counts as a loss though it never began.
+        # A launched program is lost with its agent, even if it never began.
         for where in by_agent:
             gang.agents[where].require_staying()
         await self._note_launched(gang, starting)
@@ -495,30 +495,30 @@ class RemoteEngine:
         ]
         for where in by_agent:
             gang.agents[where].hosts = gang.hosts()
-        # A replica that moved has another address: programs that run see it by the same name.
+        # A replica that moved has another address, which running programs find by its unchanged name.
         await self._tell_hosts(gang)
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
     def _as_owned(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
-        """As they can be started where the service's directories are not, or by another user. Raises
+        """Adapt plans to nodes without the service's directories, or to another user. Raises
         LaunchRejected."""
         user = gang.record.owner.user
         if user and any(plan.software.image for plan in plans):
-            # An image may hold programs that make whoever runs them root.
+            # An image may contain setuid programs.
             raise LaunchRejected(
                 f"jobs of this project run as user {user}, and container images are open "
                 "to the service's own user alone; take one of the prebuilt runtimes"
             )
         if self._options.library is not None or user:
-            # Buckets are directories of this machine and of the service's user: elsewhere, and by others,
-            # they are reached by gs:// alone.
+            # Buckets are directories of the service's user on this machine: elsewhere, and by other users,
+            # they are only reached by gs://.
             return [replace(plan, buckets=()) for plan in plans]
         return list(plans)
 
     async def _note_launched(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Written down before an agent hears of it."""
+        """Write down launches, before an agent is told of them."""
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in plans:
@@ -534,7 +534,7 @@ class RemoteEngine:
                 await self._attempts.write(gang, record)
 
     async def _forbid(self, gang: Gang, replica: ReplicaId, incarnation: int) -> None:
-        """Have it never start, which is written down."""
+        """Write down that an incarnation must never start."""
         async with self._attempts.lock(gang.key):
             seat = gang.record.seat(replica)
             if seat is not None and seat.forbidden < incarnation:
@@ -542,7 +542,7 @@ class RemoteEngine:
                 await self._attempts.write(gang, gang.record.with_seat(forbidden))
 
     async def _tell_hosts(self, gang: Gang) -> None:
-        """One that is not connected is told when it is."""
+        """Tell all agents the gang's addresses; one that is not connected is told when it is."""
         running = (
             agent
             for agent in gang.agents.values()
@@ -554,7 +554,7 @@ class RemoteEngine:
                 raise outcome
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
-        """Whether an incarnation is known to be over, or never to start; then that is reported."""
+        """Whether an incarnation is known to have ended or never to start; if so, report that again."""
         seat = gang.record.seat(plan.replica)
         assert seat is not None
         agent = gang.agent(seat)

@@ -1,5 +1,5 @@
-"""Agents that ended before they were there: how soon another one is started in the same place, how often, and
-whose fault it is. Pure."""
+"""Decides about agents that ended before they connected: how soon and how often another one is started in the
+same place, and whether the node is at fault. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,24 +12,24 @@ PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
 
 
 class FailedStarts(Struct, frozen=True):
-    """Of one place, since an agent was there last."""
+    """The failed starts in one place since an agent last connected there."""
 
     count: int
-    #: Why the last one ended: one sentence without its full stop.
+    #: Why the last one ended: a sentence without its full stop.
     why: str
 
     def pause(self, pauses: Sequence[float]) -> float | None:
-        """Seconds until another one is started; None = there have been enough."""
+        """Return the seconds until another start; None = there were enough."""
         return pauses[self.count - 1] if self.count <= len(pauses) else None
 
 
 def with_another(before: FailedStarts | None, why: str) -> FailedStarts:
-    """One more in that place."""
+    """Add a failed start to those before it."""
     return FailedStarts((before.count if before else 0) + 1, why)
 
 
 def delay_of(node: str, failed: FailedStarts, pause: float) -> Delay:
-    """What is told while another one is waited for."""
+    """Return the delay to report until the next start."""
     times = f", {failed.count} times so far" if failed.count > 1 else ""
     soon = f"in {pause:g} s" if pause else "at once"
     return Delay(
@@ -40,12 +40,12 @@ def delay_of(node: str, failed: FailedStarts, pause: float) -> Delay:
 
 
 def told(node: str, failed: FailedStarts) -> str:
-    """What is told when none is started any more."""
+    """Return the message when no further start is tried."""
     return f"no agent stays on node {node}: {failed.count} were started, and of the last one: {failed.why}"
 
 
 def is_the_nodes(node: str, came: Mapping[str, float]) -> bool:
-    """Whether it is the node's fault: the same came on another one, and later than on this one, if ever.
-    `came`: when an agent was there last, by node."""
+    """Whether the node is at fault, because an agent connected from another node, and later than from this
+    one, if ever. `came`: when an agent last connected, by node."""
     here = came.get(node, float("-inf"))
     return any(at > here for name, at in came.items() if name != node)

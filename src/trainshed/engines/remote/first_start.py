@@ -1,8 +1,8 @@
-"""A gang's first programs, started on their nodes before its agents have loaded: slots that the service
-chooses itself, and launch documents that it makes by what each node has told of itself (docs/adr/0082).
+"""Starts a gang's first programs on their nodes before its agents have loaded: the service itself chooses
+slots and makes launch documents from what each node has told of itself (docs/adr/0082).
 
-Nothing follows from it: agents are asked for slots and told to launch as always, and find it done. What could
-not be begun on a node its agent begins.
+Nothing else changes: agents are asked for slots and told to launch as always, and find it done. An agent
+starts what could not be started before it.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ _CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
 
 
 class FirstStart:
-    """Empty until it is known where everything is (`choose`)."""
+    """The first programs of one gang. It is empty until all places are known (`choose`)."""
 
     def __init__(self) -> None:
-        #: Of all of the gang, on nodes as the cluster calls them.
+        #: Slots of the whole gang, with the cluster's node names.
         self.slots: Mapping[ReplicaId, Slot] = {}
         self._facts: Mapping[ReplicaId, NodeFacts] = {}
         self._shown: Sequence[Revealed] = ()
@@ -58,25 +58,25 @@ class FirstStart:
         self._offered = asyncio.Event()
 
     def choose(self, slots: Mapping[ReplicaId, Slot], facts: Mapping[ReplicaId, NodeFacts]) -> None:
-        """`facts`: of the place of each replica."""
+        """Set the slots. `facts`: of each replica's place."""
         self.slots, self._facts = slots, facts
 
     @property
     def plans(self) -> list[LaunchPlan]:
-        """What was offered last."""
+        """The plans of the last offer."""
         return [plan for plan, _ in self._shown]
 
     def hosts(self) -> tuple[tuple[str, str], ...]:
-        """Where each replica is found, by its hostname."""
+        """Return (hostname, address) of each replica."""
         return tuple((slot.hostname, slot.address) for slot in self.slots.values())
 
     def offer(self, shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> None:
-        """What is to be started; `lines`: the number of each log's next line."""
+        """Offer programs to be started. `lines`: the number of each log's next line."""
         self._shown, self._lines = shown, lines
         self._offered.set()
 
     async def is_ready(self) -> bool:
-        """Wait for an offer. False: none came, or not all of it can be started so."""
+        """Wait for an offer. Returns False if none came, or not all of it can be started in this way."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._offered.wait()
@@ -92,8 +92,8 @@ class FirstStart:
         replicas: Collection[ReplicaId],
         units: Iterable[Unit] = (),
     ) -> bytes:
-        """What `opening` begins for that agent, whose `replicas` share one place: JSON. `units`: of
-        the node's cache, that programs run in."""
+        """Return the JSON text from which `opening` starts the programs of one agent, whose `replicas` share
+        one place. `units`: units of the node's cache that programs run in."""
         facts = next(self._facts[replica] for replica in replicas)
         directory = Path(document.directory) / node_directory.name_of(document.credential.name)
         layout, streams = Layout(directory), FileStreams(directory / "logs")
@@ -160,7 +160,7 @@ class FirstStart:
 
 
 def _has_own_hosts(facts: NodeFacts, slots: Iterable[Slot]) -> bool:
-    """Programs there cannot be shown a hosts file, and are found by name all the same."""
+    """Whether programs of a place use the machine's own hosts file, because none can be mounted for them."""
     return facts.level == protocol.LEVEL_SESSION and any(one.host == one.hostname for one in slots)
 
 
@@ -173,9 +173,9 @@ def choose_slots(
     taken: Container[int] = (),
     named: bool = False,
 ) -> dict[ReplicaId, Slot]:
-    """Slots as the agent of one place would give them out. `identity`: that agent's, by which addresses and
-    users are chosen. `taken`: ports that others have there. `named`: programs find their peers by name even
-    where they cannot be shown a hosts file."""
+    """Choose slots as the agent of one place would. `identity`: that agent's, by which addresses and users
+    are chosen. `taken`: ports that are in use there. `named`: programs find their peers by name even where no
+    hosts file can be mounted."""
 
     def is_free(port: int, *, again: bool) -> bool:
         return port not in taken
@@ -198,8 +198,8 @@ def choose_slots(
 
 
 def facts_of(engine: LocalEngine, document: AgentDocument, address: str) -> NodeFacts | None:
-    """What its agent tells of a node. None = programs are not started there before agents: what they are to
-    have, or where they run, is another thing each time."""
+    """Return what an agent tells of its node; None = programs are not started there before agents, because
+    their settings or their place differ each time."""
     host, shared, boot = engine.host, engine.shared, opening.boot()
     parent = Path(document.directory)
     if host.gpus or document.user or not boot or parent.resolve() != parent:
@@ -218,12 +218,12 @@ def facts_of(engine: LocalEngine, document: AgentDocument, address: str) -> Node
 
 
 def doors(document: AgentDocument, directory: Path) -> dict[str, Path]:
-    """Where the agent listens for each of the service's sockets."""
+    """Return where the agent listens for each of the service's sockets."""
     return {door: directory / _DOORS / door for door in document.doors}
 
 
 def access(document: AgentDocument, directory: Path) -> ServiceAccess:
-    """How programs of an agent reach the service."""
+    """Return how programs of an agent reach the service."""
     paths = doors(document, directory)
     return ServiceAccess(
         storage_socket=paths.get("buckets"),
@@ -241,7 +241,8 @@ def _trust(document: AgentDocument, directory: Path) -> Path | None:
 
 
 def certificates(document: AgentDocument, directory: Path) -> list[tuple[Path, str, int]]:
-    """Files of an agent's directory, with their text and mode: programs read whom they are to believe."""
+    """Return (path, text, mode) of the certificate files of an agent's directory. Programs can read the
+    trusted authorities."""
     found = (
         (directory / _CERTIFICATE, document.interception, 0o600),
         (directory / _TRUST, document.trust, 0o644),
@@ -250,7 +251,7 @@ def certificates(document: AgentDocument, directory: Path) -> list[tuple[Path, s
 
 
 def _shared(document: AgentDocument, facts: NodeFacts, directory: Path) -> SharedPaths:
-    """As that agent's local engine has it."""
+    """Return the `SharedPaths` that the agent's local engine has."""
     layout = Layout(directory)
     private = (layout.slots, layout.logs, layout.autopsies)
     return SharedPaths(

@@ -1,8 +1,8 @@
-"""Has gangs on known nodes start first: chooses those for which that can be done, and starts their agents
-with what these begin at once (`first_start`).
+"""Chooses the gangs whose programs can start before their agents, because their nodes are known, and starts
+their agents with those programs (`first_start`).
 
-Where each agent has an address of its own (`RemoteOptions.apart`), slots are chosen when all processes are
-there that are to be agents, and have said it.
+Where each agent has its own address (`RemoteOptions.apart`), slots are chosen once all agents' processes
+exist and have told theirs.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ programs, long before it would give up (`kubernetes.build`)."""
 
 
 class FirstStarter:
-    """Begins what `SlotMaker` then has confirmed by agents."""
+    """Starts first programs, which `SlotMaker` then has agents confirm."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class FirstStarter:
         self._starter = starter
         self._options = options
         self._known = known
-        #: What notes that agents were not started.
+        #: Tasks that note that agents were not started.
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """All is noted."""
+        """Wait until everything is noted."""
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def choose(self, gang: Gang) -> None:
-        """Choose the slots of a gang whose programs need not wait for agents; nothing if they have to."""
+        """Choose the slots of a gang whose programs need not wait for agents; do nothing for any other."""
         record = gang.record
         if gang.agents or not self._may_start_first(record):
             return
@@ -99,7 +99,8 @@ class FirstStarter:
     def _choose_apart(
         self, gang: Gang, first: FirstStart, there: Mapping[AgentHandle, ProcessFacts]
     ) -> bool:
-        """As `choose`, by what processes have said. False: they have not said enough."""
+        """Choose slots by what the agents' processes have said. Returns False if they have not said
+        enough."""
         slots: dict[ReplicaId, Slot] = {}
         facts: dict[ReplicaId, NodeFacts] = {}
         for agent, process in there.items():
@@ -122,7 +123,7 @@ class FirstStarter:
         return True
 
     def _taken(self, node: str) -> set[int]:
-        """Ports of a node that others have."""
+        """Return the ports of a node that are in use by other gangs."""
         return {
             slot.port
             for other in self._attempts.gangs.values()
@@ -131,7 +132,8 @@ class FirstStarter:
         }
 
     def _may_start_first(self, record: GangRecord) -> bool:
-        """All is new, and the service knows as much of it as agents would."""
+        """Whether everything of the gang is new, and the service knows as much of its nodes as agents
+        would."""
         options = self._options
         places = {(seat.part, seat.request.node) for seat in record.seats}
         return not (
@@ -142,14 +144,15 @@ class FirstStarter:
             or (options.library is not None and not options.keeps_content)
             or any(seat.launched or seat.request.accelerators for seat in record.seats)
             or any(need.image for needs in record.parts.values() for need in needs)
-            # Two agents on a node, of which neither knows what the other one gives out.
+            # Two agents on a node do not know each other's slots.
             or (len(places) != len({node for _, node in places}) and not options.apart)
         )
 
     async def start(self, gang: Gang, first: FirstStart, agents: Sequence[AgentHandle]) -> None:
-        """Hold all parts and start the agents; once all of them are there, and all is written down, have them
-        begin programs, if those are known by then. Raises EngineUnavailable, ClusterRefused,
-        ClusterUnavailable: on a node that was not there nothing was begun, and may be under its number."""
+        """Acquire all holds and start the agents; once all of them exist, and everything is written down,
+        have them start the programs, if those are known by then. Raises EngineUnavailable, ClusterRefused,
+        ClusterUnavailable: then incarnations on nodes whose agent did not come have not started, and may
+        start later."""
         making = joined(asyncio.to_thread(self._starter.prepared, gang.record, agents))
         before, apart = gang.record, self._options.apart
         holds: Mapping[int, Hold] = {}
@@ -161,7 +164,7 @@ class FirstStarter:
             gathering.texts = joined(self._texts(gang, first, prepared, gathering))
             gathering.written = joined(self._write_down(gang, gathering.texts))
             await all_or_none(
-                # No process waits for long for what it is to do: each is seen to as soon as it is there.
+                # Each process is served as soon as it exists.
                 self._start_apart(gang, one, gathering)
                 if apart
                 else self._starter.start(one, holds[one.agent.part], _Part(gathering, one))
@@ -173,8 +176,8 @@ class FirstStarter:
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             if not isinstance(failure, asyncio.CancelledError):
-                # Before anybody tries again, who would find agents that are about to be given up. Whoever
-                # cancels this may hold the lock that it takes.
+                # Finished before another try, which would find agents that are about to be given up.
+                # Shielded, because a caller that cancels this may hold the lock that it takes.
                 await asyncio.shield(ending)
             raise
         finally:
@@ -183,7 +186,7 @@ class FirstStarter:
                 task.cancel()
 
     async def _hold_all(self, gang: Gang) -> dict[int, Hold]:
-        """By part. Raises ClusterRefused, ClusterUnavailable."""
+        """Acquire all holds; return them by part. Raises ClusterRefused, ClusterUnavailable."""
         holds: dict[int, Hold] = {}
 
         async def hold(part: int) -> None:
@@ -195,7 +198,7 @@ class FirstStarter:
     async def _start_apart(
         self, gang: Gang, prepared: PreparedAgent, gathering: "_Gathering"
     ) -> None:
-        """Hold the place of one, and start it there. Raises ClusterRefused, ClusterUnavailable."""
+        """Acquire the hold of one agent, and start it there. Raises ClusterRefused, ClusterUnavailable."""
         agent = prepared.agent
         try:
             hold = await self._starter.hold(gang, agent.part)
@@ -211,8 +214,8 @@ class FirstStarter:
         prepared: Sequence[PreparedAgent],
         gathering: "_Gathering",
     ) -> dict[AgentHandle, bytes]:
-        """What each is given."""
-        # The cluster is asked for the agents first: it makes their processes meanwhile.
+        """Make the input of each agent."""
+        # The cluster is asked to start the agents first, which takes time.
         await asyncio.sleep(0)
         texts = dict.fromkeys((one.agent for one in prepared), b"")
         is_chosen = not self._options.apart or (
@@ -229,7 +232,8 @@ class FirstStarter:
         }
 
     async def _write_down(self, gang: Gang, texts: asyncio.Task[dict[AgentHandle, bytes]]) -> None:
-        """All that follows from what they are given: as if all of it had begun. Raises EngineUnavailable."""
+        """Write the records as if everything that the agents are given had started. Raises
+        EngineUnavailable."""
         await asyncio.shield(texts)
         async with self._attempts.lock(gang.key):
             await self._attempts.write(gang, gang.record)
@@ -242,9 +246,9 @@ class FirstStarter:
         gathering: "_Gathering",
         why: str,
     ) -> None:
-        """Give up agents that were not started, once it is noted what became of them. What those that were
-        given anything may have begun has ended with them, and is not begun again under its number; the
-        others' replicas are as they were `before`."""
+        """Note what became of agents that were not started, and give them up. Programs of agents that were
+        sent anything may have started; they ended with the agent, and their incarnations are not started
+        again. The other agents' replicas are as `before`."""
         gathering.give_up()
         await asyncio.gather(*gathering.tasks(), return_exceptions=True)
         begun = gathering.begun
@@ -269,20 +273,20 @@ class FirstStarter:
             await self._agents.lose(agent, HoldEnd(Loss.AGENT_LOST, f"{told}: {why}"))
 
     async def _units(self, gang: Gang, first: FirstStart) -> Sequence[Unit] | None:
-        """What programs run in that nodes have been sent; None = one of them would have to be sent it."""
+        """Return the units that programs run in and nodes already have; None = one would have to be sent."""
         library = self._options.library
         if library is None:
             return ()
         try:
             manifest = await library.manifest(named_by(first.plans))
         except (Refused, OSError):
-            return None  # Whoever provides it says so.
+            return None  # `SlotMaker.provide` reports this.
         nodes = {seat.request.node for seat in gang.record.seats}
         has_all = all(self._known.has(node, manifest.units) for node in nodes)
         return manifest.units if has_all else None
 
     async def _note(self, gang: Gang, first: FirstStart) -> bool:
-        """Keep in mind what is about to be begun. False: it may not be."""
+        """Note the programs as launched in memory. Returns False if one of them may not start."""
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in first.plans:
@@ -306,36 +310,36 @@ class FirstStarter:
 
 
 class _Gathering:
-    """Agents that are started together. `apart`: they wait for each other in what they are given, if at all;
-    otherwise none may begin before all are there."""
+    """Agents that are started together. `apart`: they only wait for each other where their input says so;
+    otherwise none may begin before all exist."""
 
     def __init__(self, count: int, *, apart: bool) -> None:
-        #: What each is given.
+        #: The input of each agent.
         self.texts: asyncio.Task[dict[AgentHandle, bytes]] | None = None
-        #: What follows from that is on the disk.
+        #: Writes the records that follow from it.
         self.written: asyncio.Task[None] | None = None
-        #: What processes have said that are there.
+        #: What the existing processes have said of themselves.
         self.there: dict[AgentHandle, ProcessFacts] = {}
-        #: Those that may begin.
+        #: Agents that may begin.
         self.begun: set[AgentHandle] = set()
         self._count = count
         self._apart = apart
         self._any_there = asyncio.Event()
-        #: All are there, or somebody never will be.
+        #: Set when all exist, or one will never come.
         self._decided = asyncio.Event()
 
     def tasks(self) -> list[asyncio.Task[Any]]:
         return [task for task in (self.texts, self.written) if task is not None]
 
     async def text(self, agent: AgentHandle, process: ProcessFacts) -> bytes:
-        """What it is given. Raises what `texts` does."""
+        """Return an agent's input. Raises what `texts` raises."""
         if self._apart:
             self._came(agent, process)
         assert self.texts is not None, "agents are started after that"
         return (await asyncio.shield(self.texts))[agent]
 
     async def join(self, agent: AgentHandle) -> None:
-        """It is there; wait until it may begin. Raises what `texts` and `written` do."""
+        """Wait until an agent, which exists now, may begin. Raises what `texts` and `written` raise."""
         if not self._apart:
             self._came(agent, NOTHING_SAID)
             await self._decided.wait()
@@ -344,8 +348,8 @@ class _Gathering:
         self.begun.add(agent)
 
     async def complete(self, seconds: float) -> bool:
-        """Wait until all are there; False: they are not so many seconds after the first of them, or never
-        will be."""
+        """Wait until all exist. Returns False if one does not come within `seconds` of the first, or never
+        will."""
         await self._any_there.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -353,7 +357,7 @@ class _Gathering:
         return len(self.there) == self._count
 
     def give_up(self) -> None:
-        """Somebody will not come."""
+        """Note that an agent will not come."""
         self._any_there.set()
         self._decided.set()
 
@@ -365,7 +369,7 @@ class _Gathering:
 
 
 class _Part(AgentInput):
-    """One of them."""
+    """The input of one of these agents."""
 
     def __init__(self, gathering: _Gathering, prepared: PreparedAgent) -> None:
         self._gathering = gathering

@@ -1,4 +1,4 @@
-"""One attempt on a cluster, as the service sees it: which replica is where, and what became of each. Pure."""
+"""The service's view of one attempt on a cluster: where each replica is, and what became of it. Pure."""
 
 import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -27,25 +27,24 @@ UNSAID_MEMORY = 256 << 20
 
 
 class Gang(Struct):
-    """An attempt's record with what is only known while the service runs."""
+    """An attempt's record, with the state that is only kept while the service runs."""
 
     record: GangRecord
-    #: By `place`: the agent that is there now.
+    #: The current agent of each `place`.
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
-    #: The end of the incarnation that each replica had last, if it was told.
+    #: The end of each replica's last incarnation, if it was reported.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
-    #: What was told last of what its start waits for; None = nothing.
+    #: The last reported reason why its start waits; None = none.
     delay: Delay | None = None
-    #: Since when its nodes are sent what its programs need, in seconds of the monotonic clock; None = they
-    #: are not.
+    #: Since when its nodes are being sent content, in seconds of the monotonic clock; None = they are not.
     sending_since: float | None = None
-    #: Its programs are to be started before its agents have loaded; None = they are not, or it is over.
+    #: The start of its programs before its agents have loaded; None = there is none, or it is done.
     first: FirstStart | None = None
-    #: By `place`: agents that ended there before they gave out any slot, since one did.
+    #: Agents per `place` that ended before they gave out slots, since one last did.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
-    #: Why its slots can never be had, until somebody was told.
+    #: Why its slots can never be had, until a caller was told.
     refused: LaunchRejected | StartFailed | None = None
-    #: It is known whether programs start first.
+    #: Set when it is known whether its programs start before its agents.
     chosen: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -53,43 +52,44 @@ class Gang(Struct):
         return self.record.job_uid, self.record.attempt
 
     def agent(self, seat: Seat) -> AgentHandle | None:
-        """The one that has the replica's slot."""
+        """Return the agent that has a replica's slot."""
         return self.agents.get(place(seat.part, seat.request.node))
 
     def seats_of(self, agent: AgentHandle) -> Iterator[Seat]:
-        """The replicas that an agent has, if it is the one that is there now."""
+        """Yield the seats of an agent's replicas, if it is the current agent of its place."""
         if self.agents.get(place(agent.part, agent.node)) is agent:
             for seat in self.record.seats:
                 if (seat.part, seat.request.node) == (agent.part, agent.node):
                     yield seat
 
     def image_of(self, part: int, node: str) -> str:
-        """The container image that an agent there runs in; "" = in none of the job's."""
+        """Return the job's container image that an agent there runs in; "" = none."""
         needs = self.record.parts.get(part, ())
         return next((need.image for need in needs if need.node == node), "")
 
     def is_live(self, seat: Seat) -> bool:
-        """A program of the replica runs, or may run."""
+        """Whether a program of the replica runs, or may run."""
         end = self.ends.get(seat.replica)
         is_over = end is not None and end.incarnation >= seat.launched
         return seat.launched > 0 and seat.lost < seat.launched and not is_over
 
     def slots(self) -> tuple[Slot, ...]:
-        """Of all that have one."""
+        """Return the slots of all replicas that have one."""
         return tuple(seat.slot for seat in self.record.seats if seat.slot is not None)
 
     def hosts(self) -> tuple[tuple[str, str], ...]:
-        """Where each replica that has a slot is found, by its hostname."""
+        """Return (hostname, address) of each replica that has a slot."""
         return tuple((slot.hostname, slot.address) for slot in self.slots())
 
     def require_not_refused(self) -> None:
-        """Raises why its slots can never be had, once: LaunchRejected, StartFailed."""
+        """Raise, once, why its slots can never be had: LaunchRejected, StartFailed."""
         refused, self.refused = self.refused, None
         if refused is not None:
             raise refused
 
     def is_complete(self) -> bool:
-        """Every replica that has a place has a slot that its agent knows of, and one that is not gone."""
+        """Whether every replica that has a place has a slot that its agent knows of, and that agent is not
+        gone."""
         return all(
             seat.is_vacant
             or (
@@ -112,8 +112,8 @@ def new_record(
     anywhere: bool = False,
     apart: bool = False,
 ) -> GangRecord:
-    """Nodes that need the same are one part of it: clusters give equal nodes at once. `anywhere`: the cluster
-    chooses them. `apart`: each replica is a part by itself."""
+    """Make a gang's first record. Nodes with the same needs form one part, because clusters grant equal nodes
+    at once. `anywhere`: the cluster chooses the nodes. `apart`: each replica is a part by itself."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
     found = needs(
@@ -128,7 +128,7 @@ def new_record(
         for number, others in parts.items():
             if apart:
                 continue
-            # Two needs of one node are of machines that go different ways to it.
+            # One node has two needs if their machine types reach it by different routes.
             if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
                 parts[number] = (*others, need)
                 break
@@ -141,8 +141,8 @@ def new_record(
 
 
 def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
-    """The record with a part on the nodes that the cluster has chosen for it; the same one if they are those
-    that it has."""
+    """Return the record with a part on the nodes that the cluster has chosen for it; the same record if
+    nothing changes."""
     some = record.parts[part]
     if {need.node for need in some} == set(nodes):
         return record
@@ -162,8 +162,9 @@ def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
 
 
 def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
-    """The record with the seats vacant of those replicas, which have lost their place; the same one if they
-    are already. Who has no slot keeps the seat: others have to be told of one."""
+    """Return the record with the seats of those replicas vacant, which have lost their node; the same record
+    if nothing changes. A replica without a slot keeps its seat, because its peers have to be told of a
+    slot."""
     record = gang.record
     for replica in replicas:
         seat = record.seat(replica)
@@ -175,7 +176,8 @@ def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
 
 
 def left_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
-    """Those whose programs have ended on one of the nodes, and have not begun again anywhere."""
+    """Return the replicas whose programs have ended on one of the nodes and have not started again
+    anywhere."""
     return {
         seat.replica
         for seat in gang.record.seats
@@ -188,8 +190,8 @@ def left_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
 
 
 def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
-    """Whether a request that names `node` wants the replica elsewhere, or in what was given back. Until it is
-    known where the cluster has put it, the wish is named again."""
+    """Whether a request that names `node` moves the replica, or wants a place that was given back. Until it
+    is known where the cluster has put the replica, requests name the wish again."""
     is_wish = node == seat.wish and (not seat.launched or gang.is_live(seat))
     return seat.is_vacant or (node != seat.request.node and not is_wish)
 
@@ -197,8 +199,8 @@ def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
 def with_them(
     gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
 ) -> list[SlotRequest]:
-    """Those of others whose nodes are to be asked for anew, because they are asked for together with nodes
-    that replicas leave, which may never be had. Of what is held nothing changes."""
+    """Add the other replicas whose nodes have to be requested anew, because their pending request includes
+    nodes that replicas leave, and which may never be granted. What is held already does not change."""
     left = {seat.part for request in moving if (seat := gang.record.seat(request.replica))}
     held = {agent.part for agent in gang.agents.values() if agent.is_connected}
     held |= {seat.part for seat in gang.record.seats if gang.is_live(seat)}
@@ -220,8 +222,8 @@ def moved(
     anywhere: bool = False,
     apart: bool = False,
 ) -> GangRecord:
-    """The record with those replicas on the nodes that the requests name, in a part of their own for each
-    need; parts that nobody is left in are no more."""
+    """Return the record with those replicas on the requested nodes, in a new part for each need. Parts that
+    become empty vanish."""
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
     places: dict[ReplicaId, int] = {}
@@ -266,11 +268,11 @@ def needs(
     attempt: tuple[JobUid, int] | None = None,
     gang_size: int = 1,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
-    """What replicas need on each node together, and which they are: those whose machines go the same way to
-    it (`Acceptance.routes`); with `attempt`, which it is, what each needs by itself. Their agent is included
-    as far as others leave it room; never more than the node has, on which the scheduler has found them a
-    place. `anywhere`: the cluster chooses, and says itself what it will never give; their agent is included
-    unless no node is as large. `gang_size`: of how many replicas."""
+    """Return what replicas need together on each node, with those replicas: the ones whose machine types
+    reach it by the same route (`Acceptance.routes`). With `attempt`, return what each needs by itself. Their
+    agent's memory is included as far as others leave room, and never more than the node has, since the
+    scheduler has found that they fit. `anywhere`: the cluster chooses, and itself refuses what it can never
+    grant; the agent is included unless no node is that large. `gang_size`: number of replicas."""
     by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
@@ -325,15 +327,15 @@ def _shape(need: NodeNeed) -> tuple[object, ...]:
 
 
 def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
-    """What a part is held by."""
+    """Return the name of a part's hold."""
     return record.holds.get(part) or HoldName(
         service, record.job_uid, record.attempt, part, record.owner.user
     )
 
 
 def without_adopted(records: Sequence[GangRecord]) -> Iterator[GangRecord]:
-    """Those that are over without the holds that an attempt after them has: the service ended between
-    writing down the one and forgetting the other."""
+    """Yield the records, released ones without the holds that a later attempt has adopted: the service may
+    have ended between recording the adoption and forgetting the former owner."""
     taken = {
         (name.job_uid, name.attempt, name.part)
         for record in records
@@ -348,7 +350,7 @@ def without_adopted(records: Sequence[GangRecord]) -> Iterator[GangRecord]:
                 for part, some in record.parts.items()
                 if (names[part].job_uid, names[part].attempt, names[part].part) not in taken
             }
-            # Its agents are of the attempt after it as well.
+            # The agents of those holds belong to the later attempt as well.
             agents = {
                 where: start
                 for where, start in record.agents.items()

@@ -1,5 +1,5 @@
-"""How a connection from an agent to the hub begins: after the handshake the agent says in a line what it
-wants, and the hub answers in a line that it may, or why not.
+"""The protocol by which a connection from an agent to the hub begins: after the handshake the agent says in
+one line what it wants, and the hub answers in one line that it may, or why not.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CLOSED: Final = "-closed"
 
 
 class Refused(ConnectionError):
-    """The hub knows the agent, and does not do what it asks. The message says why."""
+    """The hub knows the agent, but refuses its request. The message says why."""
 
 
 class NotAdmitted(Refused):
@@ -34,7 +34,7 @@ class NotAdmitted(Refused):
 
 
 class FirstLine(asyncio.Protocol):
-    """The protocol of a connection until a line has come; what follows is for the one after it."""
+    """The asyncio protocol of a connection until one line has come; what follows is for the next protocol."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -44,7 +44,7 @@ class FirstLine(asyncio.Protocol):
         self._lost: Exception | None = None
 
     async def line(self) -> bytes:
-        """The line, without its end. Raises ConnectionError, OSError: none came."""
+        """Wait for the line; return it without its newline. Raises ConnectionError, OSError if none comes."""
         return await self._line
 
     def say(self, line: bytes) -> None:
@@ -53,23 +53,23 @@ class FirstLine(asyncio.Protocol):
             self.transport.write(line)
 
     def accept(self, to: asyncio.Protocol) -> None:
-        """Tell the agent that it may, and have the connection served by `to`. Raises OSError: it is lost
+        """Accept the agent's request, and have the connection served by `to`. Raises OSError if it is lost
         already."""
         self.say(answer(YES))
         self.hand_over(to)
 
     def refuse(self, kind: str, why: str = "") -> None:
-        """Tell the agent why not, and end the connection."""
+        """Refuse the agent's request, and close the connection."""
         self.say(answer(kind, why))
         if self.transport is not None:
             self.transport.close()
 
     def info(self, name: str) -> Any:
-        """What the transport tells of itself."""
+        """Return a fact about the transport."""
         return self.transport.get_extra_info(name) if self.transport is not None else None
 
     def hand_over(self, to: asyncio.Protocol, again: bytes = b"") -> None:
-        """Have the connection served by `to`, which gets `again` before what follows. Raises OSError: it is
+        """Have the connection served by `to`, which gets `again` before what follows. Raises OSError if it is
         lost already."""
         transport = self.transport
         if transport is None or self._lost is not None or transport.is_closing():
@@ -83,7 +83,7 @@ class FirstLine(asyncio.Protocol):
             transport.close()
 
     def abort(self) -> None:
-        """End the connection, whatever has become of it."""
+        """Drop the connection, whatever its state."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -106,7 +106,7 @@ class FirstLine(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._is_ended = True
         if self._line.done():
-            # TLS ends both ways at once, and says so when told otherwise.
+            # TLS cannot be half-closed, and warns if it is told to.
             return self.info("sslcontext") is None
         self._fail(ConnectionResetError("The other side has hung up."))
         return False
@@ -118,7 +118,7 @@ class FirstLine(asyncio.Protocol):
     def _fail(self, cause: Exception) -> None:
         if not self._line.done():
             self._line.set_exception(cause)
-            # Nobody may wait for it.
+            # Retrieved, because nothing may wait for the line.
             self._line.exception()
 
 
@@ -128,7 +128,8 @@ def wish(door: str) -> bytes:
 
 
 def wished(line: str) -> str:
-    """The door. Raises ValueError: another version is spoken, or none."""
+    """Parse that line; return the door. Raises ValueError if the line is of another version, or none at
+    all."""
     version, _, door = line.partition(" ")
     if version != VERSION or not door:
         raise ValueError(f"this service speaks version {VERSION}")
@@ -136,12 +137,12 @@ def wished(line: str) -> str:
 
 
 def answer(kind: str, why: str = "") -> bytes:
-    """The hub's line."""
+    """Return the line by which the hub answers."""
     return f"{kind} {why}".rstrip().encode() + b"\n"
 
 
 def check_answer(line: str) -> None:
-    """Raises NotAdmitted, Refused, ConnectionError: it is no answer of a hub."""
+    """Check the hub's answer. Raises NotAdmitted, Refused, or ConnectionError if it is no answer of a hub."""
     kind, _, why = line.partition(" ")
     if kind == YES:
         return
@@ -153,8 +154,8 @@ def check_answer(line: str) -> None:
 
 
 def probe(handle: int) -> None:
-    """Have the kernel probe an idle connection, and end it if nothing comes back for some seconds. With bytes
-    on their way it ends after a quarter of an hour only; the conversation knows earlier."""
+    """Turn on TCP keepalives, which end an idle connection if nothing comes back for some seconds. One with
+    unacknowledged bytes ends only after a quarter of an hour; the conversation notices earlier."""
     with socket.socket(fileno=os.dup(handle)) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)):

@@ -1,8 +1,8 @@
-"""The service's end of the remote transport: agents call here over TLS, and are let in by name.
+"""The hub is the service's end of the remote transport: agents dial it over TLS, and are admitted by name.
 
 One connection of an agent is its conversation with the service; each other one is carried, byte for byte, to
-one of the service's Unix sockets, or is a stream that the service expects. Nothing is said to who shows no
-certificate of ours.
+one of the service's Unix sockets, or is a stream that the service expects. A peer without a certificate of
+ours gets no answer.
 """
 
 import asyncio
@@ -61,9 +61,8 @@ _QUIET_SECONDS: Final = 10.0
 
 
 def introductions(identity: str) -> frozenset[bytes]:
-    """The lines by which a program may be introduced to the buckets that has this identity
-    (`launch.documents`): as its replica's endpoint writes them, byte for byte, so that nobody reads another
-    meaning into one."""
+    """Return the lines by which a program with this identity (`launch.documents`) may introduce itself to the
+    buckets, exactly as its replica's endpoint writes them, so that none can be read in another way."""
     plain = identity.encode()
     secure = interception.preamble(plain).rstrip(b"\n")
     assert json.loads(plain).keys() | {"scheme"} == json.loads(secure).keys()
@@ -71,17 +70,18 @@ def introductions(identity: str) -> frozenset[bytes]:
 
 
 def _lasting_ports() -> list[int]:
-    """Those that can be had again later. The kernel lends others to connections while nobody listens there:
-    also to an agent that dials just that port again and again, and so reaches itself (RFC 9293 3.5)."""
+    """Return the ports that can be bound again later. The kernel gives other ports to outgoing connections
+    while nothing listens there, even to an agent that keeps dialling that very port and so connects to itself
+    (RFC 9293 3.5)."""
     try:
         first, last = (int(each) for each in _LENT_PORTS.read_text().split())
     except (OSError, ValueError):
-        first, last = 32768, 60999  # Linux' own.
+        first, last = 32768, 60999  # Linux' default.
     return [port for port in _LASTING_PORTS if not first <= port <= last]
 
 
 class Hub(Generic[Sent, Received]):
-    """Where agents call. Made and used on one event loop."""
+    """The server that agents dial. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -101,14 +101,14 @@ class Hub(Generic[Sent, Received]):
         now: Callable[[], float] = time.time,
     ) -> None:
         """`host` and `port`: where it listens; port 0 = any free one. `received`: the type of agents'
-        messages. `doors`: the service's Unix sockets.
+        messages. `doors`: the service's Unix sockets by name.
 
-        `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: does all
-        of a conversation, which ends when it returns; of one agent one at a time, and a newer one ends the
-        older. `introduction`: whether a program of that agent may introduce itself to the buckets by this
-        line; None = none may. `content`: sends an agent the content of that path, or says why not, and closes
-        the writer; None = none is sent. `dialled`: the host that agents are told; "" = `host`, or this
-        machine's name. `silence`: as for `Channel`. `now`: seconds since the epoch.
+        `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: holds a
+        conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
+        `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
+        = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
+        the writer; None = no content is sent. `dialled`: the host that agents are told; "" = `host`, or this
+        machine's name. `silence`: as for `Channel`. `now`: the clock, in seconds since the epoch.
         """
         self._issuer = issuer
         self._host = host
@@ -131,7 +131,7 @@ class Hub(Generic[Sent, Received]):
         self._listener: socket.socket | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError: the port is taken."""
+        """Start to listen. Raises OSError if the port is taken."""
         self._context = self._issuer.server()
         self._listener = await self._listening()
         self._listener.setblocking(False)
@@ -139,8 +139,9 @@ class Hub(Generic[Sent, Received]):
         self._crew.keep(self._take, "taking connections of agents")
 
     async def _listening(self) -> socket.socket:
-        """Agents of jobs that run dial the same port again after a restart. A process that a killed service
-        was about to start may still have it for a moment; nothing tells when it has not."""
+        """Bind the port that running agents dial again after a restart. A process that a killed service was
+        about to start may hold it for a moment, and nothing signals when that ends, so that binding is
+        retried."""
         if not self._port:
             lasting = _lasting_ports()
             for port in random.sample(lasting, min(_TRIES, len(lasting))):
@@ -156,7 +157,7 @@ class Hub(Generic[Sent, Received]):
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def close(self) -> None:
-        """End all connections and listen no more."""
+        """Stop listening and end all connections."""
         for name in tuple(self._agents):
             self.drop(name)
         await self._crew.close()
@@ -165,18 +166,18 @@ class Hub(Generic[Sent, Received]):
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The port on which it listens, once it does."""
         return self._port
 
     def issue(self, name: str, ends: float) -> Credential:
-        """What the agent of that name is given, good until `ends` (seconds since the epoch). The hub has
+        """Issue the credential of an agent, valid until `ends` (seconds since the epoch). The hub must have
         started. Takes a millisecond."""
         certificate, key = self._issuer.issue(name, ends)
         authority = self._issuer.authority
         return Credential(name, self._dialled, self._port, SERVER_NAME, authority, certificate, key)
 
     def drop(self, name: str) -> None:
-        """End all connections of an agent now. It is not let in again unless `admits` says so."""
+        """End all connections of an agent now. Only `admits` decides whether it may connect again."""
         agent = self._agents.get(name)
         if agent is not None:
             agent.cut()
@@ -187,8 +188,8 @@ class Hub(Generic[Sent, Received]):
                 future.exception()
 
     def expect(self, name: str, stream: str) -> "asyncio.Future[Streams]":
-        """A stream that the agent of that name will open by `stream`, a name that is used once: expected from
-        this call on, so that it can be announced, until it has come or the future is cancelled."""
+        """Expect a stream that an agent will open under the name `stream`, which is used once. It is expected
+        from this call on, so that the agent can be told, until it has come or the future is cancelled."""
         key = name, stream
         future: asyncio.Future[Streams] = asyncio.get_running_loop().create_future()
         if key in self._expected:
@@ -209,7 +210,7 @@ class Hub(Generic[Sent, Received]):
             try:
                 connection, address = await loop.sock_accept(self._listener)
             except OSError as failure:
-                # No file for it: those that are open make room.
+                # There is no file handle for it: open connections will free some.
                 log.warning("agent: a connection could not be taken: %s", failure)
                 await asyncio.sleep(_NO_FILES_SECONDS)
                 continue
@@ -231,7 +232,7 @@ class Hub(Generic[Sent, Received]):
             )
             line = (await first.line()).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
-            # It broke off, took too long, or is nobody: there is none to tell.
+            # The connection broke off, took too long, or is no agent's: there is nobody to tell.
             self._tell(address, failure)
             first.abort()
             connection.close()
@@ -248,7 +249,7 @@ class Hub(Generic[Sent, Received]):
             raise
 
     def _tell(self, address: str, failure: BaseException) -> None:
-        """Log why somebody was not let in: loudly if it may be an agent, and then not for each of a
+        """Log why a peer was not admitted: as a warning if it may be an agent, but not for each of a
         thousand."""
         now = asyncio.get_running_loop().time()
         is_told = isinstance(failure, ssl.SSLCertVerificationError) and now >= self._quiet_until
@@ -258,7 +259,7 @@ class Hub(Generic[Sent, Received]):
         log.log(level, "agent connection from %s not let in: %s", address, failure)
 
     async def _let_in(self, first: FirstLine, line: str) -> None:
-        """All of a connection that is somebody's."""
+        """Serve a connection that has a valid certificate, to its end."""
         certificate = first.info("peercert")
         name, left = shown_name(certificate), shown_end(certificate) - self._now()
         if not name or left <= 0 or not self._admits(name):
@@ -272,11 +273,11 @@ class Hub(Generic[Sent, Received]):
         greeting.probe(first.info("socket").fileno())
         agent = self._agents.setdefault(name, _Agent())
         if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
-            # A conversation takes the place of an older one.
+            # A newer conversation replaces an older one.
             first.refuse(greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
             return
         agent.connections.add(first)
-        # Certificates count for as long as they last, not only when they are shown.
+        # The connection ends when its certificate expires, which was only checked at its beginning.
         end = asyncio.get_running_loop().call_later(left, first.abort)
         try:
             if door == greeting.CONTROL:
@@ -307,11 +308,11 @@ class Hub(Generic[Sent, Received]):
                     agent.control = None
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
-            # The way to the node is cut. Tunnels with bytes on their way would not notice for long.
+            # The way to the node is cut, which tunnels with unsent bytes would not notice for long.
             agent.cut()
 
     async def _carry(self, name: str, first: FirstLine, door: str) -> None:
-        """A connection to a door, or a stream, until it ends."""
+        """Carry a connection to a door, or a stream, until it ends."""
         if door.startswith(greeting.STREAM):
             expected = self._expected.pop((name, door.removeprefix(greeting.STREAM)), None)
             if expected is None or expected.done():
@@ -357,7 +358,7 @@ class Hub(Generic[Sent, Received]):
         await tunnel.closed()
 
     async def _introduce(self, name: str, said: FirstLine, outer: End) -> None:
-        """Have `outer` serve a tunnel once its first line was found to be that of a program of the agent.
+        """Have `outer` serve a tunnel once its first line has proved to be that of a program of the agent.
         Raises OSError."""
         async with asyncio.timeout(self._opening.limits.head_seconds):
             line = await said.line()
@@ -368,15 +369,15 @@ class Hub(Generic[Sent, Received]):
 
 
 def _not_yet(end: End) -> None:
-    """The other end comes later."""
+    """Placeholder for an end that is connected later."""
 
 
 class _Agent:
-    """What an agent has open."""
+    """The open connections of an agent."""
 
     def __init__(self) -> None:
         self.connections: set[FirstLine] = set()
-        #: The newest conversation.
+        #: Its newest conversation.
         self.control: FirstLine | None = None
         self.turn = asyncio.Lock()
 
@@ -386,7 +387,7 @@ class _Agent:
 
 
 class _Half:
-    """A connection of which nothing is known yet, as it is counted."""
+    """A connection that has not proved yet whose it is, as the limit of such connections counts it."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task

@@ -1,5 +1,6 @@
-"""Several clusters as one, each for regions of its own: a `Cluster` whose nodes are called CLUSTER.NODE. One
-alone is joined with nothing: its nodes keep their names, and it need not answer when the service starts."""
+"""Joins several clusters, each for its own regions, to one `Cluster` whose nodes are named CLUSTER.NODE. A
+single cluster can be joined with nothing: its nodes keep their names, and it need not answer when the service
+starts."""
 
 import asyncio
 import logging
@@ -35,12 +36,13 @@ _AGAIN_SECONDS = 5.0
 
 
 class Member(Struct, frozen=True):
-    """One of the clusters."""
+    """One of the joined clusters."""
 
     cluster: Cluster
-    #: Whose jobs may run there; () = those of every region.
+    #: Regions whose jobs may run there; () = all.
     regions: tuple[str, ...]
-    #: By which it knows this service's holds (`HoldName.service`): two members may be one cluster in truth.
+    #: Name of this service in its holds there (`HoldName.service`), because two members may be the same
+    #: cluster.
     service: str
 
 
@@ -49,24 +51,24 @@ ALONE = ""
 
 
 class JoinedClusters:
-    """`members`: by their names, which hold no dot, or one by the name `ALONE`, which people are told as
-    `kind`. A job is of one region, and a region is served by one member: so what an attempt holds is on one
-    of them."""
+    """The joined clusters. `members`: by their names, which contain no dot, or one named `ALONE`, which
+    messages call `kind`. A job has one region, and a region one member, so that all holds of an attempt are
+    on one member."""
 
     def __init__(self, members: Mapping[str, Member], service: str, kind: str = "cluster") -> None:
         self._members = dict(members)
         self._kind = kind
         self._service = service
-        #: Clusters that have not answered yet, and why. Nothing is asked of them.
+        #: Why clusters have not answered yet, by name. Nothing is requested from them.
         self._unreached: dict[str, str] = {}
         self._tasks = Crew()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
-        #: Where each hold was asked for.
+        #: The cluster that each hold was requested from.
         self._asked: dict[HoldName, str] = {}
 
     async def start(self) -> None:
-        """Start all; those that do not answer now join later. Raises ClusterRefused: one can never be
-        asked."""
+        """Start all members; those that do not answer now join later. Raises ClusterRefused if one can never
+        be queried."""
         self._unreached = dict.fromkeys(self._members, "it has not answered yet")
         trying = {name: joined(self._reach(name)) for name in self._members}
         try:
@@ -200,8 +202,8 @@ class JoinedClusters:
         self._asked.pop(name, None)
 
     def _candidates(self, name: HoldName) -> list[str]:
-        """The clusters that the hold may be on: the one where it was asked for, after a restart the one that
-        reports it, and else all."""
+        """Return the clusters that a hold may be on: the one that it was requested from, after a restart the
+        one that reports it, and otherwise all."""
         where = self._asked.get(name) or next(
             (
                 one
@@ -219,7 +221,7 @@ class JoinedClusters:
     def _named(self, name: str, member: Member, one: NodeReport, looked: float) -> NodeReport:
         node = one.node
         accepts = replace(node.accepts, regions=member.regions)
-        # Others of its cluster reach it by what it is called there.
+        # Other nodes of its cluster reach it by its name there.
         return replace(
             one,
             node=replace(node, name=_joined(name, node.name), accepts=accepts),
@@ -228,12 +230,12 @@ class JoinedClusters:
         )
 
     def _require(self, name: str) -> None:
-        """Raises ClusterUnavailable: it does not answer."""
+        """Raise ClusterUnavailable if a member does not answer."""
         if why := self._unreached.get(name):
             raise ClusterUnavailable(f"{self._title(name)} does not answer: {why}")
 
     async def _reach(self, name: str) -> None:
-        """Try once; a failure is noted in `_unreached`."""
+        """Try once to start a member; a failure is noted in `_unreached`."""
         try:
             await self._members[name].cluster.start()
         except ClusterUnavailable as failure:
@@ -242,7 +244,7 @@ class JoinedClusters:
             del self._unreached[name]
 
     async def _take_up(self, name: str, first: asyncio.Task[None]) -> None:
-        """Follow its reports, once it answers."""
+        """Follow a member's reports once it answers."""
         was_away = name in self._unreached
         try:
             await asyncio.shield(first)
@@ -267,18 +269,19 @@ class JoinedClusters:
         return f"cluster {name or self._kind}"
 
     def _stand_in(self, name: str, member: Member, why: str) -> NodeReport:
-        """What is reported of a cluster of which no node is known: one node that is gone, with why."""
+        """Return the report of a cluster whose nodes are not known: one entry that is GONE, with the
+        reason."""
         regions = Acceptance(regions=member.regions)
         node = Node(name or self._kind, 0, 0, accepts=regions, unreached=why)
         return NodeReport(node, NodeState.GONE, f"{self._title(name)} does not answer: {why}")
 
     def _split(self, node: str) -> tuple[str, str]:
-        """The cluster's name, and the node's there."""
+        """Return the cluster of a node, and the node's name there."""
         return (ALONE, node) if ALONE in self._members else _split(node)
 
 
 def cluster_of(node: str) -> str:
-    """The name of the cluster that a node is of, of several."""
+    """Return the name of the cluster that a node belongs to."""
     return _split(node)[0]
 
 

@@ -1,5 +1,5 @@
-"""Holds whose attempt is over, kept for a short while with their agents: an attempt that needs the same on
-the same nodes goes on with them, and waits neither for the cluster nor for an agent's start."""
+"""Keeps the holds of ended attempts for a short while with their agents: an attempt with the same needs on
+the same nodes adopts them, and waits neither for the cluster nor for an agent's start."""
 
 import asyncio
 import contextlib
@@ -40,9 +40,9 @@ class KeptHold(Struct, frozen=True, eq=False):
 
     name: HoldName
     needs: tuple[NodeNeed, ...]
-    #: One on each of its nodes.
+    #: One agent on each of its nodes.
     agents: tuple[AgentHandle, ...]
-    #: The attempt that had it. Its record stays until the hold is adopted or given back, so that a restarted
+    #: The ended attempt. Its record stays until the hold is adopted or given back, so that a restarted
     #: service finds the hold and gives it back.
     owner: Gang
 
@@ -51,7 +51,7 @@ class KeptHold(Struct, frozen=True, eq=False):
 
 
 class KeptHolds:
-    """Keeps holds between two attempts, and gives them back when their time is over or others need them."""
+    """The kept holds. They are given back when their time is over or others need their resources."""
 
     def __init__(
         self,
@@ -67,25 +67,26 @@ class KeptHolds:
         self._nodes = nodes
         self._options = options
         self._holds: list[KeptHold] = []
-        #: Those that are being given back, each with the task that does so.
+        #: Holds that are being given back, each with the task that does so.
         self._leaving: dict[KeptHold, asyncio.Task[None]] = {}
         self._tasks = Crew()
 
     async def keep(self, gang: Gang) -> bool:
-        """Keep what an attempt held that is over, and is written down as such, for one after it. False: it is
-        to be given back."""
+        """Keep the holds of an attempt that is over and recorded as such. Returns False if they are to be
+        given back instead."""
         keep = self._options.keep
         if self._options.anywhere or keep is None:
-            return False  # The cluster chooses the nodes of each attempt, or counts what each has.
+            # The cluster chooses the nodes of each attempt, or counts the holds of each.
+            return False
         wanted = {
             place(part, need.node) for part, some in gang.record.parts.items() for need in some
         }
         if self._options.apart and not all(agent.scrubs for agent in gang.agents.values()):
-            return False  # Agents of an earlier version of the service.
+            return False  # These agents are of an earlier version of the service.
         if gang.agents.keys() != wanted or not await self._agents.rest(gang):
             return False
         del self._attempts.gangs[gang.key]
-        # A job whose program failed may be tried again at once.
+        # A job whose program failed may be retried at once.
         exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
         failed = any(not one.stopped and one.exit_code != 0 for one in exits)
         seconds = max(keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
@@ -96,8 +97,8 @@ class KeptHolds:
         return True
 
     async def adopt(self, gang: Gang) -> None:
-        """Have an attempt go on with what was kept, and give back what is in the way of the rest. Raises
-        EngineUnavailable."""
+        """Have an attempt adopt the kept holds that fit, and give back those that are in the way of its other
+        needs. Raises EngineUnavailable."""
         there = {agent.part for agent in gang.agents.values()}
         taken: dict[int, KeptHold] = {}
         for part, some in gang.record.parts.items():
@@ -146,30 +147,30 @@ class KeptHolds:
         self._tasks.begin(self._settle_all(owners.values()), "forgetting who had what was kept")
 
     def names(self) -> set[HoldName]:
-        """Of all that are kept, or are being given back."""
+        """Return the names of all holds that are kept or being given back."""
         return {hold.name for hold in (*self._holds, *self._leaving)}
 
     async def give_back_on(self, nodes: Collection[str]) -> None:
-        """Give back all that is kept on any of those nodes, as far as the cluster takes it."""
+        """Give back all kept holds on any of those nodes, as far as the cluster answers."""
         for hold in (*self._holds, *self._leaving):
             if hold.is_on(nodes):
                 with contextlib.suppress(EngineUnavailable):
                     await self._leave(hold)
 
     async def close(self) -> None:
-        """Give all back, as far as the cluster takes it."""
+        """Give all holds back, as far as the cluster answers."""
         await asyncio.gather(
             *(self._leave(hold) for hold in (*self._holds, *self._leaving)), return_exceptions=True
         )
         await self._tasks.close()
 
     def _hold(self, hold: KeptHold, seconds: float) -> None:
-        """Keep it for so long."""
+        """Keep a hold for so many seconds."""
         self._holds.append(hold)
         self._tasks.begin(self._expire(hold, seconds), f"keeping {hold.name}")
 
     def _take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
-        """A kept hold of exactly these needs whose agents are all connected; the caller's from then on."""
+        """Remove and return a kept hold of exactly these needs whose agents are all connected."""
         wanted = frozenset(need.kind for need in needs)
         for hold in self._holds:
             kinds = frozenset(need.kind for need in hold.needs)
@@ -183,19 +184,19 @@ class KeptHolds:
             await self._settle(hold)
 
     async def _settle(self, hold: KeptHold) -> None:
-        """Another attempt's record names it now, or it is given back: once no hold of its owner is left, the
-        owner's record is deleted."""
+        """Note that a hold was adopted or given back: once no hold of its owner is left, the owner's record
+        is deleted."""
         if any(one.owner is hold.owner for one in (*self._holds, *self._leaving)):
             return
         try:
             await self._attempts.delete(hold.owner)
         except OSError as failure:
-            # It is found, and given back again, at the next start.
+            # The next start finds the record, and gives the hold back again.
             log.warning("job %s: its record is not removed: %s", hold.name.job_uid, failure)
 
     async def _free_capacity(self, node: str) -> None:
-        """Give back kept holds until what attempts have and want on the node fits beside those that are
-        left."""
+        """Give back kept holds until what attempts have and request on the node fits beside the remaining
+        ones."""
         here = self._nodes.by_name().get(node)
         while kept := [hold for hold in (*self._leaving, *self._holds) if hold.is_on((node,))]:
             parts = (gang.record.parts for gang in self._attempts.gangs.values())
@@ -218,7 +219,7 @@ class KeptHolds:
                 await asyncio.sleep(_PAUSE)
 
     def _is_in_way(self, hold: KeptHold) -> bool:
-        """Nobody will go on with it, or others want what it takes."""
+        """Whether no attempt will adopt a hold, or others need its resources."""
         return (
             self._cluster.report().is_short
             or hold.is_on(self._nodes.not_up())
@@ -226,7 +227,7 @@ class KeptHolds:
         )
 
     async def _leave(self, hold: KeptHold) -> None:
-        """Give it back, or wait until an earlier call has done so. Raises EngineUnavailable."""
+        """Give a hold back, or wait until an earlier call has done so. Raises EngineUnavailable."""
         if hold in self._holds:
             self._holds.remove(hold)
         elif hold not in self._leaving:
@@ -247,7 +248,7 @@ class KeptHolds:
 
 
 def fits(node: Node, needs: Sequence[NodeNeed]) -> bool:
-    """Whether a node has all of that at once, besides what others have there. Pure."""
+    """Whether a node has all of those resources free at once, besides what others have there. Pure."""
     others = node.others
     theirs = dict(others.accelerators)
     free = {kind: count - theirs.get(kind, 0) for kind, count in node.accelerators}

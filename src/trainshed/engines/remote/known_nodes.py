@@ -1,4 +1,4 @@
-"""What nodes have told of themselves, kept over restarts of the service: programs may be started there before
+"""Keeps over restarts what nodes have told of themselves, by which programs may be started there before
 agents have loaded (`first_start`)."""
 
 import asyncio
@@ -18,21 +18,20 @@ log = logging.getLogger(__name__)
 
 
 class KnownNodes:
-    """`path`: the file that holds them, made when there is something to keep. Whatever goes wrong with it is
-    no more than a slower start. `apart`: each agent has an address of its own, which says nothing of the
-    node's."""
+    """The facts about nodes. `path`: their file, made when there is something to keep. If it is lost or
+    damaged, starts are only slower. `apart`: each agent has its own address, which is not the node's."""
 
     def __init__(self, path: Path, *, apart: bool = False) -> None:
         self._path = path
         self._apart = apart
-        #: What nodes were sent as long as this process runs, by node.
+        #: Units that nodes were sent since this process began, by node.
         self._content: dict[str, set[Unit]] = {}
         self._facts: dict[str, NodeFacts] = {}
         self._wanted = asyncio.Event()
         self._tasks = Crew()
 
     async def load(self) -> None:
-        """What was known before; from now on changes are written down."""
+        """Read what was known before; from now on changes are written down."""
         try:
             data = await asyncio.to_thread(self._path.read_bytes)
             self._facts = msgspec.json.decode(data, type=dict[str, NodeFacts])
@@ -46,11 +45,11 @@ class KnownNodes:
         await self._tasks.close()
 
     def of(self, node: str) -> NodeFacts | None:
-        """None = its programs wait for its agent."""
+        """Return the facts about a node; None = its programs wait for its agent."""
         return self._facts.get(node)
 
     def learn(self, node: str, facts: NodeFacts) -> None:
-        """Of a node's agent."""
+        """Note facts that a node's agent has told."""
         if self._apart:
             facts = replace(facts, address="")
         if self._facts.get(node) != facts:
@@ -58,17 +57,17 @@ class KnownNodes:
             self._wanted.set()
 
     def forget(self, node: str) -> None:
-        """Something was lost there: it may be another one by now."""
+        """Forget a node on which something was lost, because it may have changed."""
         self._content.pop(node, None)
         if self._facts.pop(node, None) is not None:
             self._wanted.set()
 
     def has(self, node: str, units: Iterable[Unit]) -> bool:
-        """Whether a node was sent all of that, and most likely still has it."""
+        """Whether a node was sent all of those units, and most likely still has them."""
         return self._content.get(node, set()).issuperset(units)
 
     def learn_content(self, node: str, units: Iterable[Unit]) -> None:
-        """It has all of that."""
+        """Note that a node has those units."""
         self._content.setdefault(node, set()).update(units)
 
     async def _save(self) -> None:

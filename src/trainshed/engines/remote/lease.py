@@ -1,9 +1,10 @@
-"""For how long programs of an agent may live that does not hear of its service, and from when on the service
-may be certain that they do not: one rule for both sides, without clocks or files of its own.
+"""The lease says for how long the programs of an agent may live that does not hear from its service, and when
+the service may be certain that they are dead. It is one rule for both sides, without clocks or files of its
+own.
 
-An agent counts from the moment at which it said the last word that the service has acknowledged; the service
-from the moment at which it heard a word, which is later. So the agent's time is over before the service's is,
-whatever became of the words in between.
+An agent counts from the moment at which it sent the last message that the service has acknowledged; the
+service from the moment at which it received a message, which is later. So the agent's lease ends before the
+service's, whatever became of the messages in between.
 """
 
 from typing import Final
@@ -19,36 +20,38 @@ _BEATS: Final = 8
 
 
 def beat(lease: float) -> float:
-    """Seconds between two words of an agent, each of which is acknowledged. One that is not heard for twice
-    as long has no connection any more."""
+    """Return the seconds between two signs of life of an agent, each of which is acknowledged. One that is
+    silent for twice as long has lost its connection."""
     return min(lease / _BEATS, _LONGEST_BEAT)
 
 
 def longest_silence(lease: float) -> float:
-    """Seconds from the last word of an agent until it is certainly dead, with all that it started."""
+    """Return the seconds from the last message of an agent until it and all its programs are certainly
+    dead."""
     return lease + _MARGIN
 
 
 class Lease:
-    """An agent's. Moments are seconds of its monotonic clock. `seconds`: how long it is; `now`: it begins."""
+    """An agent's lease. Moments are seconds of its monotonic clock. `seconds`: its length. `now`: its
+    beginning."""
 
     def __init__(self, seconds: float, now: float) -> None:
         self.seconds = seconds
-        #: When it is over, unless it is renewed.
+        #: When it ends, unless it is renewed.
         self.until = now + seconds
         self._number = 0
-        #: When each word was said that is not acknowledged yet, by its number.
+        #: When each message that is not acknowledged yet was sent, by its number.
         self._said: dict[int, float] = {}
 
     def say(self, now: float) -> int:
-        """The number of a word that is about to be said."""
+        """Return the number of a message that is about to be sent."""
         self._number += 1
         self._said[self._number] = now
         return self._number
 
     def acknowledge(self, number: int) -> None:
-        """The service has heard that word, and with it all before it. Nothing for a number of another
-        connection."""
+        """Renew the lease, because the service has received that message and all before it. Does nothing for
+        a number of another connection."""
         said = self._said.get(number)
         if said is None:
             return
@@ -56,11 +59,12 @@ class Lease:
         self.until = max(self.until, said + self.seconds)
 
     def begin_anew(self, seconds: float, said: float) -> None:
-        """On a new connection, whose first word was said then; what held before is over."""
+        """Begin a new lease on a new connection, whose first message was sent at `said`."""
         self.seconds = seconds
         self.until = said + seconds
         self._said.clear()
 
     def be_left_alone(self, seconds: float, now: float) -> None:
-        """The service is about to end, and nothing begins elsewhere for so long."""
+        """Extend the lease, because the service is about to end and starts no replacement elsewhere for so
+        many seconds."""
         self.until = max(self.until, now + seconds)

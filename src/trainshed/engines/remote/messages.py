@@ -1,8 +1,8 @@
-"""What an agent and its service say to each other on their control connection (docs/adr/0061).
+"""Declares the messages of an agent and its service on their control connection (docs/adr/0061).
 
 The service makes calls, which are those of the engine port for one attempt on one node; each is answered
-once. What the agent sees comes as news, in its order, and before it the bytes of streams that the news makes
-readable. Both sides may repeat anything: after a new connection the agent tells all that it knows again.
+once. The agent reports what it sees as news, in order, each after the bytes of streams that it announces.
+Both sides may repeat anything: on a new connection the agent reports all that it knows again.
 """
 
 import functools
@@ -29,63 +29,64 @@ VERSION = 2
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an agent is started with. It holds secrets: it is given on standard input alone."""
+    """Everything that an agent is started with. It contains secrets, so that it is only passed on standard
+    input."""
 
     credential: Credential
     job_uid: JobUid
     attempt: int
-    #: The node, as the cluster calls it.
+    #: The cluster's name of the node.
     node: str
-    #: The user as whom it has to run there; "" = whoever it is.
+    #: The user as whom it has to run there; "" = any.
     user: str = ""
-    #: The node's address by which others reach the replicas there; "" = the one by which the agent reaches
-    #: the service.
+    #: The node's address by which peers reach the replicas there; "" = the one by which the agent reaches the
+    #: service.
     address: str
-    #: Directory on the node in which it makes one of its own, and removes it.
+    #: Directory on the node in which it makes its own, which it removes at its end.
     directory: str
-    #: Seconds without a word of the service after which it ends its programs, and itself (`lease`).
+    #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
     lease: float
     #: Sandbox level that is demanded; "" = the strongest that works there.
     level: str = ""
     #: How many processes a replica may have; 0 = any number.
     processes: int = 0
-    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    #: Seconds between two measurements of what a replica uses; 0 = use is not measured.
     usage_every: float = 0.0
     #: A replica whose files take more than its disk is ended.
     disk_enforced: bool = False
     #: Directories that programs must not see.
     hidden: tuple[str, ...] = ()
-    #: What programs may only read, shown even inside hidden ones.
+    #: Paths that programs may only read, visible even inside hidden ones.
     read_only: tuple[str, ...] = ()
-    #: Likewise, by the operator's wish.
+    #: Further such paths, chosen by the operator.
     visible: tuple[str, ...] = ()
     #: The service's cache directory, where the node does not see it; "" = it does.
     cache: str = ""
-    #: Bytes of what the node keeps of it, beyond which what was not used for longest goes; 0 = any number.
+    #: Most bytes that the node keeps of it, beyond which the least recently used go; 0 = any number.
     cache_limit: Bytes = 0
-    #: PEM, key and chain, by which Google's hosts are served to programs; "" = they are not.
+    #: PEM with the key and chain that endpoints show for Google's hosts; "" = those are not served.
     interception: str = ""
-    #: PEM of the authorities that programs are to believe then.
+    #: PEM of the authorities that programs trust in that case.
     trust: str = ""
-    #: A file of the node's in which that is already; "" = the agent makes one.
+    #: A file on the node that contains them already; "" = the agent makes one.
     trust_file: str = ""
-    #: Which of the service's sockets are reached through tunnels (`hub`).
+    #: Names of the service's sockets that are reached through tunnels (`hub`).
     doors: tuple[str, ...] = ()
-    #: The node is looked at before it gives out slots (`preflight`).
+    #: The node is checked before it gives out slots (`preflight`).
     preflight: bool = False
     #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.
     hosts_file: str = ""
-    #: Directories of file systems that it shares with the service (`shared_files`).
+    #: Directories on file systems that the node shares with the service (`shared_files`).
     shared: tuple[str, ...] = ()
-    #: Seconds that programs get when the agent is asked to end by others than the service (SIGTERM); their
-    #: ends are told then. 0 = it ends at once, and its programs with it.
+    #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;
+    #: their ends are then reported. 0 = it ends at once, and its programs with it.
     grace: float = 0.0
-    #: Directory below which all is its own, `/` in a Pod: between two attempts it leaves nothing there
+    #: Directory below which everything is its own, `/` in a Pod, and which it cleans between two attempts
     #: (`scrubbing`). "" = it shares its node.
     alone: str = ""
-    #: Directories there that hold what agents were sent, whichever attempt it is for.
+    #: Directories there with content that agents were sent, which stays between attempts.
     kept: tuple[str, ...] = ()
-    #: Seconds without a program after which an interpreter that is up for programs to come ends; 0 = none is.
+    #: Seconds without a program after which an interpreter that is kept ready ends; 0 = none is kept ready.
     ready_idle: float = 0.0
 
 
@@ -93,59 +94,59 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One that is answered by an `Answer` of the same number."""
+    """A call of the service, answered by an `Answer` of the same number."""
 
     number: int
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The first word of each connection: what the service has of the agent's streams, by replica and file
-    name, in bytes. All else it is to be sent."""
+    """The service's first message on each connection. `sizes`: bytes that it has of the agent's streams, by
+    replica and file name; the agent sends the rest."""
 
     sizes: dict[str, dict[str, int]]
-    #: The service's clock, in seconds since the epoch; 0 = it is not told.
+    #: The service's clock, in seconds since the epoch; 0 = not told.
     clock: float = 0.0
     #: As in `AgentDocument`, from now on; 0 = as it was.
     lease: float = 0.0
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """The answer to each `Beat`, by its number."""
+    """The answer to a `Beat`, with its number."""
 
     number: int
 
 
 class Allocate(Call, frozen=True, tag=True):
-    """Answered by `Slots`."""
+    """Allocate slots; answered by `Slots`."""
 
     requests: tuple[SlotRequest, ...]
 
 
 class Provide(Call, frozen=True, tag=True):
-    """What plans that follow will need of the service's directories, where nodes do not see those."""
+    """Fetch the content that later plans need, where nodes do not see the service's directories."""
 
     content: Manifest
 
 
 class Launch(Call, frozen=True, tag=True):
-    """Each of three has one entry for each plan, in their order."""
+    """Launch programs. The other tuples have one entry for each plan, in order."""
 
-    #: Secrets are in them already.
+    #: Plans into which secrets have been put already.
     plans: tuple[LaunchPlan, ...]
-    #: Texts that must not get into its log.
+    #: Texts that must not get into the log.
     masked: tuple[tuple[str, ...], ...]
-    #: The number of its log's next line, for a replica that was elsewhere before.
+    #: The number of the log's next line, for a replica that was on another node before.
     lines: tuple[int, ...]
 
 
 class Stop(Call, frozen=True, tag=True):
-    """All replicas on the node."""
+    """Stop all replicas on the node."""
 
     grace: int
 
 
 class StopReplica(Call, frozen=True, tag=True):
-    """One incarnation."""
+    """Stop one incarnation."""
 
     replica: ReplicaId
     incarnation: int
@@ -153,7 +154,7 @@ class StopReplica(Call, frozen=True, tag=True):
 
 
 class Inject(Call, frozen=True, tag=True):
-    """Do a fault to one incarnation."""
+    """Inject a fault into one incarnation."""
 
     replica: ReplicaId
     incarnation: int
@@ -161,26 +162,26 @@ class Inject(Call, frozen=True, tag=True):
 
 
 class DropReducers(Call, frozen=True, tag=True):
-    """These HOST:PORT will not come back."""
+    """Tell replicas that the reducers at these HOST:PORT will not come back."""
 
     places: tuple[str, ...]
 
 
 class Hosts(Call, frozen=True, tag=True):
-    """Where each of the gang is found now, by hostname: a replica has moved."""
+    """Tell replicas the gang's addresses by hostname, after a replica has moved."""
 
     hosts: tuple[tuple[str, str], ...]
 
 
 class WriteLog(Call, frozen=True, tag=True):
-    """Lines as if the replica's program had printed them."""
+    """Write lines into a replica's log as if its program had printed them."""
 
     replica: ReplicaId
     lines: tuple[str, ...]
 
 
 class OpenTerminal(Call, frozen=True, tag=True):
-    """A shell beside a live incarnation, carried on a stream that the agent opens (`hub.expect`)."""
+    """Open a shell beside a live incarnation, carried on a stream that the agent opens (`hub.expect`)."""
 
     replica: ReplicaId
     incarnation: int
@@ -190,36 +191,36 @@ class OpenTerminal(Call, frozen=True, tag=True):
 
 
 class SendFiles(Call, frozen=True, tag=True):
-    """What a replica left that has failed, as a tar on a stream that the agent opens (`hub.expect`); nothing
-    of it lives. Answered by `FilesAt`, before they are sent."""
+    """Send a failed replica's files as a tar on a stream that the agent opens (`hub.expect`). Nothing of the
+    replica lives. Answered by `FilesAt` before the files are sent."""
 
     replica: ReplicaId
     #: The stream's name.
     stream: str
-    #: Bytes that are taken at most: more are not sent at all.
+    #: Most bytes that are accepted: larger files are not sent at all.
     limit: int
 
 
 class Listen(Call, frozen=True, tag=True):
-    """For a moment, and tell whoever connects the word. Answered by `Listening`."""
+    """Listen for a moment, and tell each peer that connects the word. Answered by `Listening`."""
 
     word: str
 
 
 class Reach(Call, frozen=True, tag=True):
-    """Connect to each of these, who know the word. Answered by `Reached`."""
+    """Connect to each of these places, which know the word. Answered by `Reached`."""
 
     places: tuple[tuple[str, int], ...]
     word: str
 
 
 class Rest(Call, frozen=True, tag=True):
-    """Nothing lives there any more: remove what is left, and wait for another attempt. Refused by one that
-    is alone there if something is left that it cannot remove."""
+    """Remove what is left of the attempt, of which nothing lives any more, and wait for another. An agent
+    that is `alone` refuses if something is left that it cannot remove."""
 
 
 class Adopt(Call, frozen=True, tag=True):
-    """Be the agent of another attempt, after `Rest`."""
+    """Become the agent of another attempt, after `Rest`."""
 
     job_uid: JobUid
     attempt: int
@@ -228,14 +229,14 @@ class Adopt(Call, frozen=True, tag=True):
 
 
 class Away(Call, frozen=True, tag=True):
-    """The service is about to end, as it should. For so many seconds nothing of what runs there begins
-    elsewhere, though nothing is heard of it."""
+    """The service is about to end in order. For so many seconds it starts no replacements elsewhere, although
+    the agent cannot be heard."""
 
     seconds: float
 
 
 class Leave(Call, frozen=True, tag=True):
-    """Nothing lives there any more: remove what is left, and end."""
+    """Remove what is left of the attempt, of which nothing lives any more, and end."""
 
 
 AnyCall = (
@@ -287,14 +288,14 @@ Order = (
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What programs are started by on a node, as long as it is not booted again (`first_start`)."""
+    """Facts by which programs are started on a node until it is rebooted (`first_start`)."""
 
     boot: str
     #: Sandbox level.
     level: str
-    #: By which others reach it.
+    #: Address by which other nodes reach it.
     address: str
-    #: As in `launch.documents.SharedPaths`, without what is an agent's own.
+    #: As in `launch.documents.SharedPaths`, without an agent's own directories.
     hidden: tuple[str, ...]
     read_only: tuple[str, ...]
     visible: tuple[str, ...]
@@ -306,19 +307,19 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first word of each connection."""
 
     version: int
-    #: None = they are not known, because of `failure`.
+    #: Capabilities of the local engine; None = unknown, because of `failure`.
     capabilities: Capabilities | None
-    #: Why nothing can be run there; "" = it can. Then this is its last word.
+    #: Why nothing can be run there, in which case this is its last message; "" = programs can be run.
     failure: str = ""
-    #: None = programs are not started there before agents.
+    #: Facts about the node; None = programs are not started there before agents.
     facts: NodeFacts | None = None
-    #: After `Rest` nothing is left of what ran there; it refuses that otherwise.
+    #: After `Rest` nothing is left of the attempt; otherwise the agent refuses `Rest`.
     scrubs: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """To a call. `failure`: "" = it was done; else the name of what the port raises, `message` what it
-    says."""
+    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; "" = it was
+    done."""
 
     number: int
     failure: str = ""
@@ -341,7 +342,7 @@ class FilesAt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Listen`: where."""
+    """The answer to `Listen`: where the agent listens."""
 
     number: int
     address: str
@@ -349,15 +350,15 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
 
 
 class Reached(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Reach`: for each place why it was not; "" = it was."""
+    """The answer to `Reach`: for each place why it was not reached; "" = it was."""
 
     number: int
     failures: tuple[str, ...]
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of a replica's stream, which stand in the file from `offset` on. `anew`: the file is another one
-    than before, and begins here."""
+    """Bytes of a replica's stream at `offset` of its file. `anew`: the file was replaced by another, which
+    begins here."""
 
     replica: ReplicaId
     file: str
@@ -383,39 +384,38 @@ class Noted(msgspec.Struct, frozen=True, tag=True):
 
 
 class SharedFiles(msgspec.Struct, frozen=True, tag=True):
-    """What the node shares with the service does not answer, or answers again. Moments in ns since the
+    """File systems that the node shares with the service hang, or answer again. Moments are in ns since the
     epoch."""
 
-    #: Since when it was asked in vain.
+    #: Since when they have not answered.
     since: Nanos
-    #: When it answered; 0 = it has not yet.
+    #: When they answered again; 0 = not yet.
     until: Nanos = 0
 
 
 class Lines(msgspec.Struct, frozen=True, tag=True):
-    """So many lines of a replica can be read."""
+    """That many lines of a replica can be read."""
 
     replica: ReplicaId
     lines: int
 
 
 class Metrics(msgspec.Struct, frozen=True, tag=True):
-    """Something that a trial's primary has measured can be read."""
+    """A new measurement of a trial's primary replica can be read."""
 
     replica: ReplicaId
 
 
 class Current(msgspec.Struct, frozen=True, tag=True):
-    """All that was known before this connection has been told."""
+    """Everything that the agent knew before this connection has been reported."""
 
 
 class Ending(msgspec.Struct, frozen=True, tag=True):
-    """The service was silent for a whole lease: what runs there is ended, nothing more is begun, and then the
-    agent ends as well."""
+    """The agent is ending: it ends its programs, starts nothing more, and then exits."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """It lives. Said several times within a lease, which is renewed when that is answered."""
+    """A sign of life, sent several times within a lease. Its answer renews the lease."""
 
     number: int
 
@@ -446,7 +446,7 @@ News = (
 
 
 def read_document(data: bytes, trust: bytes = b"") -> AgentDocument:
-    """Of the parts that `opening.read` finds. Raises ValueError."""
+    """Decode the document from the parts that `opening.read` finds. Raises ValueError."""
     try:
         document = msgspec.msgpack.decode(data, type=AgentDocument)
         return msgspec.structs.replace(document, trust=trust.decode())
@@ -455,10 +455,11 @@ def read_document(data: bytes, trust: bytes = b"") -> AgentDocument:
 
 
 def write_document(document: AgentDocument, first: bytes = b"") -> bytes:
-    """The standard input of an agent's process, but for its last line (`opening.BEGIN`). `first`: what is to
-    be begun before the agent is loaded; it comes before the document. Both are compressed, since Slurm
-    carries a kilobyte at a time, and apart from them what programs trust, which is large and the same for
-    all; before them is a line with the sizes of the first, of what `first` is in it, and of the second."""
+    """Return the standard input of an agent's process, except for its last line (`opening.BEGIN`). `first`:
+    the programs to start before the agent is loaded, which precede the document. These two are one compressed
+    part, because Slurm carries a kilobyte at a time; the trusted authorities, which are large and the same
+    for all, are another. A line before both has three sizes: of the first part, of `first` inside it, and of
+    the second part."""
     trust = _compressed(document.trust) if document.trust else b""
     own = msgspec.structs.replace(document, trust="")
     data = zlib.compress(first + msgspec.msgpack.encode(own))

@@ -1,7 +1,7 @@
-"""Streams of replicas on another machine: the files that shims write there, and their copies here.
+"""Copies the streams of replicas on another machine, from the files that shims write there to files here.
 
-The agent sends what its files have more than the copies, by offset, and so does a new connection go on where
-the one before broke off. Segments of logs only grow; files beside them may be made anew (they are thinned),
+The agent sends what its files have beyond the copies, by offset, so that a new connection continues where the
+last one broke off. Segments of logs only grow; the files beside them may be replaced (when they are thinned),
 and are then sent anew.
 """
 
@@ -28,11 +28,11 @@ _FRESH = ".anew"
 
 
 class TornStream(Exception):
-    """What was sent does not follow what is there: the connection is of no more use."""
+    """The bytes that were sent do not continue the copy, so that the connection is useless."""
 
 
 class _Sent(Struct):
-    """What the other side has of a file."""
+    """What the service has of a file."""
 
     inode: int
     size: Bytes
@@ -48,7 +48,8 @@ class StreamSender:
         self._sent: dict[tuple[ReplicaId, str], _Sent] = {}
 
     def resume(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
-        """A new connection: the other side has so many bytes of each file, by replica. Raises ValueError."""
+        """Begin a new connection. `sizes`: bytes that the service has of each file, by replica. Raises
+        ValueError."""
         self._sent = {
             (ReplicaId.parse(replica), file): _Sent(0, size)
             for replica, files in sizes.items()
@@ -56,15 +57,16 @@ class StreamSender:
         }
 
     def begin(self, replica: ReplicaId, line: int) -> None:
-        """Its log goes on from that line, if it has none here. Blocks shortly. Raises OSError."""
+        """Have a replica's log continue from that line number, if it has no log here. Blocks briefly. Raises
+        OSError."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if line and not any(_SEGMENT.fullmatch(path.name) for path in directory.iterdir()):
             (directory / f"{line:012}.jsonl").touch(mode=0o600)
 
     def changes(self, replica: ReplicaId) -> Iterator[Appended]:
-        """What a replica's files have more than was sent; counts as sent once the next one is asked for.
-        Blocks for small reads."""
+        """Yield what a replica's files have beyond what was sent. An item counts as sent once the next one is
+        requested. Blocks for small reads."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(directory.iterdir()):
@@ -75,7 +77,7 @@ class StreamSender:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             found = os.fstat(file.fileno())
             sent = self._sent.get((replica, path.name))
-            # What is no segment may have been made anew while nobody was connected.
+            # A file that is no segment may have been replaced while there was no connection.
             is_known = sent is not None and (
                 sent.inode == found.st_ino
                 or (sent.inode == 0 and _SEGMENT.fullmatch(path.name) is not None)
@@ -85,8 +87,8 @@ class StreamSender:
                 sent = self._sent[replica, path.name] = _Sent(found.st_ino, 0)
             sent.inode = found.st_ino
             file.seek(sent.size)
-            # As much as there was when it was looked at: a program that prints all the time must not keep
-            # the news of its own end waiting.
+            # No more than there was at the beginning: a program that prints without a pause must not delay
+            # the news of its own end.
             while data := _whole_lines(file, found.st_size - sent.size):
                 yield Appended(replica, path.name, sent.size, data, anew)
                 sent.size += len(data)
@@ -94,8 +96,8 @@ class StreamSender:
 
 
 def _whole_lines(file: BinaryIO, left: int) -> bytes:
-    """What is read next, of at most so many bytes, about a block at a time. A line that is not whole yet may
-    be taken away again by the shim that begins anew, so it is left where it is."""
+    """Read about a block, and at most `left` bytes, of complete lines. An incomplete line is left, because a
+    restarted shim may remove it again."""
     data = file.read(min(BLOCK, left))
     while b"\n" not in data and len(data) < left:
         more = file.read(min(BLOCK, left - len(data)))
@@ -116,7 +118,7 @@ class StreamCopies:
         self._attempt = attempt
 
     def sizes(self, replicas: Iterable[ReplicaId]) -> dict[str, dict[str, int]]:
-        """Bytes of every copy there is, by replica and file. Blocks shortly."""
+        """Return the size of every copy, by replica and file. Blocks briefly."""
         found: dict[str, dict[str, int]] = {}
         for replica in replicas:
             with contextlib.suppress(FileNotFoundError):
@@ -128,7 +130,7 @@ class StreamCopies:
         return found
 
     def append(self, part: Appended) -> None:
-        """Blocks for a write. Raises TornStream, OSError."""
+        """Append bytes to a copy. Blocks for a write. Raises TornStream, OSError."""
         if not _NAME.fullmatch(part.file):
             raise TornStream(f"{part.file!r} is no file of a stream")
         path = self._directory(part.replica) / part.file
@@ -142,11 +144,12 @@ class StreamCopies:
             size = file.tell()
             if part.offset > size:
                 raise TornStream(f"{part.file} has {size} bytes here, and {part.offset} were sent")
-            # What came twice is the same.
+            # Bytes that came twice are skipped.
             file.write(part.data[size - part.offset :])
 
     def next_line(self, replica: ReplicaId) -> int:
-        """The number of the line that comes next, for a replica that goes on elsewhere. Blocks shortly."""
+        """Return the number of the log's next line, for a replica that continues on another node. Blocks
+        briefly."""
         try:
             names = sorted(
                 path for path in self._directory(replica).iterdir() if _SEGMENT.fullmatch(path.name)
@@ -155,7 +158,7 @@ class StreamCopies:
             return 0
         if not names:
             return 0
-        # Only whole lines are copied: each counts.
+        # Only complete lines are copied, so that each counts.
         with names[-1].open("rb") as file:
             lines = sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
         return int(names[-1].stem) + lines

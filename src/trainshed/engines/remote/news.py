@@ -1,4 +1,4 @@
-"""What an agent has seen of its replicas, and what of it is still to be sent to the service."""
+"""Keeps what an agent has seen of its replicas, and which of it is still to be sent to the service."""
 
 import asyncio
 
@@ -8,8 +8,9 @@ from trainshed.engines.remote.messages import News
 
 
 class Known:
-    """What was seen of the replicas: of each incarnation its start, its notes and its end; of each replica
-    how many lines it has written, and that it has measured something. Sent again on every new connection."""
+    """Everything that was seen of the replicas: the start, notes and end of each incarnation, and each
+    replica's number of lines and whether it has measured something. It is sent again on every new
+    connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}
@@ -21,19 +22,19 @@ class Known:
             told.append(news)
 
     def note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
-        """In the place of the one before it."""
+        """Note a replica's number of lines or its measurement, replacing the last one."""
         self._latest[replica, type(news)] = news
 
     def latest(self) -> list[tuple[ReplicaId, News]]:
-        """What was noted last. Those who follow a log are woken by it: lines may have been written while
-        nobody was connected."""
+        """Return what was noted last. It wakes readers of logs, since lines may have been written while there
+        was no connection."""
         return [(replica, news) for (replica, _), news in self._latest.items()]
 
     def replicas(self) -> list[ReplicaId]:
         return sorted({replica for replica, _ in self._news})
 
     def live(self) -> list[ReplicaId]:
-        """Those that have started, and whose end was not seen."""
+        """Return the replicas that have started, and whose end was not seen."""
         ends = messages.Exited, messages.Lost
         last = {
             replica: told
@@ -46,8 +47,8 @@ class Known:
         ]
 
     def all(self) -> list[tuple[ReplicaId, News]]:
-        """Of each replica in the order in which it was seen, and of each incarnation all starts first: who
-        has ended may have waited for the others to begin."""
+        """Return all news: each replica's in order, and the starts of all replicas first, because one that
+        has ended may have waited for the others to start."""
         found = [
             (incarnation, replica, news)
             for (replica, incarnation), told in sorted(self._news.items(), key=lambda each: each[0])
@@ -59,17 +60,18 @@ class Known:
 
 class Untold:
     """What is still to be sent on one connection, in order: news, and replicas whose streams may have grown.
-    There may be thousands of new lines a second: news of them is queued once until it is sent."""
+    Lines are queued once until they are sent, because there may be thousands a second."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
         self._number = 0
         self._wake = asyncio.Event()
-        #: Somebody waits for something new, and has sent what was before it.
+        #: Set while `next` waits, which means that everything before was sent.
         self._emptied = asyncio.Event()
 
     def add(self, replica: ReplicaId | None, news: News | None) -> None:
-        """`replica`: None = it concerns no single one. `news`: None = only look at the replica's streams."""
+        """Queue news. `replica`: None = it concerns no single one. `news`: None = only the replica's streams
+        may have grown."""
         key: object
         match news:
             case messages.Lines() | messages.Metrics() | None:
@@ -81,12 +83,12 @@ class Untold:
         self._wake.set()
 
     def clear(self) -> None:
-        """Drop all of it."""
+        """Drop everything that is queued."""
         self._waiting.clear()
         self._emptied.set()
 
     async def empty(self) -> None:
-        """Wait until all that was added has been taken, and what was taken last was done with."""
+        """Wait until everything that was added has been taken and sent."""
         await self._emptied.wait()
 
     async def next(self) -> tuple[ReplicaId | None, News | None]:

@@ -1,5 +1,5 @@
-"""Where an agent writes on its node, and as whom: a directory of its own in one that all agents of its user
-share there, and what killed agents have left in it."""
+"""Makes and removes the directory in which an agent writes on its node. It lies in one that all agents of the
+same user share there, and in which killed agents may have left theirs."""
 
 import fcntl
 import os
@@ -15,12 +15,12 @@ _OWN = r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+(-\d+)?"
 
 
 def name_of(agent: str) -> str:
-    """What the directory of an agent is called, by the name in its certificate, which no other one has."""
+    """Return the name of an agent's directory, from the unique name in its certificate."""
     return agent.replace("/", "-")
 
 
 def require_user(name: str) -> None:
-    """Raises OSError unless this process is that user's; "" = anybody's will do."""
+    """Raise OSError unless this process runs as that user; "" = any user."""
     if not name:
         return
     import pwd
@@ -36,8 +36,8 @@ def require_user(name: str) -> None:
 
 
 def make_ours(directory: "str | Path") -> None:
-    """Make it, unless it is there. Its name is easy to guess, and it may lie where everybody writes: what
-    others have put there is not used. Raises OSError."""
+    """Make the shared directory if needed. Its name is easy to guess, and it may lie where everybody can
+    write, so that one of another user is refused. Raises OSError."""
     path = os.fspath(directory)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
@@ -53,11 +53,12 @@ def make_ours(directory: "str | Path") -> None:
 
 
 def own_directory(parent: "str | Path", name: str) -> "tuple[str, list[str]]":
-    """Make a directory, locked for as long as this process lives; also the directories that killed agents
-    have left, renamed so that no other agent takes them up. Raises OSError."""
+    """Make a directory, locked for as long as this process lives. Returns it, and the directories that killed
+    agents have left, renamed so that no other agent removes them as well. Raises OSError."""
     lock = os.open(parent, os.O_RDONLY)
     try:
-        # One agent at a time: another's new directory is not locked yet, and must not pass for a left one.
+        # One agent at a time: another's new directory, which is not locked yet, must not count as left
+        # behind.
         fcntl.flock(lock, fcntl.LOCK_EX)
         directory = os.path.join(parent, name)
         os.mkdir(directory, 0o711)
@@ -76,11 +77,11 @@ def own_directory(parent: "str | Path", name: str) -> "tuple[str, list[str]]":
 
 
 def _others(parent: "str | Path", name: str) -> "list[str]":
-    """Agents' directories but that one."""
+    """Yield the directories of other agents."""
     found = [other for other in os.listdir(parent) if other.startswith("trainshed-")]
     if found == [name]:
         return []
-    import re  # Only here: a start would wait for it.
+    import re  # Imported late: a start would wait for it.
 
     return [other for other in found if other != name and re.fullmatch(_OWN, other)]
 
@@ -89,7 +90,7 @@ def _is_locked(directory: str) -> bool:
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     except OSError:
-        return True  # Removed just now, of somebody else, or no directory.
+        return True  # It was just removed, is another user's, or is no directory.
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -101,7 +102,7 @@ def _is_locked(directory: str) -> bool:
 
 
 def remove(directories: "Sequence[str]") -> None:
-    """Delete them as far as possible, whatever programs have made in them. Blocks."""
+    """Delete directories as far as possible, whatever programs have made in them. Blocks."""
     from trainshed.replica.system import trees
 
     for directory in directories:
@@ -112,8 +113,8 @@ def remove(directories: "Sequence[str]") -> None:
 
 
 def is_open(path: "Path") -> bool:
-    """Whether this process's user, another than the service's, can reach it at all: what that user cannot
-    reach need not be hidden from the programs."""
+    """Whether this process's user, who is not the service's, can reach a path at all. What that user cannot
+    reach need not be hidden from programs."""
     try:
         path.stat()
     except PermissionError:

@@ -1,5 +1,5 @@
-"""The nodes of a cluster as the scheduler sees them: what the cluster says of them, and which of them are
-quarantined because they were found unfit."""
+"""Tracks the nodes of a cluster for the scheduler: what the cluster says of them, and which are quarantined
+because they were found unfit."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ _LONGEST_WAIT = 60.0
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True):
-    """Why nothing is started on a node, and for how long."""
+    """Why nothing is started on a node, and until when."""
 
     cause: str
     #: Seconds since the epoch.
@@ -52,9 +52,9 @@ class QuarantineEntry(msgspec.Struct, frozen=True):
 
 
 class Quarantine:
-    """Nodes on which nothing is started for a while. Kept in a file, so that a restart of the service does
-    not let them in again. `seconds`: for how long, if `add` does not say. `load` and `save` block; its one
-    owner saves after each change."""
+    """Nodes on which nothing is started for a while, kept in a file so that they survive a restart of the
+    service. `seconds`: for how long, if `add` does not say. `load` and `save` block; the owner saves after
+    each change."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class Quarantine:
         self._nodes: dict[str, QuarantineEntry] = {}
 
     def load(self) -> None:
-        """Raises OSError, ValueError: the file is damaged."""
+        """Read the file. Raises OSError, ValueError (it is damaged)."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -73,54 +73,54 @@ class Quarantine:
             raise ValueError(f"{self._path} cannot be read ({error}); remove it") from error
 
     def save(self) -> None:
-        """Raises OSError."""
+        """Write the file. Raises OSError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         durable.write(str(self._path), msgspec.json.encode(self._nodes).decode())
 
     def add(self, node: str, cause: str, now: float, *, seconds: float | None = None) -> None:
-        """`seconds`: None = as long as any other. `now`: seconds since the epoch."""
+        """Quarantine a node. `seconds`: None = the usual time. `now`: seconds since the epoch."""
         until = now + (self._seconds if seconds is None else seconds)
         self._nodes = self._nodes | {node: QuarantineEntry(cause, until)}
 
     def remove(self, node: str) -> bool:
-        """Let it in again; whether it was there."""
+        """Release a node; return whether it was quarantined."""
         found = node in self._nodes
         self._nodes = {name: one for name, one in self._nodes.items() if name != node}
         return found
 
     def end(self, now: float) -> tuple[str, ...]:
-        """Forget those whose time is over; their names."""
+        """Release the nodes whose time is over; return their names."""
         over = tuple(name for name, one in self._nodes.items() if one.until <= now)
         for name in over:
             self.remove(name)
         return over
 
     def soonest(self) -> float | None:
-        """When the next one's time is over, in seconds since the epoch; None = there is none."""
+        """Return when the next node is released, in seconds since the epoch; None = none is quarantined."""
         return min((one.until for one in self._nodes.values()), default=None)
 
     def cause(self, node: str) -> str:
-        """Why it is quarantined, and until when; "" = it is not."""
+        """Return why a node is quarantined, and until when; "" = it is not."""
         return str(self._nodes.get(node, ""))
 
 
 class ClusterNodes:
-    """What a cluster's nodes have, and which of them may be used."""
+    """The nodes of a cluster, with their resources and states."""
 
     def __init__(self, attempts: Attempts, cluster: Cluster, options: RemoteOptions) -> None:
-        #: As of the last report.
+        #: The nodes as of the last report.
         self.capacity: tuple[Node, ...] = ()
         self._attempts = attempts
         self._cluster = cluster
         self._options = options
-        #: By name, as the scheduler was told.
+        #: States by name, as the scheduler was told.
         self._states: dict[str, NodeState] = {}
-        #: What is wrong with a node that takes work all the same, by who has said so.
+        #: What is wrong with nodes that nevertheless accept replicas, by node and by the agent that said so.
         self._trouble: dict[str, dict[str, str]] = {}
         self._quarantine = Quarantine(options.directory / QUARANTINE, options.quarantine)
         #: Held while the quarantine is changed and saved.
         self._quarantining = asyncio.Lock()
-        #: Set when a node is quarantined: the next end may be sooner then.
+        #: Set when a node is quarantined, because the next release may then be sooner.
         self._quarantined = asyncio.Event()
         self._tasks = Crew()
 
@@ -141,7 +141,7 @@ class ClusterNodes:
         await self._tasks.close()
 
     def by_name(self) -> dict[str, Node]:
-        """The nodes there are."""
+        """Return the nodes by name."""
         return {node.name: node for node in self.capacity}
 
     def require(self, requests: Iterable[SlotRequest], *, refuse: bool) -> None:
@@ -163,19 +163,19 @@ class ClusterNodes:
                 )
 
     def not_up(self) -> list[str]:
-        """Names of the nodes that take no work now."""
+        """Return the names of the nodes that accept no replicas now."""
         return [name for name, state in self._states.items() if state is not NodeState.UP]
 
     async def readmit(self, node: str) -> None:
-        """Let a node that was found unfit take work again. Raises EngineUnavailable."""
+        """Release a node that was found unfit. Raises EngineUnavailable."""
         self.tell_trouble(node, _NO_AGENT, "")
         async with self._quarantining:
             if self._quarantine.remove(node):
                 await self._save_quarantine()
 
     async def quarantine(self, node: str, cause: str, seconds: float | None = None) -> None:
-        """Start nothing more on a node, and have what runs there move, for so many seconds; None = as long as
-        the settings say. Raises EngineUnavailable: it holds, but was not written down."""
+        """Quarantine a node for that many seconds, None = as the settings say; replicas leave it. Raises
+        EngineUnavailable if the quarantine, which then still holds, was not written down."""
         log.warning("node %s: quarantined: %s", node, cause)
         async with self._quarantining:
             self._quarantine.add(node, cause, self._options.now(), seconds=seconds)
@@ -183,16 +183,17 @@ class ClusterNodes:
             await self._save_quarantine()
 
     async def tell_unfit(self, node: str, why: str) -> None:
-        """Why no agent can be on a node; "" = one is there, and all is well. With preflights it takes no work
-        for a while."""
+        """Note why no agent can be on a node; "" = one is there, and all is well. With preflights an unfit
+        node is quarantined."""
         self.tell_trouble(node, _NO_AGENT, why)
         if why and self._options.preflight:
-            # It holds, also if it cannot be written down.
+            # The quarantine holds even if it cannot be written down.
             with contextlib.suppress(EngineUnavailable):
                 await self.quarantine(node, why)
 
     def tell_trouble(self, node: str, agent: str, what: str) -> None:
-        """What an agent says is wrong with its node, which takes work all the same; "" = nothing any more."""
+        """Note what an agent says is wrong with its node, which nevertheless accepts replicas; "" = nothing
+        any more."""
         before = self._trouble_of(node)
         said = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
         self._trouble[node] = said | ({agent: what} if what else {})
@@ -226,16 +227,16 @@ class ClusterNodes:
             self._tell_delay(gang, report)
 
     def _tell_delay(self, gang: Gang, report: ClusterReport) -> None:
-        """Report whether the cluster makes it wait."""
+        """Report why the cluster makes a gang wait, if it does."""
         names = (hold_name(self._options.identity, gang.record, part) for part in gang.record.parts)
         delay = next((report.delays[name] for name in names if name in report.delays), None)
         if delay is not None or (gang.delay and gang.delay.cause is DelayCause.CLUSTER):
             self._attempts.report_delay(gang, delay)
 
     def _judged(self, one: NodeReport) -> NodeReport:
-        """What the cluster says of a node; whether it is quarantined, if that is up."""
+        """Return the cluster's report of a node, changed to QUARANTINED if it is UP but quarantined here."""
         if one.state is NodeState.GONE and one.is_awaited:
-            # Agents there may be well: each of them is lost when its own lease is over, and not before.
+            # Agents there may be well: each is only lost when its own lease ends.
             return replace(one, state=NodeState.UNHEARD)
         cause = self._quarantine.cause(one.node.name)
         if one.state is NodeState.UP and cause:
@@ -255,13 +256,12 @@ class ClusterNodes:
             async with self._quarantining:
                 if ended := self._quarantine.end(self._options.now()):
                     log.info("quarantine has ended: %s", ", ".join(ended))
-                    # If this is not written down, a restart finds by the clock that they have ended.
+                    # If this is not written down, a restarted service sees by the clock that they have ended.
                     with contextlib.suppress(EngineUnavailable):
                         await self._save_quarantine()
 
     async def _save_quarantine(self) -> None:
-        """Report the nodes as they are judged now, and write the quarantine down. Raises
-        EngineUnavailable."""
+        """Report the nodes' changed states, and write the quarantine down. Raises EngineUnavailable."""
         self._take(self._cluster.report(), told=True)
         try:
             await asyncio.to_thread(self._quarantine.save)

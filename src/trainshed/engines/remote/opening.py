@@ -1,8 +1,9 @@
-"""Starts a node's first programs before its agent is loaded, by what the service wrote down for that
-(`first_start`). Small and of the standard library alone: whatever is loaded here is waited for.
+"""Starts a node's first programs before its agent is loaded, from what the service composed for that
+(`first_start`). It is small and imports the standard library alone, because programs wait for everything that
+is loaded here.
 
-Nothing is begun unless the node is as it was when it told of itself. The agent takes over what was begun, and
-does everything else itself.
+Nothing is started unless the node is still as it described itself before. The agent takes over what was
+started, and does everything else itself.
 """
 
 import os
@@ -35,19 +36,20 @@ TAKEN = b"taken\n"
 
 
 class Opening:
-    """What was begun. `directory`: the agent's own. `left`: what killed agents have left beside it."""
+    """The programs that were started. `directory`: the agent's own. `left`: directories that killed agents
+    have left beside it."""
 
     def __init__(self, directory: str, left: "list[str]") -> None:
         self.directory = directory
         self.left = left
-        #: Of each program: its replica's name, its launch document, and the connection to its shim.
+        #: (replica's name, launch document, connection to the shim) of each program.
         self.programs: "list[tuple[str, dict[str, Any], socket.socket]]" = []
-        #: Handles that keep what programs run in from being removed, by path.
+        #: Handles that keep programs' environments from being removed, by path.
         self.leases: "dict[str, int]" = {}
 
 
 def boot() -> str:
-    """Which boot of the node this is; "" = the system does not say."""
+    """Return the identity of the node's current boot; "" = the system does not tell it."""
     try:
         with open(_BOOT, encoding="ascii") as file:
             return file.read().strip()
@@ -56,9 +58,9 @@ def boot() -> str:
 
 
 def read(stream: "IO[bytes]") -> "tuple[bytes, bytes, bytes]":
-    """What is to be begun, the agent's document, and what programs trust, as `messages.write_document` puts
-    them together; it may begin. Raises EOFError: whoever sent it was killed over it, or had second thoughts;
-    ValueError."""
+    """Read the programs to start, the agent's document, and the trusted authorities, as
+    `messages.write_document` composes them, and then the permission to begin. Raises EOFError if the sender
+    was killed or has changed its mind, and ValueError."""
     sizes = stream.readline()
     try:
         size, first, trust = map(int, sizes.split() or (0, 0, 0))
@@ -69,7 +71,7 @@ def read(stream: "IO[bytes]") -> "tuple[bytes, bytes, bytes]":
     data, trusted = stream.read(size), stream.read(trust)
     if not size or len(data) < size or len(trusted) < trust:
         raise EOFError("the agent's document broke off")
-    # The zygote, which does without, was forked before this is loaded.
+    # Imported here: the zygote, which does not need it, was forked before.
     import zlib
 
     data, trusted = zlib.decompress(data), zlib.decompress(trusted) if trusted else b""
@@ -79,7 +81,8 @@ def read(stream: "IO[bytes]") -> "tuple[bytes, bytes, bytes]":
 
 
 def say_taken() -> None:
-    """Let go of standard input and output: whoever gave the one may end, and with it the other."""
+    """Confirm that the input was read, and close standard input and output, whose other ends may vanish
+    now."""
     try:
         os.write(1, TAKEN)
     except OSError:
@@ -91,9 +94,9 @@ def say_taken() -> None:
 
 
 def begin(text: bytes, zygote: socket.socket, trust: bytes = b"") -> "Opening | None":
-    """Begin the programs of a `first_start`, by the zygote at the other end. `trust`: whom they trust, PEM.
-    None = nothing was begun, and nothing is left of it: there is none, or the node is not what the service
-    thinks; that is said on stderr.
+    """Start the programs of a `first_start` by the zygote at the other end. `trust`: their trusted
+    authorities, PEM. None = nothing was started and nothing is left of it, because there is nothing to start,
+    or the node is not as the service thinks, which is written to stderr.
     """
     if not text:
         return None
@@ -124,7 +127,7 @@ def begin(text: bytes, zygote: socket.socket, trust: bytes = b"") -> "Opening | 
             try:
                 unix_sockets.send(zygote, line + b"\n", theirs.fileno())
             except OSError:
-                # The zygote is dead: the agent starts another one, and what is missing with it.
+                # The zygote is dead: the agent starts another one, and by it the missing programs.
                 ours.close()
                 break
         opening.programs.append((program["replica"], program["plan"], ours))
@@ -138,7 +141,7 @@ def _give_up(kept: "dict[str, int]", why: Exception) -> None:
 
 
 def _require(message: "dict[str, Any]") -> None:
-    """Raises OSError: the node is not what the service thinks."""
+    """Raise OSError if the node is not as the service thinks."""
     if not message["boot"] or boot() != message["boot"]:
         raise OSError("the node was booted since it told of itself")
     for path in message["needs"]:
@@ -167,7 +170,7 @@ def _lay_out(directory: str, message: "dict[str, Any]", trust: bytes) -> None:
 
 
 def _fit(message: "dict[str, Any]") -> None:
-    """Put into the launch documents what only this process's own place on the node tells."""
+    """Complete the launch documents with what only this process knows of its place on the node."""
     memory_base, cpu_base, pids_base = cgroups.find_bases()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if limit := cgroups.memory_limit(memory_base):
@@ -181,15 +184,15 @@ def _fit(message: "dict[str, Any]") -> None:
 
 
 def give_precedence(opening: "Opening | None") -> None:
-    """Where programs take all processors to start, wait until each has written a line, or something else is
-    said of it but that it was started: agents load at their cost. Not for longer than `_FIRST_LINES` after
-    the last was started: whoever reads lines waits for the agent."""
+    """If the starting programs use all processors, wait until each has written a line, or its shim has
+    reported anything but its start, because loading the agent would slow them down. Wait at most
+    `_FIRST_LINES` after the last start, because readers of lines wait for the agent."""
     if opening is None or len(opening.programs) < (os.cpu_count() or 1) - busy():
         return
     shims = {connection.fileno(): connection for _, _, connection in opening.programs}
     silent, unstarted = set(shims), set(shims)
     until = time.monotonic() + _LONGEST_START
-    # Each word once: all of them stay to be read.
+    # Edge-triggered: the messages stay in the socket for the agent to read.
     with select.epoll() as poll:
         for handle in shims:
             poll.register(handle, select.EPOLLIN | select.EPOLLET)
@@ -203,7 +206,7 @@ def give_precedence(opening: "Opening | None") -> None:
 
 
 def _was_only_started(shim: socket.socket) -> bool:
-    """Nothing else is said of its program yet."""
+    """Whether a shim has only reported its program's start so far."""
     try:
         said = shim.recv(_WORDS, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -214,7 +217,7 @@ def _was_only_started(shim: socket.socket) -> bool:
 
 
 def busy() -> int:
-    """How many processors others take just now; 0 = the system does not say."""
+    """Return how many processors other processes use just now; 0 = the system does not tell."""
     try:
         with open("/proc/loadavg", encoding="ascii") as file:
             running = int(file.read().split()[3].partition("/")[0])

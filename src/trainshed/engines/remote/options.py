@@ -1,4 +1,4 @@
-"""What an operator, and the service, may choose about an engine of other machines."""
+"""Declares the options of an engine of other machines, which the operator and the service choose."""
 
 import sys
 import time
@@ -19,57 +19,60 @@ class AgentCommand(Struct, frozen=True):
     """How an agent's process is started."""
 
     argv: Sequence[str]
-    #: From the agent's document, and what code is there, to all of the process's standard input.
+    #: Makes the process's standard input from the agent's document and the code that is already there.
     parcel: Callable[[bytes, str], bytes] = lambda document, has: document
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):
-    """What an operator, and the service, may choose."""
+    """The options of a remote engine."""
 
     #: Tells this service from others that use the cluster.
     identity: str
-    #: Where the engine's own files lie.
+    #: Directory of the engine's own files.
     directory: Path
-    #: Seconds without a word of the service after which an agent ends its programs.
+    #: Seconds without contact to the service after which an agent ends its programs.
     lease: float
-    #: The same once the service has said that it ends; no longer than `lease` = that.
+    #: The same after the service has announced its end; at least `lease`.
     away: float = 0.0
-    #: What runs on a node that the cluster gives up is lost at once, though it may live until its agent's
-    #: lease is over.
+    #: Programs on a node that the cluster gives up are lost at once, although they may live until their
+    #: agent's lease ends.
     down_is_lost: bool = False
-    #: What every agent is told; its credential, job, node, user (`Owner.user`) and address are filled in.
+    #: Makes an agent's document from its credential, job, node, user (`Owner.user`) and address.
     agent: Callable[..., AgentDocument]
-    #: How an agent is started on a node. It may block: all of the agents' code may have to be read.
+    #: Returns how an agent is started on a node. It may block, because all of the agents' code may have to be
+    #: read.
     command: Callable[[str], AgentCommand]
-    #: What launch plans refer to; None = they may name none.
+    #: Resolves the secrets that launch plans refer to; None = plans may refer to none.
     secrets: SecretSource | None = None
-    #: Nodes of a gang have to reach each other before something is started there; the rest is in `agent`.
+    #: Nodes of a gang have to reach each other before something is started there; the agents' documents turn
+    #: on the other checks.
     preflight: bool = False
-    #: Seconds for which a node is left alone whose preflight failed.
+    #: Seconds for which nothing is started on a node whose preflight failed.
     quarantine: float = 3600.0
-    #: The cluster chooses nodes: those that requests name are wishes.
+    #: The cluster chooses nodes: those that requests name are preferences.
     anywhere: bool = False
-    #: Each replica has a hold and an agent of its own, also beside others on its node.
+    #: Each replica has its own hold and agent, even beside others on its node.
     apart: bool = False
-    #: Of what failed replicas left.
+    #: How the files of failed replicas are fetched.
     autopsies: CollectorOptions = field(default_factory=CollectorOptions)
-    #: Seconds for which what an attempt held is kept for another one that needs the same; 0 = it is not, but
-    #: for a retry; None = not for that either.
+    #: Seconds for which an attempt's holds are kept for another one with the same needs; 0 = only for a
+    #: retry; None = not even for that.
     keep: float | None = 0.0
-    #: As `failed_starts.PAUSES`.
+    #: Seconds between failed starts of agents, as `failed_starts.PAUSES`.
     start_pauses: Sequence[float] = PAUSES
-    #: Seconds since the epoch.
+    #: The clock, in seconds since the epoch.
     now: Callable[[], float] = time.time
-    #: What nodes are sent that do not see the service's files; None = they see them.
+    #: Content for nodes that do not see the service's files; None = they see them.
     library: Library | None = None
-    #: What a node was sent stays there for agents after the one that it was sent to.
+    #: Content that a node was sent stays there for later agents.
     keeps_content: bool = False
-    #: The cluster brings the container images of jobs; None = it does not.
+    #: How registries are reached, if the cluster pulls jobs' container images; None = it does not.
     registry_access: RegistryAccess | None = None
 
 
 def module_command(node: str, bundle: ModuleBundle | None = None) -> AgentCommand:
-    """For nodes that see this Python and this package where they are here. `bundle`: its modules."""
+    """Return how agents are started on nodes that see this Python and this package at the same paths.
+    `bundle`: of its modules."""
     code = bundle.path() if bundle else ""
     return AgentCommand(
         (sys.executable, "-I", "-S", "-c", BEGIN, "trainshed-agent", code, *module_paths())
@@ -77,5 +80,6 @@ def module_command(node: str, bundle: ModuleBundle | None = None) -> AgentComman
 
 
 def module_paths() -> list[str]:
-    """Where this process looks for modules: to find site-packages again takes a tenth of an agent's start."""
+    """Return this process's module search path. Agents are given it, because finding site-packages takes a
+    tenth of their start."""
     return [path for path in sys.path if Path(path).is_dir()]

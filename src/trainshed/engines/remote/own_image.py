@@ -1,4 +1,5 @@
-"""What the container image sets that an agent itself runs in, for the programs that run in it as well."""
+"""Applies the settings of the container image that an agent itself runs in to the programs that run in it as
+well."""
 
 import os
 from pathlib import Path
@@ -14,8 +15,9 @@ _OURS: Final = ("HOSTNAME",)
 
 
 def completed(plan: LaunchPlan) -> LaunchPlan:
-    """A plan whose program runs in this process's own image, with the variables and the directory that the
-    image sets and the plan does not; others as they are. Raises FileNotFoundError: there is no directory."""
+    """Return a plan whose program runs in this process's own image with the image's variables and working
+    directory where the plan sets none; other plans unchanged. Raises FileNotFoundError if the directory does
+    not exist."""
     image = plan.software.image
     if image is None or image.directory:
         return plan

@@ -1,4 +1,4 @@
-"""Whether a node is fit to run replicas: looked at by its agent, before that gives out slots."""
+"""Checks whether a node is fit to run replicas, before its agent gives out slots."""
 
 import shutil
 from pathlib import Path
@@ -20,22 +20,22 @@ class PreflightFailed(EngineUnavailable):
 
 
 class Findings(Struct, frozen=True):
-    """What was seen on a node."""
+    """What the checks found on a node."""
 
-    #: Free where agents write.
+    #: Free disk space where agents write.
     disk_bytes: int
-    #: That programs can still have; None = the system does not tell.
+    #: Memory that programs can still get; None = the system does not tell.
     memory_bytes: int | None
-    #: Seconds by which the node's clock is ahead of the service's; None = that has not told its own.
+    #: Seconds by which the node's clock is ahead of the service's; None = unknown.
     skew: float | None
-    #: That the driver names; None = nobody asked for any.
+    #: Number of GPUs that the driver lists; None = none are needed.
     gpus: int | None = None
 
 
 def look(
     directory: Path, *, skew: float | None, devices: Devices | None, meminfo: Path | None = None
 ) -> Findings:
-    """`devices`: None = they do not matter. Blocks. Raises OSError."""
+    """Check the node. `devices`: None = GPUs are not counted. Blocks. Raises OSError."""
     return Findings(
         shutil.disk_usage(directory).free,
         _available(meminfo or Path("/proc/meminfo")),
@@ -45,7 +45,7 @@ def look(
 
 
 def failures(found: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...]:
-    """All that is wrong, for replicas that need that much of the node together. Pure."""
+    """Return everything that is wrong with a node for replicas that together need that much. Pure."""
     wrong: list[str] = []
     if found.disk_bytes < LEAST_DISK:
         wrong.append(f"{_gib(found.disk_bytes)} of disk are free, {_gib(LEAST_DISK)} are needed")
@@ -61,7 +61,7 @@ def failures(found: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...
 
 
 def _available(meminfo: Path) -> int | None:
-    """What Linux says programs can have without swapping."""
+    """Return the bytes that programs can get without swapping, as Linux estimates; None = unknown."""
     try:
         text = meminfo.read_text("ascii")
     except OSError:

@@ -1,5 +1,5 @@
-"""For how long agents may live that a service has not heard since it started: as long as an earlier service
-has promised them. In a file, since that service is gone."""
+"""Keeps in a file for how long agents may live that this service has not heard since its start: the lease
+that an earlier service promised them."""
 
 import logging
 from pathlib import Path
@@ -18,22 +18,23 @@ _UNWRITTEN: Final = 300.0
 
 
 class _Promise(msgspec.Struct, frozen=True):
-    #: Without a word.
+    #: Seconds that an agent may live without contact.
     seconds: float
 
 
 class Promises:
-    """`lease`: what every agent is promised that this service hears. Its methods block."""
+    """The promises to agents. `lease`: what this service promises every agent that it hears. Its methods
+    block."""
 
     def __init__(self, path: Path, lease: float) -> None:
         self._path = path
         self._lease = lease
-        #: The longest that an agent may have been promised, in seconds.
+        #: The longest lease that an agent may have been promised, in seconds.
         self.longest = lease
 
     def load(self, *, has_agents: bool) -> None:
-        """`has_agents`: there are some of an earlier service. Raises OSError, ValueError: the file is
-        damaged."""
+        """Read the file. `has_agents`: there are agents of an earlier service. Raises OSError, ValueError
+        (the file is damaged)."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Promise).seconds
         except FileNotFoundError:
@@ -45,13 +46,15 @@ class Promises:
             self._write()
 
     def lengthen(self, seconds: float) -> None:
-        """Before agents are told. Raises OSError: they must not be."""
+        """Write down a longer promise, before agents are told. Raises OSError, in which case they must not be
+        told."""
         if seconds > self.longest:
             self.longest = seconds
             self._write()
 
     def fulfil(self) -> None:
-        """No agent lives by an earlier one any more. Raises OSError: a later service waits too long."""
+        """Note that no agent relies on an earlier promise any more. Raises OSError, in which case a later
+        service waits too long."""
         if self.longest > self._lease:
             self.longest = self._lease
             self._write()

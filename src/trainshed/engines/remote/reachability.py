@@ -1,5 +1,5 @@
-"""Whether the nodes of a gang reach each other, looked at by their agents before slots are given out: each
-listens for a moment, and each connects to all others, by the addresses that hostnames stand for."""
+"""Checks whether the nodes of a gang reach each other, before slots are given out: each agent listens for a
+moment and connects to all others, by the addresses that hostnames stand for."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ _NAMED = 4
 
 
 class Break(Struct, frozen=True):
-    """From one node another one was not reached."""
+    """A link between two nodes that failed in one direction."""
 
     source: str
     target: str
@@ -24,17 +24,17 @@ class Break(Struct, frozen=True):
 
 
 class Judgement(Struct, frozen=True):
-    """Who is to blame for what was not reached."""
+    """Which nodes, or the network, are to blame for failed links."""
 
-    #: Why each node is unfit that the others can do without.
+    #: Why each unfit node is unfit; the others reach each other without it.
     unfit: Mapping[str, str]
     #: What is wrong with all of them alike, so that no node is to blame; "" = nothing is.
     network: str = ""
 
 
 def judge(nodes: Sequence[str], breaks: Iterable[Break]) -> Judgement:
-    """As few nodes as it takes for the rest to reach each other: the one with the most broken links first; of
-    equals the one that fewer others reach, then the last by name. Pure."""
+    """Blame as few nodes as it takes for the rest to reach each other: the one with the most broken links
+    first; of equals the one that fewer others reach, then the last by name. Pure."""
     told = tuple(breaks)
     left: set[frozenset[str]] = {frozenset((one.source, one.target)) for one in told}
     if len(nodes) > 2 and 2 * len(left) == len(nodes) * (len(nodes) - 1):
@@ -73,13 +73,13 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 class Beacon:
-    """Tells whoever connects a word that only the service's agents know, and nothing else."""
+    """A listener that tells each peer a word that only the service's agents know, and nothing else."""
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
 
     async def light(self, word: str) -> int:
-        """The port, for a minute; the one before is closed. Raises OSError."""
+        """Listen for a minute; return the port. Closes an earlier listener. Raises OSError."""
         self.close()
 
         def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,7 +96,7 @@ class Beacon:
 
 
 async def reach(places: Sequence[tuple[str, int]], word: str) -> tuple[str, ...]:
-    """For each address and port why it was not reached; "" = it was, and knew the word."""
+    """Return for each (address, port) why it was not reached; "" = it was, and knew the word."""
     return tuple(await asyncio.gather(*(_reach(host, port, word) for host, port in places)))
 
 
@@ -116,11 +116,11 @@ async def _reach(host: str, port: int, word: str) -> str:
 
 
 def own_address(name: str, service: tuple[str, int]) -> str:
-    """The number by which other nodes reach this one: that of its `name`, "" = the one from which it reaches
-    the service. Blocks. Raises OSError."""
+    """Return the IP address by which other nodes reach this one: that of its `name`; "" = the one from which
+    it reaches the service. Blocks. Raises OSError."""
     if name:
         return socket.gethostbyname(name)
-    # Nothing is sent: the system says which of its addresses it would send from.
+    # No packet is sent: connecting a UDP socket only shows the address that it would send from.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(service)
         return probe.getsockname()[0]

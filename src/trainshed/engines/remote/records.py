@@ -1,4 +1,4 @@
-"""What a remote engine writes down of an attempt, so that a restart finds it: one small file each."""
+"""Stores what a remote engine has to know of an attempt after a restart, in one small file each."""
 
 import os
 from collections.abc import Iterator
@@ -14,33 +14,33 @@ from trainshed.replica.system import durable
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """Where a replica of the attempt is."""
+    """The place of one of the attempt's replicas."""
 
     replica: ReplicaId
     request: SlotRequest
-    #: Which of the attempt's holds it is in.
+    #: Number of the hold in the attempt that it is in.
     part: int
-    #: As its agent gave it, but for the node, which is called as the cluster calls it; None = none yet.
+    #: Its slot as its agent gave it, but with the cluster's name of the node; None = none yet.
     slot: Slot | None = None
-    #: The service chose the slot itself (`first_start`), and no agent has said yet that it is so.
+    #: The service chose the slot itself (`first_start`), and no agent has confirmed it yet.
     is_chosen: bool = False
-    #: The incarnation that was launched last; 0 = none was.
+    #: The last launched incarnation; 0 = none.
     launched: int = 0
     #: No incarnation up to this one may start any more.
     forbidden: int = 0
-    #: How its program is introduced to the service (`launch.documents.identity`); "" = none was launched.
+    #: The identity of its program (`launch.documents.identity`); "" = none was launched.
     identity: str = ""
-    #: Its agent is gone, and with it this incarnation.
+    #: The incarnation that was lost with its agent; 0 = none.
     lost: int = 0
-    #: Why.
+    #: Why it was lost.
     cause: str = ""
-    #: Who took it.
+    #: What kind of loss it was.
     loss: Loss = Loss.UNKNOWN
-    #: The port of the slot that it had last, where the others look for it; 0 = it had none.
+    #: The port of its last slot, where its peers look for it; 0 = it had none.
     port: int = 0
-    #: The node that was asked for, of one whose node the cluster has chosen; "" = it has not.
+    #: The node that was requested, if the cluster has chosen another; "" = it has not.
     wish: str = ""
-    #: The replica has left it, and has no other place yet: no agent has to be there.
+    #: The replica has left this place and has no other yet, so that no agent is needed.
     is_vacant: bool = False
 
 
@@ -50,46 +50,46 @@ class GangRecord(msgspec.Struct, frozen=True):
     job_uid: JobUid
     attempt: int
     seats: tuple[Seat, ...]
-    #: What each hold is for, by its part.
+    #: The needs of each hold, by its part.
     parts: dict[int, tuple[NodeNeed, ...]]
-    #: What tells the agent that was started last on each node of each hold from those before it, by `place`.
+    #: What tells the last agent in each `place` from earlier ones.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: Holds that were kept of attempts before it, by part; the others are called by the attempt.
+    #: Names of adopted holds, by part; the other holds are named after the attempt.
     holds: dict[int, HoldName] = msgspec.field(default_factory=dict[int, HoldName])
-    #: ns that its programs had when it was stopped; None = it was not.
+    #: Grace period in ns with which it was stopped; None = it was not stopped.
     stopped: int | None = None
-    #: HOST:PORT of the reducers that it has lost.
+    #: HOST:PORT of its lost reducers.
     dropped: tuple[str, ...] = ()
-    #: All of it is over, and it is being given back.
+    #: It has ended, and its holds are being given back.
     released: bool = False
 
     @property
     def owner(self) -> Owner:
-        """In whose name all of it is held."""
+        """The owner of its holds."""
         return next((need.owner for some in self.parts.values() for need in some), THE_SERVICE)
 
     def seat(self, replica: ReplicaId) -> Seat | None:
         return next((seat for seat in self.seats if seat.replica == replica), None)
 
     def with_seat(self, seat: Seat) -> "GangRecord":
-        """In the place of the one that the replica has."""
+        """Return the record with this seat in place of the replica's former one."""
         seats = tuple(seat if one.replica == seat.replica else one for one in self.seats)
         return msgspec.structs.replace(self, seats=seats)
 
 
 def place(part: int, node: str) -> str:
-    """Where an agent is: one node of one hold."""
+    """Return the key of an agent's place: one node of one hold."""
     return f"{part}/{node}"
 
 
 class Records:
-    """`directory`: made if it is not there. All methods block for a small file."""
+    """The files of a directory, which is made if needed. All methods block for a small file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def load(self) -> Iterator[GangRecord]:
-        """Every one there is. Raises OSError, ValueError: one cannot be read."""
+        """Yield all records. Raises OSError, ValueError if one cannot be read."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self._directory.glob("*.json")):
             try:
@@ -100,13 +100,13 @@ class Records:
                 ) from error
 
     def write(self, record: GangRecord) -> None:
-        """Durably. Raises OSError."""
+        """Write a record durably. Raises OSError."""
         durable.write(
             str(self._path(record.job_uid, record.attempt)), msgspec.json.encode(record).decode()
         )
 
     def delete(self, job_uid: JobUid, attempt: int) -> None:
-        """Nothing if there is none."""
+        """Delete an attempt's record, if there is one."""
         self._path(job_uid, attempt).unlink(missing_ok=True)
         directory = os.open(self._directory, os.O_RDONLY)
         try:

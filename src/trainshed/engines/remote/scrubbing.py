@@ -1,9 +1,9 @@
-"""Leaves nothing of an attempt in what its agent has for itself, a Pod, before another attempt begins there
+"""Cleans an agent's own Pod of everything that an attempt left, before another attempt begins there
 (docs/adr/0126).
 
-Nothing but the agent's process survives. Places that everybody may write to are emptied. All else has to be
-as it was when the agent began: a file that was changed has a younger time of change, which no program can set
-back. What cannot be undone is not tried: the place is unclean, and is given up.
+All processes but the agent's are killed, and directories that everybody may write to are emptied. Everything
+else has to be as it was when the agent began: a changed file has a later ctime, which no program can set
+back. Other changes are not undone: the place is unclean, and is given up.
 """
 
 import contextlib
@@ -40,7 +40,8 @@ _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 
 
 class Unclean(Exception):
-    """Something is left that cannot be removed, or told from what was there. The message says what."""
+    """Something is left that cannot be removed, or cannot be told from what was there before. The message
+    says what."""
 
 
 class _Mount(Struct, frozen=True):
@@ -50,8 +51,8 @@ class _Mount(Struct, frozen=True):
 
 
 class Scrubber:
-    """`document`: of an agent that is `alone`. `directory`: the agent's own. `begun`: when the agent was, in
-    seconds since the epoch."""
+    """Cleans one agent's place. `document`: of an agent that is `alone`. `directory`: the agent's own.
+    `begun`: start of the agent in seconds since the epoch."""
 
     def __init__(self, document: AgentDocument, directory: Path, begun: float) -> None:
         self._root = document.alone
@@ -59,24 +60,24 @@ class Scrubber:
         self._own = str(directory)
         self._layout = Layout(directory)
         self._hosts = MachineHosts(document.hosts_file) if document.hosts_file else None
-        #: Where agents of one place have their directories; where they keep what they were sent.
+        #: Parent directory of agents' directories; directories of content that they were sent.
         self._agents = document.directory
         self._spared = set(document.kept)
         self._mounts = tuple(_mounts(self._root))
         self._temporary = {self._below(name) for name in _TEMPORARY}
-        #: What there was before the first program, by place.
+        #: Entries of each temporary directory before the first program.
         self._before = {place: set(self._old(place)) for place in self._temporary}
         self._given = {path: _mark(path) for path in self._given_files()}
         self._begun_hosts = self._hosts.begun() if self._hosts else ""
         self._ours = self._own_files()
 
     def end_processes(self) -> None:
-        """All but this one. Blocks. Raises Unclean."""
+        """Kill all processes but this one. Blocks. Raises Unclean."""
         if os.getpid() != 1:
             raise Unclean("its process is not the first one there")
         until = time.monotonic() + _END_SECONDS
         while True:
-            # Of all at once, so that none is made meanwhile that outlives it.
+            # kill(-1) kills all at once, so that none can fork a survivor meanwhile.
             try:
                 os.kill(-1, signal.SIGKILL)
             except ProcessLookupError:
@@ -92,13 +93,13 @@ class Scrubber:
             time.sleep(0.002)
 
     def spare(self, zygote: int) -> None:
-        """It is to go before programs when memory runs out, as the one before it did."""
-        # It ends already, or the system has no such thing.
+        """Set the zygote's OOM score like that of the one before it."""
+        # It is ending already, or the system has no OOM scores.
         with contextlib.suppress(OSError):
             Path(f"/proc/{zygote}/oom_score_adj").write_text(_OOM_SCORE)
 
     def clear(self) -> None:
-        """What is left of files. Blocks. Raises Unclean, OSError."""
+        """Remove the files that are left. Blocks. Raises Unclean, OSError."""
         self._require_no_shared_memory()
         layout = self._layout
         for directory in (layout.trash, layout.slots, layout.logs, layout.autopsies):
@@ -121,7 +122,7 @@ class Scrubber:
         for path, mark in self._given.items():
             if _mark(path) != mark:
                 raise Unclean(f"{path} was changed")
-        # There is none, or it is another user's.
+        # It does not exist, or is another user's.
         with contextlib.suppress(OSError):
             os.truncate(self._below(_LAST_WORDS), 0)
 
@@ -134,7 +135,7 @@ class Scrubber:
     # --- what is as it was ---
 
     def _changed(self) -> Iterator[str]:
-        """Whatever is younger than this agent, but for what may be."""
+        """Yield the files that have changed since the agent began and must not have."""
         skipped = {self._own, self._agents, *self._spared, *self._given, self._below(_LAST_WORDS)}
         if self._hosts is not None:
             skipped.add(os.fspath(self._hosts.path))
@@ -172,7 +173,7 @@ class Scrubber:
                 raise Unclean(f"there are more than {_MOST_FILES:,} files")
 
     def _own_files(self) -> dict[str, object]:
-        """What of its own directory no attempt changes."""
+        """Return marks of the agent's own files, which no attempt may change."""
         layout = self._layout
         changing = {str(one) for one in (layout.slots, layout.logs, layout.autopsies)}
         found: dict[str, object] = {}
@@ -186,7 +187,7 @@ class Scrubber:
         return found
 
     def _given_files(self) -> Iterator[str]:
-        """Mounted by themselves, such as the names of a Pod's DNS servers."""
+        """Yield files that are mounted singly, such as a Pod's resolv.conf."""
         own = {os.fspath(self._hosts.path)} if self._hosts is not None else set[str]()
         for mount in self._mounts:
             is_file = Path(mount.path).is_file() and mount.path != self._below(_LAST_WORDS)
@@ -206,7 +207,7 @@ class Scrubber:
 
 
 def _mounts(root: str) -> Iterator[_Mount]:
-    """Those below it that hold files."""
+    """Yield the mounts below a directory that contain files."""
     lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
     for line in lines.splitlines():
         here, _, there = line.partition(" - ")
@@ -218,7 +219,8 @@ def _mounts(root: str) -> Iterator[_Mount]:
 
 
 def _entries(directory: str) -> Iterator["os.DirEntry[str]"]:
-    """None of one that is not there, or that is closed to this user, who has changed nothing in it then."""
+    """Yield a directory's entries; none if it does not exist, or is closed to this user, who then cannot have
+    changed it."""
     try:
         with os.scandir(directory) as entries:
             yield from entries
@@ -227,7 +229,7 @@ def _entries(directory: str) -> Iterator["os.DirEntry[str]"]:
 
 
 def _mark(path: str) -> object:
-    """What of a file is another thing once it was changed; of a directory which one it is."""
+    """Return a mark of a file that changes with its content, or of a directory that identifies it."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -246,7 +248,7 @@ def _remove(path: str) -> None:
 
 
 def _reap() -> None:
-    """Those that have ended: what their parents left is this process's."""
+    """Reap ended processes, since orphans become this process's children."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

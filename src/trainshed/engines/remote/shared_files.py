@@ -1,5 +1,5 @@
-"""Whether the file systems that a node shares with the service answer: asked again and again by its agent,
-since a program that waits for them says nothing of it."""
+"""Checks repeatedly whether the file systems that a node shares with the service answer, because a program
+that hangs on them cannot report it."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ PATIENCE = 10.0
 
 
 async def stalls(directories: Sequence[str]) -> AsyncIterator[SharedFiles]:
-    """Each time that they do not answer, then that they do again. Never ends."""
+    """Yield when they stop answering and when they answer again, for ever."""
     while True:
         await asyncio.sleep(EVERY)
         since, answer = time.time_ns(), _asked(directories)
@@ -29,8 +29,8 @@ async def stalls(directories: Sequence[str]) -> AsyncIterator[SharedFiles]:
 
 
 def _asked(directories: Sequence[str]) -> "asyncio.Future[None]":
-    """By a thread of its own: one that hangs with the files is missed nowhere, and not waited for at the
-    end."""
+    """Touch the directories in a daemon thread, so that a hanging one neither blocks a pool nor the end of
+    the process."""
     loop = asyncio.get_running_loop()
     answer = loop.create_future()
 
@@ -41,7 +41,7 @@ def _asked(directories: Sequence[str]) -> "asyncio.Future[None]":
     def ask() -> None:
         for directory in directories:
             _touch(directory)
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody wants to know.
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nothing waits for the answer.
             loop.call_soon_threadsafe(answered)
 
     threading.Thread(target=ask, daemon=True).start()
@@ -49,8 +49,8 @@ def _asked(directories: Sequence[str]) -> "asyncio.Future[None]":
 
 
 def _touch(directory: str) -> None:
-    """Ask a server how full it is, and then for a file without a name: some that still answer questions take
-    nothing more. To be refused is an answer as well, and nothing is left."""
+    """Query a file system's free space, and create an unnamed file, because some servers that answer queries
+    accept no writes. A refusal counts as an answer, and nothing is left behind."""
     with contextlib.suppress(OSError):
         os.statvfs(directory)
         os.close(os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o600))

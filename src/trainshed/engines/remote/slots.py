@@ -1,7 +1,8 @@
-"""Slots on a cluster's nodes: nodes are held, agents started on them, and those give out the slots.
+"""Makes slots on a cluster's nodes: it acquires holds and has agents started on them, which give out the
+slots.
 
-Over 600 lines, because whatever gives a slot or takes it away changes one record of the gang, and waits for
-or breaks off one preparation of it.
+The module has over 600 lines because everything that gives or takes a slot changes one record of the gang,
+and waits for or cancels one preparation of it.
 """
 
 import asyncio
@@ -78,8 +79,8 @@ _STARTS = 3
 
 
 class SlotMaker:
-    """Makes the slots of gangs. What is being made goes on when nobody waits for it any more; the next call
-    of `prepared` waits for the same."""
+    """Makes the slots of gangs. A preparation goes on when its caller stops waiting; the next call of
+    `prepared` waits for the same one."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class SlotMaker:
         self._tasks = Crew()
 
     def begin(self) -> None:
-        """The cluster has been looked at for the first time, and agents may connect."""
+        """Called once the cluster has been looked at for the first time and agents may connect."""
         for gang in self._attempts.gangs.values():
             if gang.record.released:
                 self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
@@ -114,7 +115,7 @@ class SlotMaker:
         self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
 
     async def close(self) -> None:
-        """What is held stays held."""
+        """Stop all work; holds stay."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
@@ -123,20 +124,20 @@ class SlotMaker:
         await self._tasks.close()
 
     async def stop_preparing(self, gang: Gang) -> None:
-        """Nothing more is begun for it."""
+        """Cancel a gang's preparation."""
         if (preparing := self._preparing.get(gang.key)) is not None:
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
 
     async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
-        """In whose name a gang is to be held. Raises LaunchRejected."""
+        """Return the owner of a gang's holds. Raises LaunchRejected."""
         try:
             return await self._cluster.owner(requests[0].project, requests[0].node)
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
 
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
-        """Give those that are asked for on another node their place there. Raises EngineUnavailable,
+        """Move the replicas that are requested on another node there. Raises EngineUnavailable,
         LaunchRejected."""
         await self._vacate(gang, [one.replica for one in requests if not one.is_placed])
         moving = [
@@ -177,8 +178,8 @@ class SlotMaker:
             self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
-        """Hold nothing more that only these replicas have left, which wait for a place, and wait for no agent
-        there."""
+        """Free the seats of replicas that have lost their node and wait for another: holds that become empty
+        are given back, and no agent is awaited there."""
         record = vacated(gang, replicas)
         if record is gang.record:
             return
@@ -192,7 +193,7 @@ class SlotMaker:
             self._tasks.begin(self._give_back_later(record, part), "giving nodes back")
 
     async def slots(self, gang: Gang) -> tuple[Slot, ...]:
-        """Of all of a gang, once it is known which they are, or are to be; waits for a while. Raises
+        """Return the slots of a whole gang, once they are given out or chosen; waits for a while. Raises
         EngineUnavailable, LaunchRejected, StartFailed."""
         if not gang.is_complete():
             gang.require_not_refused()
@@ -210,7 +211,8 @@ class SlotMaker:
         return gang.slots()
 
     async def prepared(self, gang: Gang) -> None:
-        """Wait for all slots, for a while. Raises EngineUnavailable, LaunchRejected, StartFailed."""
+        """Wait a while until all slots are given out. Raises EngineUnavailable, LaunchRejected,
+        StartFailed."""
         if not gang.is_complete():
             gang.require_not_refused()
             preparing = self._begin_preparing(gang)
@@ -218,7 +220,7 @@ class SlotMaker:
             self._require_prepared(gang, preparing)
 
     def _require_prepared(self, gang: Gang, preparing: asyncio.Task[None]) -> None:
-        """Raises what it raised."""
+        """Raise the exception of a preparation that has failed."""
         if not preparing.done():
             raise self._waiting(gang)
         if preparing.cancelled():
@@ -227,7 +229,7 @@ class SlotMaker:
         preparing.result()
 
     def _begin_preparing(self, gang: Gang) -> asyncio.Task[None]:
-        """The one who does, if somebody does so already."""
+        """Return the task that prepares a gang, begun if there is none."""
         task = self._preparing.get(gang.key)
         if task is None:
             gang.chosen.clear()
@@ -236,8 +238,8 @@ class SlotMaker:
         return task
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Have everything on every node that the plans need there. What takes longer than a call may goes on,
-        and the next launch waits for the same; how far it has come is told now and then. Raises
+        """Have every node fetch the content that its plans need. If that takes longer than a call may, it
+        goes on, and the next launch waits for the same; progress is reported meanwhile. Raises
         EngineUnavailable, LaunchRejected."""
         library = self._options.library
         if library is None:
@@ -279,7 +281,7 @@ class SlotMaker:
             self._known.learn_content(agent.node, manifest.units)
 
     async def _tell_sending(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Ever more seldom, whichever launch waits for it by then."""
+        """Report the progress of sending content, at growing intervals."""
         if gang.sending_since is None:
             gang.sending_since = time.monotonic()
         for moment in chain(_TOLD_AFTER, (60.0 * 2**n for n in count())):
@@ -290,27 +292,28 @@ class SlotMaker:
                 self._attempts.report_delay(gang, delay_of_sending(underway))
 
     async def give_back(self, record: GangRecord, part: int) -> None:
-        """Hold that part no more. Raises EngineUnavailable."""
+        """Give back a part's hold. Raises EngineUnavailable."""
         try:
             await self._cluster.give_back(hold_name(self._options.identity, record, part))
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure
 
     async def let_go(self, gang: Gang) -> None:
-        """Of what is over, and written down as such: keep for others what it held, or give it back. Raises
+        """Keep the holds of a gang that is recorded as over for other attempts, or give them back. Raises
         EngineUnavailable."""
         if not await self._kept.keep(gang):
             await self.give_back_all(gang)
 
     async def give_back_all(self, gang: Gang) -> None:
-        """Of what is over: end its agents, give its nodes back, forget it. Raises EngineUnavailable."""
+        """End the agents of a gang that is over, give its holds back, and forget it. Raises
+        EngineUnavailable."""
         await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
         for part in gang.record.parts:
             await self.give_back(gang.record, part)
         await self._attempts.delete(gang)
 
     async def _give_back_released(self, gang: Gang) -> None:
-        """What an earlier service kept, or was about to give back."""
+        """Give back the holds of a gang that an earlier service kept, or was about to give back."""
         while True:
             async with self._attempts.lock(gang.key):
                 if self._attempts.gangs.get(gang.key) is not gang:
@@ -322,8 +325,8 @@ class SlotMaker:
             await asyncio.sleep(_PATIENCE)
 
     async def _give_back_strays(self) -> None:
-        """What a service that was killed had not given back when replicas had left it, and what it had asked
-        for and was granted after its end: no attempt knows of that any more."""
+        """Give back holds that no attempt knows: those that a killed service had not given back after
+        replicas left them, or that were granted after it was killed."""
         before: set[HoldName] = set()
         while True:
             await asyncio.sleep(_ROUND)
@@ -336,14 +339,14 @@ class SlotMaker:
             strays = self._cluster.report().agents.keys() - known
             for name in strays & before:
                 log.warning("%s: held for no attempt: given back", name)
-                # If it cannot be just now, the next round does it.
+                # If the cluster does not answer now, the next round does it.
                 with contextlib.suppress(ClusterUnavailable):
                     await self._cluster.give_back(name)
             before = strays
 
     async def _leave_nodes(self) -> None:
-        """What is held where nothing more is to run, and of which nothing lives any more: whoever ended there
-        waits for another place, and nobody need start before there is one."""
+        """Give up places on nodes that are not up and where no program lives any more: their replicas wait
+        for another node, and may only start there."""
         before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
         while True:
             await asyncio.sleep(_ROUND)
@@ -351,7 +354,7 @@ class SlotMaker:
             left = {
                 key: left_on(gang, nodes)
                 for key, gang in self._attempts.gangs.items()
-                # What is stopped is given back as a whole, when what it left has been fetched.
+                # A stopped attempt is given back as a whole, after its failed replicas' files were fetched.
                 if gang.record.stopped is None
             }
             for key in [key for key, some in left.items() if some & before.get(key, set())]:
@@ -359,7 +362,7 @@ class SlotMaker:
                     gang = self._attempts.gangs.get(key)
                     if gang is None or gang.record.stopped is not None or key in self._preparing:
                         continue
-                    # Somebody may have started them again, or the node may be up, by now.
+                    # They may have been started again, or the node may be up, by now.
                     still = left_on(gang, self._nodes.not_up()) & before[key]
                     with contextlib.suppress(EngineUnavailable):
                         await self._vacate(gang, still)
@@ -367,7 +370,8 @@ class SlotMaker:
 
     def _no_longer(self, gang: Gang, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            # Perhaps nobody waits for it just now; the next call begins anew, unless it is told this.
+            # Perhaps no call waits for it now; a final failure is kept for the next call, which otherwise
+            # begins anew.
             log.info("job %s: its slots are not ready: %s", gang.record.job_uid, failure)
             if isinstance(failure, LaunchRejected | StartFailed):
                 gang.refused = failure
@@ -375,7 +379,8 @@ class SlotMaker:
             del self._preparing[gang.key]
 
     def _waiting(self, gang: Gang) -> EngineUnavailable:
-        """That it has taken long; if it is known why, that is told already."""
+        """Return the exception that says that slots are not ready yet; a known reason has been reported
+        already."""
         if gang.delay is not None:
             return StillWaiting(gang.delay.message)
         return EngineUnavailable(
@@ -383,7 +388,8 @@ class SlotMaker:
         )
 
     async def _prepare(self, gang: Gang) -> None:
-        """Hold every part, start an agent wherever one is missing, and have it give out its slots."""
+        """Acquire every hold, start an agent wherever one is missing, and have the agents give out their
+        slots."""
         for tries_left in reversed(range(_STARTS)):
             try:
                 holds: dict[int, Hold] = {}
@@ -405,15 +411,15 @@ class SlotMaker:
             except ClusterUnavailable as failure:
                 raise EngineUnavailable(str(failure)) from failure
             except AgentGone:
-                # Started by an earlier service that was killed over it, or ended by somebody. What it had
-                # begun is lost, and is not begun again under its number.
+                # The agent was being started by a service that was killed, or something has ended it. Its
+                # programs are lost, and their incarnations are not started again.
                 if not tries_left or gang.first is not None:
                     raise
             finally:
                 gang.first = None
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
-        """All parts, on nodes that the cluster chooses, which is written down."""
+        """Acquire all holds on nodes that the cluster chooses, and write those down."""
         if self._options.apart:
             holds = await self._hold_together(gang)
         else:
@@ -428,7 +434,8 @@ class SlotMaker:
         return holds
 
     async def _hold_together(self, gang: Gang) -> dict[int, Hold]:
-        """Parts of single replicas, which the cluster admits as a whole once it has seen all of them."""
+        """Request the holds of single replicas together, because the cluster admits them as a whole once it
+        has seen all."""
         holds: dict[int, Hold] = {}
         avoid = self._nodes.not_up()
 
@@ -439,8 +446,8 @@ class SlotMaker:
         return holds
 
     async def _hold_in_turn(self, gang: Gang) -> dict[int, Hold]:
-        """What is held waits for the rest for a while, and is given back then: two jobs of several parts must
-        not wait for each other."""
+        """Acquire holds one after the other. If the rest takes too long, those held are given back, so that
+        two jobs with several holds do not wait for each other for ever."""
         holds: dict[int, Hold] = {}
         avoid = self._nodes.not_up()
         for part in gang.record.parts:
@@ -458,11 +465,11 @@ class SlotMaker:
         return holds
 
     async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:
-        """One on each node on which a replica has its place; those that are missing are started. `holds`:
-        what is held already, by part."""
+        """Return an agent on each node with a replica, started if missing. `holds`: those acquired already,
+        by part."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
-        # Nodes of a hold that all replicas have left, dead ones perhaps, need none.
+        # Nodes that all replicas have left, perhaps because they are dead, need no agent.
         for part, node in dict.fromkeys(
             (seat.part, seat.request.node) for seat in gang.record.seats if not seat.is_vacant
         ):
@@ -488,13 +495,13 @@ class SlotMaker:
         finally:
             for agent in fresh:
                 if agent.is_starting:
-                    # It was never asked for, and nobody shall wait for it.
+                    # It was never requested, so that nothing must wait for it.
                     self._agents.give_up(agent)
         return [*agents, *fresh]
 
     async def _require_links(self, agents: Sequence[AgentHandle]) -> None:
-        """Each node reaches all others. Raises PreflightFailed, with the unfit left alone from now on, and
-        StartFailed: no node is to blame."""
+        """Check that each node reaches all others. Raises PreflightFailed, with the unfit nodes quarantined,
+        and StartFailed if no node is to blame."""
         if len({agent.node for agent in agents}) < 2:
             return
         word = secrets.token_hex(8)
@@ -522,8 +529,8 @@ class SlotMaker:
             raise PreflightFailed(f"node {node}: {cause}")
 
     async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Have each give out the slots of its replicas, and write down what was given. Raises
-        EngineUnavailable: plans were made for others."""
+        """Have each agent give out the slots of its replicas, and write them down. Raises EngineUnavailable
+        if plans were made for other slots."""
         expected = {seat.replica: seat.slot for seat in gang.record.seats if seat.is_chosen}
         if gang.first is not None:
             expected = dict(gang.first.slots)
@@ -553,7 +560,7 @@ class SlotMaker:
             )
 
     async def _asked_for_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
-        """Those that its replicas have not got yet."""
+        """Have an agent give out the slots that its replicas do not have yet."""
         missing = {
             seat.replica for seat in gang.seats_of(agent) if seat.slot is None or seat.is_chosen
         }
@@ -584,8 +591,8 @@ class SlotMaker:
 
 
 def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
-    """Raises StartFailed: programs that run would look for the replica at another port than it has now. Its
-    new address they find by its hostname; of a port they are told once, when they start."""
+    """Raise StartFailed if running programs would look for the replica at another port than it has now. They
+    find its new address by its hostname, but learn its port only once, at their start."""
     if seat.port in (0, slot.port):
         return
     if any(gang.is_live(one) for one in gang.record.seats if one is not seat):
@@ -598,7 +605,7 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
 async def _breaks(
     agent: AgentHandle, places: Sequence[tuple[str, tuple[str, int]]], word: str
 ) -> list[Break]:
-    """What is not reached from an agent's node."""
+    """Return the failed links from an agent's node."""
     others = [one for one in places if one[0] != agent.node]
     asked = tuple(place for _, place in others)
     answer = await agent.call(lambda number: messages.Reach(number=number, places=asked, word=word))

@@ -1,11 +1,11 @@
-"""Where an agent's process begins: the zygote is forked off before all else is loaded, and starts the node's
-first programs if the service has made all ready for that (`opening`).
+"""The entry point of an agent's process: it forks the zygote before anything else is loaded, and starts the
+node's first programs if the service has prepared that (`opening`).
 
     python -m trainshed.engines.remote.start < DOCUMENT
 
-It needs little, and pays for no second interpreter. Its own modules it loads itself, while this process
-reads the document and lays out what that names, and then loads the agent. Nothing of the document has been
-read when it is forked, and there is one thread.
+The forked zygote needs little, and no second interpreter. It imports its own modules itself, while this
+process reads the document, writes the files that it names, and loads the agent. At the fork nothing of the
+document has been read, and there is one thread.
 """
 
 import gc
@@ -37,9 +37,9 @@ _OOM_SCORE = b"300"
 
 
 def main(receive: "Callable[[], None] | None" = None) -> None:
-    """Be an agent, with a zygote of its own. `receive`: returns when the document comes next on standard
+    """Run an agent with a zygote of its own. `receive`: returns when the document comes next on standard
     input, which may take a while."""
-    # Modules are no garbage: to look for some while they load would take a tenth of the start's time.
+    # Modules are never garbage: collections while they load would take a tenth of the start's time.
     gc.disable()
     begun = time.time()
     pid, connection = _fork_zygote()
@@ -54,13 +54,13 @@ def main(receive: "Callable[[], None] | None" = None) -> None:
     gc.freeze()
     gc.enable()
     agent_process.main(pid, connection, (document, trust), opened, begun=begun)
-    # All is closed and cleared away: what the interpreter would tidy up goes with the process.
+    # Everything is closed and removed; the interpreter's own finalization would only take time.
     os._exit(0)
 
 
 def load_until_told() -> None:
-    """Load the agent, piece by piece, until there is something to read on standard input. Not at the cost of
-    others that begin."""
+    """Import the agent's modules, one by one, until there is something to read on standard input, and only
+    while a processor is idle, so that starting programs are not slowed down."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     while _LOADED_MEANWHILE and not poll.poll(0):
@@ -75,7 +75,7 @@ def _fork_zygote() -> tuple[int, socket.socket]:
     pid = os.fork()
     if pid == 0:
         try:
-            # Nothing of the cluster's: programs begin with what their plan says.
+            # Without the cluster's variables: programs only get those of their plan.
             os.environ.clear()
             os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
             ours.close()
@@ -90,8 +90,9 @@ def _fork_zygote() -> tuple[int, socket.socket]:
 
 
 def _raise_oom_score() -> None:
-    """Where the allocation's memory runs out, the kernel shall kill a program rather than the agent: with
-    that all programs would be lost, and nobody could say why. What this process starts inherits the score."""
+    """Raise the OOM score of the zygote, whose children inherit it: if the allocation's memory runs out, the
+    kernel should kill a program rather than the agent, whose death would lose all programs without a
+    reason."""
     try:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         with os.fdopen(score, "wb", buffering=0) as file:

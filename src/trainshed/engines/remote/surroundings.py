@@ -1,4 +1,4 @@
-"""What each engine on other machines takes from the service that it is built for."""
+"""Derives what engines on other machines need from the context of the service."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from trainshed.engines.remote.module_bundle import remove_unused
 
 
 def doors(context: EngineContext) -> dict[str, Path]:
-    """The sockets of the service that programs reach through their agents, by name."""
+    """Return the service's sockets that programs reach through their agents, by name."""
     access = context.access
     known = {
         "buckets": access.storage_socket,
@@ -27,7 +27,7 @@ def doors(context: EngineContext) -> dict[str, Path]:
 
 
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
-    """For what runs on the service's own machine; it writes in `directory`."""
+    """Make the local engine for what runs on the service's own machine. `directory`: its data."""
     here = Options(
         hidden=context.hidden,
         visible=context.rules.visible,
@@ -40,8 +40,8 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
 
 
 def told_to_agents(context: EngineContext) -> dict[str, Any]:
-    """Fields of an `AgentDocument` that the service's own settings say, certificates among them: files, which
-    a service makes and renews before its engine is built, and never later."""
+    """Return the fields of an `AgentDocument` that follow from the service's settings. The files of
+    certificates are read now: a service makes and renews them before its engine is built, and never later."""
     rules, access = context.rules, context.access
     return {
         "level": rules.isolation,
@@ -57,8 +57,8 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
 
 
 class SharedTrust:
-    """The authorities that programs are to believe, as a file of the cache, for nodes that see that: 200 KB,
-    which each agent would be sent otherwise."""
+    """The trusted authorities as a file of the cache, for nodes that see that, so that agents need not be
+    sent 200 KB each."""
 
     def __init__(self, context: EngineContext) -> None:
         self._cache = context.cache
@@ -67,7 +67,7 @@ class SharedTrust:
         self._path = Path()
 
     def path(self) -> str:
-        """Where it is; "" = programs need none. Blocks. Raises OSError."""
+        """Return the file's path, written if needed; "" = programs need none. Blocks. Raises OSError."""
         if self._text is None:
             text = _text(self._source).encode()
             digest = hashlib.sha256(text).hexdigest()[:16]
@@ -87,7 +87,7 @@ class SharedTrust:
 
 
 def last_port(directory: Path) -> int:
-    """Where agents of jobs that run will call; 0 = nowhere yet."""
+    """Return the port that agents of running jobs will dial; 0 = none yet."""
     try:
         return int((directory / PORT).read_text())
     except (FileNotFoundError, ValueError):

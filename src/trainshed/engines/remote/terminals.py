@@ -1,5 +1,5 @@
-"""Shells in replicas on other machines: a stream of their own between the agent, where the shell is, and the
-service, where its caller is."""
+"""Carries shells in replicas on other machines, over a stream of their own between the agent, where the shell
+runs, and the service, where its user is."""
 
 import asyncio
 import contextlib
@@ -21,26 +21,26 @@ _PIECE = 64 << 10
 
 
 class Typed(msgspec.Struct, frozen=True, tag=True):
-    """`data`: b"" = there is no more to be typed."""
+    """Input of the user. `data`: b"" = the end of the input."""
 
     data: bytes
 
 
 class Resized(msgspec.Struct, frozen=True, tag=True):
-    """The terminal has another size."""
+    """The user's terminal has a new size."""
 
     rows: int
     columns: int
 
 
 class Shown(msgspec.Struct, frozen=True, tag=True):
-    """What the shell shows."""
+    """Output of the shell."""
 
     data: bytes
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The shell is over. `status`: None = it went with its replica."""
+    """The shell has ended. `status`: None = it was ended with its replica."""
 
     status: int | None
 
@@ -84,12 +84,12 @@ class RemoteTerminal:
 
 
 async def carry(terminal: Terminal, streams: Streams) -> None:
-    """The agent's side: until the shell is over, or its caller hangs up."""
+    """Run the agent's side until the shell ends, or its user hangs up."""
     reader, writer = streams
     typing = joined(_type(terminal, reader))
     showing = joined(_show(terminal, writer))
     try:
-        # Who has ended typing, and not the connection, still wants to see what comes.
+        # A user who has ended the input, but not the connection, still reads the output.
         await asyncio.wait({typing, showing}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         terminal.close()
@@ -117,7 +117,7 @@ async def _show(terminal: Terminal, writer: asyncio.StreamWriter) -> None:
 
 
 async def _receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-    """The next message; None: the other side has gone, or says what nobody understands."""
+    """Return the next message; None = the other side is gone, or sends something invalid."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length <= _LONGEST:
@@ -126,7 +126,7 @@ async def _receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decode
 
 
 async def _send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
-    """Nothing if nobody is there any more."""
+    """Send a message; do nothing if the other side is gone."""
     with contextlib.suppress(OSError):
         writer.write(_framed(message))
         await writer.drain()

@@ -1,8 +1,8 @@
-"""A stream of bytes both ways within a connection over TLS, of which each way ends on its own: TLS as the
-event loop has it ends both at once.
+"""A tunnel is a two-way stream of bytes inside a TLS connection whose directions end separately, since
+asyncio's TLS ends both at once.
 
-Bytes go in pieces, each behind its length; one of no bytes says that nothing more follows. An end that was
-not said is a loss, and told as one.
+Bytes travel in pieces, each preceded by its length; an empty piece ends the direction. An end without it
+counts as a lost connection.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ class Tunnel(asyncio.Protocol):
 
     def __init__(self, above: asyncio.Protocol) -> None:
         self.stream = Stream(self)
-        #: Gets what comes.
+        #: The protocol that gets the received bytes.
         self.above = above
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._below: asyncio.Transport | None = None
-        #: Bytes of the piece that is coming, and what came of the head of the next one.
+        #: Bytes that are missing of the current piece, and the received part of the next one's length.
         self._left = 0
         self._head = b""
         self._has_said_all = False
@@ -85,7 +85,7 @@ class Tunnel(asyncio.Protocol):
         return self._below
 
     def say(self, data: Any) -> None:
-        """Write bytes, in pieces."""
+        """Send bytes, in pieces."""
         view = memoryview(data)
         if self._has_said_all or self.below.is_closing():
             return
@@ -94,7 +94,7 @@ class Tunnel(asyncio.Protocol):
             self.below.write(b"".join((len(piece).to_bytes(_HEAD), piece)))
 
     def say_all(self) -> None:
-        """Nothing more follows. Twice is fine."""
+        """Say that nothing more follows. May be called twice."""
         if not self._has_said_all:
             if not self.below.is_closing():
                 self.below.write(bytes(_HEAD))
@@ -112,12 +112,12 @@ class Tunnel(asyncio.Protocol):
 
 
 class Stream(asyncio.Transport):
-    """The stream as whoever uses it sees it."""
+    """The stream as a transport for its user."""
 
     def __init__(self, tunnel: Tunnel) -> None:
         super().__init__()
         self._tunnel = tunnel
-        #: By `close` or `abort`.
+        #: Ended by `close` or `abort` on this side.
         self.is_ended_here = False
 
     def write(self, data: Any) -> None:
@@ -130,13 +130,13 @@ class Stream(asyncio.Transport):
         self._tunnel.say_all()
 
     def close(self) -> None:
-        """Say that nothing more follows; gone when all is written."""
+        """Say that nothing more follows, and close once everything is written."""
         self.is_ended_here = True
         self._tunnel.say_all()
         self._tunnel.below.close()
 
     def abort(self) -> None:
-        """Cut it off: the other side is told of a loss."""
+        """Drop the connection, which the other side sees as a loss."""
         self.is_ended_here = True
         self._tunnel.below.abort()
 
@@ -161,7 +161,7 @@ class Stream(asyncio.Transport):
         return self._tunnel.below.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        # asyncio takes it for a sign that both ways end at once.
+        # asyncio would conclude that both directions end at once.
         return default if name == "sslcontext" else self._tunnel.below.get_extra_info(name, default)
 
     def get_protocol(self) -> Any:
@@ -172,7 +172,7 @@ class Stream(asyncio.Transport):
 
 
 def streams() -> tuple[Tunnel, asyncio.StreamReader, asyncio.StreamWriter]:
-    """A tunnel whose stream is used as asyncio's reader and writer, which end each on its own."""
+    """Return a tunnel with asyncio's reader and writer of its stream, which end separately."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 18, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)

@@ -1,1 +1,1 @@
-"""The Slurm engine: nodes of Slurm clusters, allocated to attempts, over `engines.remote`."""
+"""The Slurm engine allocates nodes of Slurm clusters to attempts, on top of `engines.remote`."""

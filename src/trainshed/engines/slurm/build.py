@@ -48,7 +48,7 @@ _CLOSED = "uv"
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
-    """Raises ValueError: what is wrong with the settings."""
+    """Build the engine. Raises ValueError, which says what is wrong with the settings."""
     settings = parse(context.settings)
     if _has_users(settings):
         _open_cache(context.cache)
@@ -115,7 +115,7 @@ def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
 
 
 def _each(settings: SlurmSettings) -> list[SlurmSettings]:
-    """Those of each cluster, as if there were no other."""
+    """Return the settings of each cluster, as if there were no other."""
     return [settings.of_cluster(name) for name in settings.clusters] or [settings]
 
 
@@ -125,8 +125,8 @@ def _has_users(settings: SlurmSettings) -> bool:
 
 
 def _open_cache(cache: Path) -> None:
-    """Let other users reach what they know the name of in the cache (`_OPENED`). Raises ValueError: the modes
-    cannot be set."""
+    """Give other users search permission on the cache's directories (`_OPENED`), so that they reach what they
+    know the path of. Raises ValueError if the modes cannot be set."""
     modes = {**dict.fromkeys(_OPENED, 0o711), _CLOSED: 0o700}
     try:
         for name, mode in modes.items():
@@ -141,17 +141,17 @@ def _open_cache(cache: Path) -> None:
 
 
 def _of_node(settings: SlurmSettings, node: str) -> SlurmSettings:
-    """The settings of the cluster that a node is of."""
+    """Return the settings of a node's cluster."""
     return settings.of_cluster(cluster_of(node)) if settings.clusters else settings
 
 
 def _directories(settings: SlurmSettings) -> tuple[str, ...]:
-    """Where agents of all users write, on nodes of all clusters."""
+    """Return the directories in which agents of all users write, on nodes of all clusters."""
     found: list[str] = []
     for one in _each(settings):
         found.append(node_directory(one, None))
         for name in one.users.values():
-            # A user who does not exist yet has nothing there.
+            # A user who does not exist yet has no directory.
             with contextlib.suppress(KeyError):
                 found.append(node_directory(one, look_up(name)))
     return tuple(dict.fromkeys(found))
@@ -168,7 +168,7 @@ def _document(
     credential: Credential,
     **own: Any,
 ) -> AgentDocument:
-    """What all agents are told, and what is one's own."""
+    """Compose an agent's document from what all agents are told and its own values."""
     settings = _of_node(settings, node)
     trust: dict[str, Any] = {}
     if settings.shared:
@@ -182,16 +182,17 @@ def _document(
         cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
-        # Without shared files runtimes there come and go; agents of nodes that are not kept end too soon.
+        # Interpreters are only kept ready if files are shared, since runtimes are removed from other nodes,
+        # and only as long as agents are kept.
         ready_idle=settings.keep if settings.shared else 0.0,
-        # What is its own, `RemoteOptions.agent` says.
+        # `RemoteOptions.agent` lists the agent's own values.
         **{**told(), **trust, **own},
     )
 
 
 def _command(settings: SlurmSettings, bundle: ModuleBundle) -> Callable[[str], AgentCommand]:
-    """How agents are started: by this package, where nodes see it, from `bundle` once that is made; else its
-    code is sent along, which is read when the first agent is started."""
+    """Return how agents are started: where nodes see this package, from it, or from `bundle` once that is
+    made; otherwise the code is sent along, which is read when the first agent is started."""
     made: dict[tuple[str, str], Bootstrap] = {}
     code: list[AgentCode] = []
 
@@ -201,7 +202,7 @@ def _command(settings: SlurmSettings, bundle: ModuleBundle) -> Callable[[str], A
             if here.python:
                 return AgentCommand((here.python, "-m", AGENT))
             return module_command(node, bundle)
-        # Where no files are shared there is no other user.
+        # Without shared files all jobs run as the service's own user.
         key = here.python or "python3", node_directory(here, None)
         if key not in made:
             if not code:

@@ -31,7 +31,7 @@ _LEAVE_SECONDS = 3.0
 
 
 class Output(Struct, frozen=True):
-    """What a command ended with."""
+    """The output and exit status of a command."""
 
     code: int
     out: str
@@ -39,19 +39,19 @@ class Output(Struct, frozen=True):
 
 
 class SlurmClient:
-    """Slurm by its commands. Each runs in a session of its own, so that no signal of a terminal reaches it.
-    `left`: called with the name of a hold when the srun of one of its agents has ended: with its step, or
-    killed by somebody."""
+    """A client of Slurm by its commands. Each runs in a session of its own, so that no signal of a terminal
+    reaches it. `left`: called with a hold's name when the srun of one of its agents has ended, with its step
+    or because it was killed."""
 
     def __init__(self, settings: SlurmSettings, left: Callable[[str], None] | None = None) -> None:
         self._settings = settings
         self._left = left
         self._environment = commands.environment(os.environ, settings.conf)
-        #: Those of agents that were handed over: of which hold, and who waits for it.
+        #: The srun processes of started agents: the hold of each, and the task that waits for its end.
         self._sruns: dict[Child, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
-        """Leave nothing of this process's: steps run on without it."""
+        """End all processes that this client started; steps run on without them."""
         sruns = dict(self._sruns)
         for process in sruns:
             with contextlib.suppress(ProcessLookupError):
@@ -59,8 +59,8 @@ class SlurmClient:
         await asyncio.gather(*(waiting for _, waiting in sruns.values()))
 
     async def answer(self, command: Sequence[str], user: UnixUser | None = None) -> str:
-        """What a command prints. `user`: as whom it runs; None = the service's user. Raises
-        ClusterUnavailable: it failed."""
+        """Run a command and return its output. `user`: as whom it runs; None = the service's user. Raises
+        ClusterUnavailable if it fails."""
         process = await self._spawn(command, user=user)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -79,24 +79,25 @@ class SlurmClient:
         return output.out
 
     async def nodes(self, queries: Queries, partitions: str) -> tuple[NodeLine, ...]:
-        """Raises ClusterUnavailable; ValueError: the answer is not understood."""
+        """Return the nodes of some partitions. Raises ClusterUnavailable, ValueError (the answer is not
+        understood)."""
         answers = [await self.answer(command) for command in queries.nodes(partitions)]
         return tuple(queries.read_nodes(answers, partitions))
 
     async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
-        """Begin a command that waits. `user`: as whom it runs; None = the service's user. Raises
+        """Start a command that waits for Slurm. `user`: as whom it runs; None = the service's user. Raises
         ClusterUnavailable."""
         return Request(await self._spawn(command, user=user))
 
     async def end_agents(self, name: str, user: int) -> None:
-        """Have the steps of a hold end, and give them some time for it: those of agents that were let go end
-        by themselves. While a step ends in a job that ends, Slurm gives nothing of its nodes to others; while
-        it ends in a job that runs, it does."""
+        """End the steps of a hold, and wait a while for it; those of dismissed agents end by themselves. This
+        comes before the job is cancelled: while a step of an ending job ends, Slurm gives nothing of its
+        nodes to others, but while one of a running job ends, it does."""
         waiting = [task for hold, task in self._sruns.values() if hold == name]
         if waiting:
             _, staying = await asyncio.wait(waiting, timeout=_BY_ITSELF_SECONDS)
             if staying:
-                # They may just have ended, which Slurm calls an error.
+                # Slurm reports an error if they have just ended.
                 with contextlib.suppress(ClusterUnavailable):
                     await self.answer(commands.terminate(name, user))
                 await asyncio.wait(staying, timeout=_LEAVE_SECONDS)
@@ -109,9 +110,9 @@ class SlurmClient:
         node: str,
         user: UnixUser | None = None,
     ) -> None:
-        """Run an agent's step, and give it its input; returns when it has taken that. Given up before, there
-        is no step. From then on nothing on this machine is needed for it: srun is kept only because the end
-        of a step whose srun is dead takes Slurm 2.4 s, for which it gives none of the node to anybody. Raises
+        """Run an agent's step and send it its input; return when it has read that. Cancelling before ends the
+        step. Afterwards the step needs nothing of this machine: srun is kept only because Slurm takes 2.4 s
+        to end a step whose srun is dead, and does not give the node to others meanwhile. Raises
         ClusterUnavailable, and what `given` raises."""
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, feeds=True, user=user)
@@ -153,7 +154,7 @@ class SlurmClient:
             argv = [self._settings.command(command[0]), *command[1:]]
             if user:
                 argv = user.command(argv, setpriv())
-                # The user need not have access to the service's directory.
+                # The user may have no access to the service's directory.
                 environment, directory = user.environment(environment), "/"
             return await spawn(argv, env=environment, cwd=directory, feeds=feeds, limit=1 << 20)
         except OSError as e:
@@ -161,31 +162,30 @@ class SlurmClient:
 
 
 class Request:
-    """A command that waits for Slurm: salloc."""
+    """A running salloc, which waits for Slurm."""
 
     def __init__(self, process: Child) -> None:
         self._process = process
         self._telling = joined(_communicate(process))
 
     async def ended(self, *others: asyncio.Task[object]) -> Output | None:
-        """Its output, once it ended; None = one of the others came first."""
+        """Return its output once it has ended; None = one of the other tasks was done first."""
         await asyncio.wait((self._telling, *others), return_when=asyncio.FIRST_COMPLETED)
         return self._telling.result() if self._telling.done() else None
 
     async def leave(self) -> None:
-        """End it without withdrawing: what it waited for is granted. A moment is given to it to end by
-        itself."""
+        """End it after its request was granted, without cancelling that; it has a moment to end by itself."""
         await asyncio.wait((self._telling,), timeout=1.0)
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
     async def abandon(self) -> None:
-        """End it so that it takes nothing back: what it asked for goes on waiting in Slurm's queue."""
+        """Kill it so that its request stays in Slurm's queue."""
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
     async def withdraw(self) -> None:
-        """Have it take back what it asked for; it may have been killed before it could."""
+        """Have it cancel its request; it may have been killed before it could."""
         self._process.send_signal(signal.SIGTERM)
         await asyncio.wait((self._telling,), timeout=_LEAVE_SECONDS)
         _kill(self._process)
@@ -198,7 +198,7 @@ async def _communicate(process: Child) -> Output:
 
 
 async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
-    """Of all that comes until its end; the rest is read as well, and forgotten."""
+    """Read a stream to its end and return its first `limit` bytes."""
     told = b""
     while part := await stream.read(1 << 14):
         told += part[: limit - len(told)]
@@ -206,7 +206,7 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
 
 
 async def _heard(process: Child, word: bytes) -> bool:
-    """The step says it."""
+    """Wait until the step prints the word; return whether it did."""
     while line := await process.stdout.readline():
         if line == word:
             return True
@@ -214,8 +214,8 @@ async def _heard(process: Child, word: bytes) -> bool:
 
 
 async def _feed(process: Child, given: AgentInput) -> bool:
-    """The agent says that it has taken all. Slurm takes what is to be carried to the step before that is
-    there, a kilobyte at a time: so it need not be waited for."""
+    """Send an agent its input; return whether it confirmed it. Slurm accepts input before the step exists,
+    and carries it a kilobyte at a time, so that sending begins at once."""
     assert process.stdin
     writing = joined(_write(process, given))
     try:
@@ -223,7 +223,7 @@ async def _feed(process: Child, given: AgentInput) -> bool:
             return False
         await writing
         await given.permission()
-        # Of a process that has ended already uvloop says that the handle is closed, as a RuntimeError.
+        # If the process has ended already, uvloop raises RuntimeError because the handle is closed.
         with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(BEGIN)
             await process.stdin.drain()
@@ -242,7 +242,7 @@ async def _write(process: Child, given: AgentInput) -> None:
 
 
 def _disarm(process: Child) -> None:
-    """Kill the second process of srun, which ends the step when the first one dies."""
+    """Kill srun's second process, which would end the step when the first one dies."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in children.read_text().split():

@@ -1,4 +1,4 @@
-"""A Slurm cluster as `engines.remote` wants one: an allocation for each hold, a step for each agent."""
+"""Implements `engines.remote`'s `Cluster` for Slurm: an allocation for each hold, a step for each agent."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class _Seen(Struct, frozen=True):
-    """The number of a hold's job, and when it was seen that it has it (monotonic)."""
+    """The id of a hold's Slurm job, and when that was last confirmed (monotonic seconds)."""
 
     job: int
     when: float
@@ -62,7 +62,7 @@ class _Seen(Struct, frozen=True):
 
 
 class SlurmCluster:
-    """A `Cluster`. `service`: the part of hold names that tells this service from others."""
+    """A `Cluster` of Slurm. `service`: the part of hold names that tells this service from others."""
 
     def __init__(self, settings: SlurmSettings, service: str) -> None:
         self._settings = settings
@@ -75,17 +75,17 @@ class SlurmCluster:
         self._started = 0.0
         self._is_detached = False
         self._look: Look | None = None
-        #: When the last look that failed began, and why.
+        #: When the last look that failed began (monotonic seconds), and why it failed.
         self._failed: tuple[float, str] = (-math.inf, "")
         self._looked = asyncio.Condition()
         self._look_wanted = asyncio.Event()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
-        #: The nodes of each hold that somebody waits for.
+        #: The nodes of each hold that a call waits for.
         self._wanted: dict[HoldName, frozenset[str]] = {}
-        #: What was asked for since the start, of which no look need know yet.
+        #: Holds that were requested since the start, which the last look may not have seen yet.
         self._asked: set[HoldName] = set()
         self._seen: dict[HoldName, _Seen] = {}
-        #: Given back, and when: a look that finds one of them gives it back again.
+        #: When holds were given back: a look that finds one of them gives it back again.
         self._given_back: dict[HoldName, float] = {}
 
     async def start(self) -> None:
@@ -114,7 +114,7 @@ class SlurmCluster:
             yield report
 
     def suspect(self, node: str) -> None:
-        pass  # It is looked at all the time.
+        pass  # The cluster is looked at regularly anyway.
 
     def detach(self) -> None:
         self._is_detached = True
@@ -136,7 +136,7 @@ class SlurmCluster:
         except BaseException:
             if self._is_detached:
                 raise
-            # Of whatever became of it: what was sent to the controller may arrive there yet.
+            # Noted whatever became of it: a request that was sent to slurmctld may still arrive.
             self._given_back[name] = time.monotonic()
             if name in self._asked:
                 withdrawing = begin(self._try_to_cancel(name), f"slurm: withdrawing {name}")
@@ -145,7 +145,7 @@ class SlurmCluster:
         finally:
             del self._wanted[name]
         if time.monotonic() - begun > _PATIENT_SECONDS:
-            # While it waited, reports said why.
+            # Reports said why it waited, which is over.
             self._look_soon()
         return hold
 
@@ -183,15 +183,15 @@ class SlurmCluster:
             return None
         last = max(over, key=lambda job: job.id)
         if last.state == "COMPLETING":
-            # Who ended it is told when the last of its processes has.
+            # Slurm says who ended it once its last process has ended.
             raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
         return reasons.end(last)
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
-        return None  # Agents are ended with what they run, and tell nothing.
+        return None  # Slurm kills agents with their programs, so that they report nothing.
 
     def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        """A job of Slurm keeps the name that it has."""
+        """Does nothing: a Slurm job keeps its name."""
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
@@ -201,7 +201,7 @@ class SlurmCluster:
         await self._client.answer(commands.cancel(str(name), user))
 
     def _step_left(self, name: str) -> None:
-        """The srun of an agent has ended, perhaps with its step: look soon."""
+        """Look soon, because the srun of an agent has ended, perhaps with its step."""
         if any(name == str(hold) for hold in self._seen):
             asyncio.get_running_loop().call_later(_ENDED_SECONDS, self._look_soon)
 
@@ -242,10 +242,10 @@ class SlurmCluster:
         return Gres("gpu", known[need.accelerator], need.accelerators)
 
     async def _find(self, name: HoldName, ask: Ask) -> Hold | None:
-        """What is held by that name already, or is so when a request of before the last restart has been
-        granted; None = there is neither."""
-        # Nobody else gives these names: what this process did not ask for, and the last look did not find, is
-        # not there.
+        """Return the existing hold of that name; wait if a request from before the last restart is still
+        pending. None = there is neither."""
+        # Only this service uses these names: a hold that this process did not request, and the last look did
+        # not find, does not exist.
         if name not in self._asked and self._look and name not in self._look.jobs:
             return None
         look = await self._look_fresh()
@@ -261,7 +261,7 @@ class SlurmCluster:
         begun, look = time.monotonic(), self._look
         user = await self._users.named(name.user)
         request = await self._client.request(commands.allocate(ask), user)
-        # Why it waits is to be told soon, if it does.
+        # If it has to wait, users should soon be told why.
         telling = asyncio.get_running_loop().call_later(_PATIENT_SECONDS, self._look_soon)
         looking: asyncio.Task[Look] | None = None
         unseen = 0
@@ -270,7 +270,7 @@ class SlurmCluster:
                 looking = joined(self._look_after(look))
                 output = await request.ended(looking)
                 if output and output.code == 0 and ask.avoid is not None:
-                    # Which nodes they are salloc does not say.
+                    # salloc does not say which nodes were granted.
                     if found := await self._held(name):
                         return self._hold(name, found.id, found.nodes, ask.gres)
                     raise ClusterUnavailable(f"{name}: it was granted, and is gone")
@@ -279,7 +279,7 @@ class SlurmCluster:
                 look = looking.result()
                 job = look.jobs.get(name)
                 if job and job.held:
-                    # Told so by the controller too, unless that crashed in between.
+                    # slurmctld tells salloc as well, unless it crashed in between.
                     await request.leave()
                     return self._hold(name, job.id, job.nodes, ask.gres)
                 if job:
@@ -308,7 +308,7 @@ class SlurmCluster:
         raise ClusterUnavailable(f"Slurm does not give {_in_words(ask)} now: {told}")
 
     def _judge(self, name: HoldName, job: Job, look: Look) -> None:
-        """Raises ClusterRefused, ClusterUnavailable: a request waits in vain."""
+        """Raise ClusterRefused or ClusterUnavailable if a request waits in vain."""
         wanted = self._wanted[name]
         if job.waits_in_vain:
             raise ClusterRefused(
@@ -328,7 +328,7 @@ class SlurmCluster:
         return Hold(name, str(job), nodes)
 
     async def _certain(self, hold: Hold, node: str) -> _Seen:
-        """Raises ClusterUnavailable: its job is not that hold's, or has not that node any more."""
+        """Confirm that a hold still has its job and the node. Raises ClusterUnavailable if it does not."""
         seen = self._seen.get(hold.name)
         if seen and time.monotonic() - seen.when < _FRESH_SECONDS and node in hold.nodes:
             return seen
@@ -345,8 +345,8 @@ class SlurmCluster:
         return self._seen[hold.name]
 
     async def _held(self, name: HoldName, number: str = "") -> Job | None:
-        """The job of that name that has its nodes, if Slurm knows one. `number`: of that one; "" = of any.
-        Asks about this name alone, which costs less than a look at all."""
+        """Return the job of that name that has its nodes, if Slurm knows one. `number`: the job's id; "" =
+        any. Queries this name alone, which is cheaper than a look."""
         user = await self._user(name)
         kind = self._queries
         answer = await self._client.answer(kind.jobs([user], str(name)))
@@ -358,16 +358,16 @@ class SlurmCluster:
         return next((job for job in held if number in ("", str(job.id))), None)
 
     def _own(self, kind: queries.Queries, answer: str) -> tuple[tuple[HoldName, Job], ...]:
-        """This service's jobs in an answer of squeue. Raises ValueError."""
+        """Return this service's jobs in an answer of squeue. Raises ValueError."""
         return own_jobs(kind, answer, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: HoldName) -> None:
-        """If it cannot be told to now, a look that finds it does it later."""
+        """Cancel a hold's jobs; if Slurm does not answer now, a later look that finds them does it."""
         with contextlib.suppress(ClusterUnavailable):
             await self._client.answer(commands.cancel(str(name), await self._user(name)))
 
     async def _user(self, name: HoldName) -> int:
-        """Number of the user whose hold it is. Raises ClusterUnavailable."""
+        """Return the id of the hold's user. Raises ClusterUnavailable."""
         try:
             user = await self._users.named(name.user)
         except ClusterRefused as e:
@@ -380,7 +380,8 @@ class SlurmCluster:
         self._look_wanted.set()
 
     async def _look_fresh(self) -> Look:
-        """One that began after now; all who ask meanwhile share it. Raises ClusterUnavailable."""
+        """Return a look that begins after this call; concurrent callers share it. Raises
+        ClusterUnavailable."""
         now = time.monotonic()
         self._look_soon()
         async with self._looked:
@@ -392,7 +393,7 @@ class SlurmCluster:
             return self._look
 
     async def _look_after(self, last: Look | None) -> Look:
-        """The next one that succeeds."""
+        """Wait for the next look that succeeds after `last`."""
         async with self._looked:
             while (look := self._look) is None or look is last:
                 await self._looked.wait()
@@ -415,7 +416,7 @@ class SlurmCluster:
                     self._looked.notify_all()
 
     async def _look_first(self) -> None:
-        """The first look, which tells how the next ones are to ask."""
+        """Make the first look, which also finds out how Slurm is to be queried."""
         wanted = self._settings.answers
         self._queries = queries.fitting(wanted, await self._client.answer(queries.ASK_RELEASE))
         try:
@@ -437,7 +438,8 @@ class SlurmCluster:
             earlier = mine = self._own(kind, await ask(kind.jobs(users)))
             nodes = [await ask(command) for command in kind.nodes(self._routes.partitions)]
             if mine or self._wanted or self._seen:
-                # Asked for again: what was the same before and after the nodes, was so with them.
+                # Queried again: jobs that are the same before and after the query of the nodes were so during
+                # it.
                 mine = self._own(kind, await ask(kind.jobs(users)))
             steps = await ask(kind.steps(users)) if mine else ""
             waits = any(job.pending for _, job in mine)
@@ -476,7 +478,8 @@ class SlurmCluster:
         await self._give_back_strays(look)
 
     async def _give_back_strays(self, look: Look) -> None:
-        """What nobody asks for: given back already, made twice, or waiting since before the start."""
+        """Give back holds that nothing needs: given back already, made twice, or waiting since before the
+        start."""
         now = time.monotonic()
         for name, when in tuple(self._given_back.items()):
             if name not in look.jobs and now - when > _REMEMBERED_SECONDS:

@@ -1,6 +1,6 @@
-"""Slurm's commands asked for fields, with a separator of our own: all releases know that. Pure.
+"""Queries Slurm's commands for fields with a separator of our own, which all releases support. Pure.
 
-A reason that somebody wrote cannot shift the fields behind it.
+Texts that people write are the last field, so that they cannot shift others.
 """
 
 import re
@@ -97,7 +97,7 @@ class FieldQueries:
 
     def read_nodes(self, answers: Sequence[str], partitions: str) -> Iterator[NodeLine]:
         (answer,) = answers
-        # A node is told of once for each partition.
+        # sinfo prints a node once for each partition.
         rows: dict[str, dict[str, str]] = {}
         inside: dict[str, set[str]] = {}
         for found in _rows(answer, _NODE_FIELDS):
@@ -124,12 +124,12 @@ class FieldQueries:
 
 
 def list_pending() -> list[str]:
-    """Of everybody's: as many lines as there are jobs that wait."""
+    """Return the query of all users' waiting jobs, one line each."""
     return ["squeue", "--noheader", "--states=PENDING", "-O", _format(_PENDING_FIELDS)]
 
 
 def parse_pending(answer: str) -> Iterator[Pending]:
-    """Raises ValueError: that is no answer to `list_pending`."""
+    """Parse the answer to `list_pending`. Raises ValueError if it is none."""
     for found in _rows(answer, _PENDING_FIELDS):
         number = found["JobID"].partition("_")[0]
         yield Pending(
@@ -138,13 +138,13 @@ def parse_pending(answer: str) -> Iterator[Pending]:
 
 
 def list_groups() -> list[str]:
-    """Of all partitions: whom they are for."""
+    """Return the query of the groups that may use each partition."""
     return ["sinfo", "--noheader", "-O", _format(_GROUP_FIELDS)]
 
 
 def parse_groups(answer: str) -> dict[str, frozenset[str]]:
-    """By partition, with "" for the default one: the Unix groups whose members may use it; those that
-    everybody may are left out. Raises ValueError: that is no answer to `list_groups`."""
+    """Parse the answer to `list_groups`: the Unix groups whose members may use each partition, "" being the
+    default one. Partitions that everybody may use are left out. Raises ValueError if it is no answer."""
     groups: dict[str, frozenset[str]] = {}
     for found in _rows(answer, _GROUP_FIELDS):
         if found["Groups"].lower() not in ("all", "n/a", "(null)", ""):
@@ -158,19 +158,19 @@ def show_config() -> list[str]:
 
 
 def parse_config(answer: str) -> dict[str, str]:
-    """What a cluster's configuration says, by the names that it has there, in small letters."""
+    """Parse a cluster's configuration, by its option names in lower case."""
     pairs = (line.partition("=") for line in answer.split("\n", MAX_LINES)[:MAX_LINES])
     return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
 
 
 def list_limits() -> list[str]:
-    """Of all partitions: how long jobs may run."""
+    """Return the query of each partition's time limit."""
     return ["sinfo", "--noheader", "-O", _format(_LIMIT_FIELDS)]
 
 
 def parse_limits(answer: str) -> dict[str, str]:
-    """How long a job may run that does not say for how long, by partition, with "" for the default one; ""
-    = for ever. Raises ValueError: that is no answer to `list_limits`."""
+    """Parse the answer to `list_limits`: the time limit, by partition, of a job that sets none. The key "" is
+    the default partition, the value "" means no limit. Raises ValueError if it is no answer."""
     limits: dict[str, str] = {}
     for found in _rows(answer, _LIMIT_FIELDS):
         most, usual = found["Time"], found["DefaultTime"]
@@ -181,7 +181,7 @@ def parse_limits(answer: str) -> dict[str, str]:
 
 
 def _called(partition: str) -> tuple[str, ...]:
-    """What a partition goes by; sinfo marks the default one."""
+    """Return the keys of a partition: its name, and "" for the default one, which sinfo marks."""
     return (partition.removesuffix("*"), *([""] if partition.endswith("*") else []))
 
 
@@ -193,7 +193,7 @@ def _rows(answer: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
     for line in answer.split("\n", MAX_LINES)[:MAX_LINES]:
         if not line.strip():
             continue
-        # The last one is what people write, and may hold anything.
+        # The last field is a text that people write, and may contain the separator.
         values = line.split(SEPARATOR, len(fields) - 1)
         if len(values) != len(fields):
             raise ValueError(f"{line[:200]!r} has {len(values)} fields, not {len(fields)}")
@@ -202,7 +202,7 @@ def _rows(answer: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def _count(text: str) -> int:
-    """ "12", and "12-16" where the most is not known yet."""
+    """Parse "12", or "12-16" where the upper bound is not known yet."""
     found = re.match(r"\d{1,15}", text)
     return int(found[0]) if found else 0
 

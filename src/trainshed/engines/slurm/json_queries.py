@@ -1,7 +1,7 @@
-"""Slurm's commands asked for JSON, which releases since 23.11 have. Pure.
+"""Queries Slurm's commands for JSON, which releases since 23.11 support. Pure.
 
-What is everybody's is asked for by fields all the same: the whole queue, where a job has 9 KB of JSON and
-three fields of it are wanted; and the default partition, which JSON does not tell before 26.05.
+Two things are queried by fields all the same: the whole queue, since a job has 9 KB of JSON of which three
+fields are needed, and the default partition, which JSON does not tell before 26.05.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 class _Number(Struct):
-    """Slurm's own form of a number that may be none, or without a limit."""
+    """Slurm's representation of a number that may be unset or infinite."""
 
     set: bool = False
     infinite: bool = False
@@ -36,7 +36,7 @@ class _Job(Struct):
     job_state: list[str]
     user_id: int
     state_reason: str
-    #: In words, for some reasons; "" = the reason says it all.
+    #: The reason in words, for some reasons; "" = there is no text.
     state_description: str = ""
     nodes: str = ""
     #: None = none.
@@ -64,13 +64,13 @@ class _Node(Struct):
     state: list[str]
     cpus: int
     alloc_cpus: int
-    #: In MB, as the next is.
+    #: In MB, as is `alloc_memory`.
     real_memory: int
     alloc_memory: int
     gres: str
     gres_used: str
     partitions: list[str]
-    #: Those that jobs can have; 0 = the release does not say.
+    #: CPUs that jobs can get; 0 = the release does not say.
     effective_cpus: int = 0
     features: list[str] = []
     reason: str = ""
@@ -123,7 +123,7 @@ class JsonQueries:
                 yield Step(int(job), found.name, expand_hosts(found.nodes))
 
     def nodes(self, partitions: str) -> tuple[list[str], ...]:
-        # A partition that is not there is an error of the second alone.
+        # Only the second command fails for a partition that does not exist.
         where = [f"--partition={partitions}"] if partitions else []
         return (
             ["scontrol", "show", "nodes", "--json"],
@@ -156,7 +156,8 @@ class JsonQueries:
 
 
 def _state(words: Sequence[str]) -> str:
-    """Of a job, in the one word that squeue has for it elsewhere: what it is passing through goes before."""
+    """Return a job's state in the one word that squeue prints without JSON: a transitional flag wins over the
+    base state."""
     passing = ("COMPLETING", "CONFIGURING")
     return next((word for word in passing if word in words), words[0] if words else "UNKNOWN")
 

@@ -1,4 +1,4 @@
-"""What one look at the cluster found, put together from the answers of some commands. Pure."""
+"""Compiles what one look at the cluster found from the answers of several commands. Pure."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -18,11 +18,11 @@ from trainshed.engines.slurm.routes import Routes
 
 
 class Look(Struct, frozen=True):
-    """A moment of the cluster, as this service sees it."""
+    """The state of the cluster at one moment, as this service sees it."""
 
-    #: This service's, those that have ended left out.
+    #: This service's jobs that have not ended.
     jobs: Mapping[HoldName, Job]
-    #: Further ones of the same names: of requests that were made twice, since nobody knew of the first.
+    #: Further jobs of the same names: requests that were repeated because the answer to the first was lost.
     doubles: tuple[tuple[HoldName, Job], ...]
     report: ClusterReport
 
@@ -35,11 +35,11 @@ class Look(Struct, frozen=True):
 def own_jobs(
     queries: Queries, answer: str, service: str, name_of: Callable[[int], str | None]
 ) -> tuple[tuple[HoldName, Job], ...]:
-    """This service's jobs that wait or are held. `name_of`: from a user's number to the name that holds have;
-    None = nobody who may have jobs of this service. Raises ValueError: that is no answer of squeue."""
+    """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in hold
+    names; None = a user who has no jobs of this service. Raises ValueError if this is no answer of squeue."""
     found: list[tuple[HoldName, Job]] = []
     for job in queries.read_jobs(answer):
-        # Anybody may call a job like one of the service's: its user tells.
+        # Any user may give a job such a name, so that its user has to match.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.held or job.pending):
             found.append((replace(name, user=user), job))
@@ -60,11 +60,11 @@ def compile_look(
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """`queries`: by which all was asked for. `now`: seconds since the epoch. `earlier` and `jobs`: this
-    service's jobs as they were before and after the nodes were asked for. Where those differ on a node, it
-    cannot be told what others have there: the report `before` counts. `pending`: all that wait; None = they
-    were not asked for. `known`: numbers of jobs that are held as far as the service knows; of two with one
-    name they are the right ones. Raises ValueError: those are no answers of squeue and sinfo."""
+    """Compile a look. `queries`: parses the answers. `now`: seconds since the epoch. `earlier` and `jobs`:
+    this service's jobs as of before and after the query of the nodes. Where those differ on a node, what
+    others have there cannot be told, and the report `before` counts. `pending`: answer about all waiting
+    jobs; None = not queried. `known`: ids of the jobs that the service knows to be its holds, which are the
+    right ones of two with one name. Raises ValueError if these are no answers of squeue and sinfo."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -119,7 +119,7 @@ def _name(text: str, service: str) -> HoldName | None:
 
 
 def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
-    """By node, and by number: the jobs that hold something of it."""
+    """Return the jobs that hold something of each node, by node and job id."""
     shares: dict[str, dict[int, Job]] = {}
     for _, job in jobs:
         for node in job.nodes if job.held else ():
@@ -134,7 +134,7 @@ def _ids(shares: Mapping[str, Mapping[int, Job]], node: str) -> frozenset[int]:
 def _as_before(
     reports: Iterable[NodeReport], before: ClusterReport, nodes: Container[str]
 ) -> Iterator[NodeReport]:
-    """The reports, with what others had of `nodes` as in `before`."""
+    """Return the reports with the others' use of `nodes` taken from `before`."""
     known = {report.node.name: report.node.others for report in before.nodes}
     for report in reports:
         node = report.node
@@ -147,8 +147,8 @@ def _as_before(
 def _nodes(
     lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """The nodes that jobs of this service may get, or have. What others have is what is held there, but not
-    by this service. `shares`: this service's jobs on each node."""
+    """Return the nodes that jobs of this service may get, or have. Others' use is what is allocated there,
+    but not to this service. `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     found = [
         (line, routes.acceptance(line, has_default=has_default))
@@ -171,7 +171,7 @@ def _node(
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
     total, others = _accelerators(line, mine, routes.public)
-    # The answers are of different moments: others never have less than nothing.
+    # The answers are of different moments: the difference must not become negative.
     use = OthersUse(
         max(0, line.cpus_allocated - own_cpus),
         max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
@@ -189,7 +189,7 @@ def _node(
 def _accelerators(
     line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-    """By public type: what there is, and what others have of it."""
+    """Return by public type how many accelerators a node has, and how many of them others hold."""
     names = {"gpu", *(name for name, _ in public)}
     total = _devices(line.gres, names)
     used = _devices(line.gres_used, names)
@@ -205,7 +205,7 @@ def _accelerators(
 
 
 def _devices(all_gres: Iterable[Gres], names: Container[str]) -> dict[tuple[str, str], int]:
-    """By name and type."""
+    """Count generic resources by (name, type)."""
     found: dict[tuple[str, str], int] = {}
     for gres in all_gres:
         if gres.name in names:

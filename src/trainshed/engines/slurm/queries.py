@@ -1,4 +1,5 @@
-"""How a cluster is asked for its jobs, steps and nodes: for JSON where its release has that, else fields."""
+"""Chooses how a cluster is queried for its jobs, steps and nodes: in JSON where its release supports that,
+else by fields."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,12 +21,12 @@ _JSON_SINCE = (23, 11)
 
 
 class Queries(Protocol):
-    """Arguments of commands, and how what these print is read. What reads raises ValueError: that is no
-    answer to what was asked."""
+    """Makes the arguments of queries and parses their answers. The parsers raise ValueError if a text is no
+    answer to the query."""
 
     def jobs(self, users: Sequence[int], name: str = "", *, ended: bool = False) -> list[str]:
-        """`users`: by their numbers. `name`: of the only ones that are asked for; "" = all of those users'.
-        `ended`: those as well that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
+        """Return the query of jobs. `users`: their ids. `name`: of the jobs; "" = all jobs of those users.
+        `ended`: include jobs that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
         ...
 
     def read_jobs(self, answer: str) -> Iterable[Job]: ...
@@ -33,15 +34,15 @@ class Queries(Protocol):
     def steps(self, users: Sequence[int]) -> list[str]: ...
 
     def read_steps(self, answer: str) -> Iterable[Step]:
-        """Those that run."""
+        """Yield the running steps."""
         ...
 
     def nodes(self, partitions: str) -> tuple[list[str], ...]:
-        """One command, or more. `partitions`: with commas between; "" = all."""
+        """Return the arguments of one or more commands. `partitions`: separated by commas; "" = all."""
         ...
 
     def read_nodes(self, answers: Sequence[str], partitions: str) -> Iterable[NodeLine]:
-        """Each once. `answers`: one to each command. `partitions`: that were asked for."""
+        """Yield each node once. `answers`: one per command. `partitions`: as they were queried."""
         ...
 
 
@@ -52,7 +53,8 @@ ASK_RELEASE: Final = ("sinfo", "--version")
 
 
 def fitting(wanted: Answers, release: str) -> Queries:
-    """`release`: the answer to `ASK_RELEASE`, such as "slurm-wlm 24.11.5" or "slurm 23.11.4"."""
+    """Return the queries to use. `release`: the answer to `ASK_RELEASE`, such as "slurm-wlm 24.11.5" or
+    "slurm 23.11.4"."""
     if wanted != "auto":
         return JSON if wanted == "json" else FIELDS
     found = re.search(r"\b(\d{1,4})\.(\d{1,4})", release)

@@ -1,7 +1,7 @@
-"""Why Slurm makes a job wait, and how one ended, in plain words, with Slurm's own word beside them. Pure.
+"""Says in plain words why Slurm makes a job wait and how one ended, with Slurm's own word beside them. Pure.
 
-Slurm knows well over a hundred reasons; those that a service's allocations meet are told in words of their
-own, limits by what their names are made of, and any other one by its name alone.
+Slurm has well over a hundred reasons. Those that a service's allocations meet have sentences here; limits are
+described by the parts of their names, and any other reason by its name alone.
 """
 
 import re
@@ -83,7 +83,8 @@ _PER = {
 
 
 def in_words(reason: str, description: str = "") -> str:
-    """A reason of squeue's, and the sentence that Slurm has for it; "" = Slurm has none yet."""
+    """Describe a reason of squeue. `description`: Slurm's own sentence for it, if any. Returns "" if Slurm
+    has no reason yet."""
     if reason in _NOT_LOOKED_AT:
         return ""
     for told in (description, reason):
@@ -100,14 +101,14 @@ def in_words(reason: str, description: str = "") -> str:
 
 
 def end(job: Job) -> HoldEnd | None:
-    """How an allocation ended; None = its state does not say who ended it."""
+    """Return how an allocation ended; None = its state does not say who ended it."""
     known = _ENDS.get(job.state)
     return HoldEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 
 def delay(job: Job, before: int | None, now: float) -> Delay | None:
-    """What is told of an allocation that waits; None = Slurm has not said why yet. `before`: how many jobs
-    wait before it; None = not known. `now`: seconds since the epoch."""
+    """Return the delay to report of a waiting allocation; None = Slurm has not said why yet. `before`: how
+    many jobs wait before it; None = not known. `now`: seconds since the epoch."""
     words = in_words(job.reason, job.description)
     if not words:
         return None
@@ -117,14 +118,14 @@ def delay(job: Job, before: int | None, now: float) -> Delay | None:
         f"Slurm has not given {nodes} yet: {words} ({job.reason})",
         word=job.reason,
         position=0 if before is None else before + 1,
-        # An estimate that has passed is none.
+        # An estimate in the past is useless.
         expected=job.starts * 10**9 if job.starts > now else 0,
     )
 
 
 def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
-    """How many jobs wait before one, in a partition that it asks for too: Slurm looks at higher priorities
-    first, and at older ones of the same. None = it is not among them."""
+    """Return how many jobs wait before this one in its partitions: Slurm considers higher priorities first,
+    then older jobs. None = it is not among `pending`."""
     own = next((one for one in pending if one.id == job.id), None)
     if own is None:
         return None

@@ -1,4 +1,5 @@
-"""What Slurm's commands tell of jobs, steps and nodes, however they were asked. Pure."""
+"""The records of jobs, steps and nodes that Slurm's commands tell, in whichever format, and the parsers of
+their parts. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -37,7 +38,7 @@ class Gres(Struct, frozen=True):
     """A number of generic resources, such as GPUs."""
 
     name: str
-    #: "" = it has none.
+    #: Type of the resource; "" = it has none.
     type: str
     count: int
 
@@ -56,20 +57,20 @@ class Job(Struct, frozen=True):
     memory_bytes: int
     #: On each node.
     gres: tuple[Gres, ...]
-    #: None before it starts.
+    #: Its nodes; None before it starts.
     nodes: tuple[str, ...]
-    #: Seconds since the epoch; 0 = not known.
+    #: Expected or actual start in seconds since the epoch; 0 = not known.
     starts: int
-    #: Number of the user whose it is.
+    #: Id of its user.
     user: int
-    #: Why it waits: a word of Slurm's; asked by fields, the description for some.
+    #: Why it waits, as a word of Slurm's; if it was queried by fields, for some reasons the description.
     reason: str
-    #: The same in a sentence of Slurm's; "" = there is none, or it is not known.
+    #: The same as a sentence of Slurm's; "" = there is none, or it is not known.
     description: str = ""
 
     @property
     def held(self) -> bool:
-        """It has its nodes."""
+        """Whether it has its nodes."""
         return self.state in _HELD
 
     @property
@@ -89,16 +90,16 @@ class Job(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """A job of anybody's that waits, as far as its place in the queue goes."""
+    """A waiting job of any user: what decides its place in the queue."""
 
     id: int
-    #: More is sooner.
+    #: Higher is sooner.
     priority: int
     partitions: tuple[str, ...]
 
 
 class Step(Struct, frozen=True):
-    """A step that runs."""
+    """A running step."""
 
     job: int
     name: str
@@ -106,7 +107,7 @@ class Step(Struct, frozen=True):
 
 
 class NodeLine(Struct, frozen=True):
-    """A node, as Slurm counts on it now."""
+    """A node as Slurm reports it."""
 
     name: str
     #: The first is the state, the others are flags: "idle", "drain".
@@ -118,10 +119,10 @@ class NodeLine(Struct, frozen=True):
     gres: tuple[Gres, ...]
     gres_used: tuple[Gres, ...]
     address: str
-    #: What somebody, or Slurm, gave as the reason of its state; "" = none.
+    #: Reason of its state, set by an administrator or Slurm; "" = none.
     reason: str
     partitions: frozenset[str] = frozenset()
-    #: It is in the default partition.
+    #: Whether it is in the default partition.
     in_default: bool = False
     features: frozenset[str] = frozenset()
 
@@ -131,7 +132,7 @@ class NodeLine(Struct, frozen=True):
 
 
 def parse_states(text: str) -> tuple[str, ...]:
-    """Of a node, as sinfo and scontrol write them: "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
+    """Parse a node's states as sinfo and scontrol write them: "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
     parts = text.strip().lower().split("+")
     silent = any(part.endswith("*") for part in parts)
     names = [part.rstrip("*~#!%$@^-").strip() for part in parts]
@@ -139,15 +140,15 @@ def parse_states(text: str) -> tuple[str, ...]:
 
 
 def node_flags(names: Iterable[str]) -> tuple[str, ...]:
-    """A node's state and its flags, by the names that `node_state` knows."""
+    """Return a node's state and its flags, by the names that `node_state` knows."""
     lowered = (name.lower() for name in names)
     return tuple(dict.fromkeys(_SHORT.get(name, name) for name in lowered if name))
 
 
 def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str]:
-    """How a node stands, and why if it is not UP. `reservation`: jobs are asked for inside of one.
+    """Return a node's state, and why it is not UP. `reservation`: jobs are requested inside a reservation.
 
-    Nodes that Slurm has switched off to save power are UP: it switches them on for who asks."""
+    Nodes that Slurm has powered down are UP, because it powers them up for a job."""
     base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
     why = line.reason or " and ".join(line.states)
     if base in _DEAD:
@@ -165,13 +166,13 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
 
 
 def is_awaited(line: NodeLine) -> bool:
-    """Slurm has no answer from the node, and has not given it up: a slurmd that is busy, or is started again,
-    looks like that, and so does what is about to be down (`SlurmdTimeout`)."""
+    """Whether Slurm has no answer from the node but has not given it up: a busy or restarting slurmd looks
+    like that, and so does a node that is about to be marked down (`SlurmdTimeout`)."""
     return bool(line.states) and line.states[0] not in _DEAD and "not_responding" in line.states
 
 
 def parse_memory(text: str) -> int:
-    """In bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
+    """Parse an amount of memory to bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
     if not found:
         return 0
@@ -179,7 +180,8 @@ def parse_memory(text: str) -> int:
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
-    """ "gpu:a100:4(S:0-1),gpu:2", or as jobs have it: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)", "N/A"."""
+    """Parse "gpu:a100:4(S:0-1),gpu:2", or the form of jobs: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)",
+    "N/A"."""
     found: list[Gres] = []
     for part in re.sub(r"\([^()]*\)", "", text).split(","):
         words = re.split("[:=]", part.strip().removeprefix("gres:").removeprefix("gres/"))
@@ -193,7 +195,8 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """ "node[1-2,07],login" as names. Raises ValueError: brackets that do not match, or more than 65,536."""
+    """Expand "node[1-2,07],login" to names. Raises ValueError for brackets that do not match, or more than
+    65,536 names."""
     if text in ("", "(null)", "None assigned"):
         return ()
     names: list[str] = []

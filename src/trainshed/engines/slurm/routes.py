@@ -1,5 +1,5 @@
-"""Where jobs of a machine type go on a Slurm cluster: partition, account, QOS, features, GRES; and which
-nodes that leads to. Pure."""
+"""Decides where jobs of a machine type go on a Slurm cluster (partition, account, QOS, features, GRES) and
+which nodes that leads to. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ _FEATURE = r"[A-Za-z0-9_.,@+-]+"
 
 
 class SlurmRoute(Struct, frozen=True):
-    """What a job of some machines is asked for with."""
+    """The options of the Slurm jobs of some machine types."""
 
     route: Route
-    #: Several may stand there, with commas between; "" = Slurm's default one.
+    #: One partition, or several separated by commas; "" = Slurm's default one.
     partition: str
     account: str
     qos: str
     constraint: str
-    #: Kind of its devices; None = that of `[engines.slurm.accelerators]`.
+    #: GRES of its devices; None = that of `[engines.slurm.accelerators]`.
     gres: Gres | None
     extra: tuple[str, ...]
 
@@ -45,13 +45,13 @@ class SlurmRoute(Struct, frozen=True):
 
 
 class Routes:
-    """All of a cluster, first match wins; the last one is for every machine."""
+    """The routes of a cluster: the first match wins, and the last one is for every machine."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         plain = MachineRoute()
         self._all = tuple(_resolved(one, settings) for one in (*settings.machines, plain))
         self._routes = tuple(one.route for one in self._all)
-        #: Public type of each kind of devices.
+        #: Public type of each GRES (name, type).
         self.public = {("gpu", kind): name for name, kind in settings.accelerators.items()}
         for one in self._all:
             if one.gres:
@@ -59,20 +59,21 @@ class Routes:
 
     @property
     def named_partitions(self) -> tuple[str, ...]:
-        """All that they lead to, each once; "" = Slurm's default one."""
+        """The partitions of all routes, each once; "" = Slurm's default one."""
         names = (name for one in self._all for name in one.partition.split(","))
         return tuple(dict.fromkeys(names))
 
     @property
     def partitions(self) -> str:
-        """All that they lead to, with commas between; "" = that has to be looked for among all there are."""
+        """The partitions to query, separated by commas; "" = all, because a route uses the default one, whose
+        name is not known."""
         return ",".join(self.named_partitions) if all(self.named_partitions) else ""
 
     def of(self, machine: MachineWanted) -> SlurmRoute:
         return next(one for one in self._all if one.route.is_for(machine))
 
     def acceptance(self, line: NodeLine, *, has_default: bool) -> Acceptance:
-        """Which of them lead to a node."""
+        """Return which routes lead to a node."""
         way = [
             at for at, one in enumerate(self._all) if one.leads_to(line, has_default=has_default)
         ]
@@ -80,13 +81,13 @@ class Routes:
         return Acceptance(self._routes, frozenset(reserved if reserved and line.reserved else way))
 
     def enters_reservation(self, accepts: Acceptance) -> bool:
-        """Whether jobs that may get the node ask for it inside of a reservation."""
+        """Whether the routes to a node use a reservation."""
         return any(self._all[at].in_reservation for at in accepts.open)
 
 
 def has_features(constraint: str, features: Iterable[str]) -> bool:
-    """Whether a node with those features may be given for a constraint, as far as that can be told from here:
-    of what is more than features with only & or only | between them, Slurm judges alone."""
+    """Whether a node with those features satisfies a constraint. Only features joined by & alone or | alone
+    are evaluated; for any other constraint the answer is True, and Slurm decides."""
     there = set(features)
     for sign, together in (("&", all), ("|", any)):
         if re.fullmatch(rf"{_FEATURE}(?:{re.escape(sign)}{_FEATURE})*", constraint):
@@ -95,7 +96,7 @@ def has_features(constraint: str, features: Iterable[str]) -> bool:
 
 
 def _resolved(one: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
-    """With the plain settings where it has none of its own."""
+    """Return a route, with the plain settings where its table sets none."""
     partition = settings.partition if one.partition is None else one.partition
     constraint = settings.constraint if one.constraint is None else one.constraint
     name, _, kind = one.gres.partition(":")

@@ -1,4 +1,4 @@
-"""What an operator may choose about the Slurm engine: the table `[engines.slurm]`."""
+"""Declares and checks the settings of the Slurm engine: the table `[engines.slurm]`."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_m
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
-    """`what`: is to be written, as a sentence goes on."""
+    """Constrain a text to a pattern. `what`: description of the valid form, which messages continue with."""
     return msgspec.Meta(pattern=pattern, description=what)
 
 
@@ -78,12 +78,12 @@ _Accounts = dict[_Project, _Account]
 
 
 class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `[[engines.slurm.machines]]`: where jobs of some machines go. What is None is as in the plain
+    """An entry of `[[engines.slurm.machines]]`: where jobs of some machine types go. None = as in the plain
     settings."""
 
     #: Patterns of machine types (`a2-*`); [] = all.
     types: Annotated[list[_Pattern], msgspec.Meta(max_length=200)] = []
-    #: Public accelerator types, of one of which the machine must have devices; [] = any, or none.
+    #: Public accelerator types, one of which the machine must have; [] = any, or none.
     accelerators: Annotated[list[str], msgspec.Meta(max_length=50)] = []
     partition: _Word | None = None
     account: _Word | None = None
@@ -98,15 +98,15 @@ class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[engines.slurm.clusters.NAME]`: one of several clusters. What is None is as in the plain settings, as
-    is all that is not named here."""
+    """`[engines.slurm.clusters.NAME]`: one of several clusters. None = as in the plain settings, which also
+    hold for everything that has no field here."""
 
-    #: Whose jobs run there; [] = those of all regions that no other cluster names.
+    #: Regions whose jobs run there; [] = all that no other cluster names.
     regions: Annotated[list[str], msgspec.Meta(max_length=200)] = []
     address: _Address | None = None
     partition: _Word | None = None
     account: _Word | None = None
-    #: In the place of the whole table of `[engines.slurm]`, as `accounts` is.
+    #: Replaces the whole table of `[engines.slurm]`, as `accounts` does.
     users: _Users | None = None
     accounts: _Accounts | None = None
     qos: _Word | None = None
@@ -126,63 +126,62 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name or address at which nodes reach the service; "" = this machine's name.
     address: _Address = ""
-    #: Where agents are listened to.
+    #: Address on which the service listens for agents.
     host: Annotated[str, _text(r"^[A-Za-z0-9_.:-]{1,253}$", _ADDRESS)] = "0.0.0.0"
-    #: 0 = any that is free.
+    #: Port of that; 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: Several may be given, with commas between; "" = Slurm's default one.
+    #: One partition, or several separated by commas; "" = Slurm's default one.
     partition: _Word = ""
     account: _Word = ""
-    #: By project id ("*" = all others): the Unix user as whom its jobs run. {} = all run as the service's
-    #: own; else jobs of a project without an entry are refused.
+    #: Unix user of jobs by project id ("*" = all others); {} = the service's own for all. Jobs of a project
+    #: without an entry are refused.
     users: _Users = {}
-    #: By project id, likewise: Slurm's account, before that of `account` and of `machines`.
+    #: Slurm account by project id, likewise; wins over `account` and over `machines`.
     accounts: _Accounts = {}
     qos: _Word = ""
-    #: Features that nodes must have, as for salloc.
+    #: Features that nodes must have, in the syntax of salloc's --constraint.
     constraint: _Constraint = ""
     #: Further arguments of salloc, each of the form --NAME or --NAME=VALUE.
     extra: _Arguments = []
     #: Slurm's type of gpu for each public accelerator type; "" = one without a type.
     accelerators: dict[str, _Word] = {}
-    #: Where jobs of some machines go instead; the first that fits a machine counts.
+    #: Where jobs of some machine types go instead; the first match counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
     #: Directory on the nodes' own disks where agents and their programs write; "" = /tmp/trainshed-UID.
-    #: {user} and {uid} in it stand for the user as whom jobs run.
+    #: {user} and {uid} in it stand for the user of the jobs.
     directory: _Directory = ""
-    #: Interpreter on nodes that has this package; "" = the service's own path.
+    #: Interpreter on nodes that has this package; "" = the path of the service's own.
     python: _Directory = ""
-    #: The service's data directory is seen on nodes, at the same path.
+    #: Nodes see the service's data directory at the same path.
     shared: bool = False
-    #: GiB of what is sent to a node that shares no files; beyond it goes what was not used for longest.
-    #: 0 = as much as its disk takes.
+    #: GiB that are kept on a node of the content that it was sent without shared files; the least recently
+    #: used goes first. 0 = as much as its disk takes.
     cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
-    #: Seconds without a word of the service after which an agent ends its programs, and what ran there is
-    #: lost. So long it may be away that was killed.
+    #: Seconds without contact after which an agent ends its programs, which are then lost. A service that was
+    #: killed may be away for that long.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 90.0
-    #: So long it may be away that has ended as it should (SIGTERM, Ctrl-C); no longer than `lease` = that.
+    #: Seconds for which a service that was stopped in order (SIGTERM, Ctrl-C) may be away; at least `lease`.
     away: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 600.0
-    #: What runs on a node that Slurm gives up is lost at once, though on one that is cut off it may live
-    #: until the lease is over.
+    #: Programs on a node that Slurm marks down are lost at once, although on one that is only cut off they
+    #: may live until the lease ends.
     down_is_lost: bool = False
-    #: What Slurm's commands are to answer with: "json", "fields", or "auto": JSON since 23.11, if there are
-    #: at most 5,000 nodes.
+    #: Format of Slurm's answers: "json", "fields", or "auto" = JSON since 23.11, if there are at most 5,000
+    #: nodes.
     answers: Answers = "auto"
     #: Seconds between two looks at the cluster.
     look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
-    #: Seconds for which an attempt's nodes are kept, once it is over, for one that needs the same; 0 = they
-    #: are not, but two seconds for the retry of what has failed.
+    #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs; 0 =
+    #: only two seconds, for the retry of one that failed.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "slurm" asks for whatever the
     #: quotas allow, on nodes that Slurm chooses.
     queue: Literal["trainshed", "slurm"] = "trainshed"
-    #: Each node's disk, memory, clock and GPUs are looked at before something is started there, and whether
-    #: the nodes of a job reach each other.
+    #: Check each node's disk, memory, clock and GPUs before something is started there, and whether the nodes
+    #: of a job reach each other.
     preflight: bool = False
-    #: For how long a node is left alone that was found unfit.
+    #: Minutes for which nothing is started on a node that was found unfit.
     quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
-    #: GiB of what a failed replica left on its node, whose files are fetched from there; of one that left
-    #: more nothing is kept.
+    #: Most GiB that are fetched of a failed replica's files; if it left more, nothing is kept.
     autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
     #: File of Slurm's configuration; "" = where its commands look for it.
     conf: _Directory = ""
@@ -192,13 +191,13 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clusters: dict[_ClusterName, ClusterSettings] = {}
 
     def of_cluster(self, name: str) -> "SlurmSettings":
-        """Those of one of several clusters."""
+        """Return the settings of one of several clusters."""
         own = msgspec.structs.asdict(self.clusters[name])
         given = {key: value for key, value in own.items() if value is not None and key != "regions"}
         return msgspec.structs.replace(self, **given, clusters={})
 
     def regions_of(self, name: str) -> tuple[str, ...]:
-        """Whose jobs run on that cluster; () = those of all there are."""
+        """Return the regions whose jobs run on that cluster; () = all."""
         if own := self.clusters[name].regions:
             return tuple(own)
         named = {region for one in self.clusters.values() for region in one.regions}
@@ -209,7 +208,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.address or socket.gethostname()
 
     def command(self, name: str) -> str:
-        """Path of one of Slurm's commands. Raises FileNotFoundError: there is none."""
+        """Return the path of one of Slurm's commands. Raises FileNotFoundError."""
         found = shutil.which(name, path=self.commands or None)
         if not found:
             where = self.commands or f"the PATH ({os.environ.get('PATH', os.defpath)})"
@@ -221,7 +220,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
-    """Raises ValueError: everything that is wrong with the table, one line each."""
+    """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
     wrong = wrong_fields(SlurmSettings, table, _tables_inside)
     if not wrong:
         settings = msgspec.convert(dict(table), SlurmSettings)
@@ -239,7 +238,8 @@ def _all_regions() -> set[str]:
 
 
 def _wrong_values(settings: SlurmSettings, at: str = "") -> list[str]:
-    """Of settings whose every field is right by itself. `at`: what stands before their names."""
+    """Return what is wrong with settings whose every field is valid by itself. `at`: prefix of the fields'
+    names in messages."""
     return [
         *_wrong_extra(settings.extra, at),
         *(f"{at}{line}" for line in _wrong_accelerators(settings)),
@@ -249,7 +249,7 @@ def _wrong_values(settings: SlurmSettings, at: str = "") -> list[str]:
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
-    """What is wrong with `users`, and with `directory` for them."""
+    """Return what is wrong with `users`, and with `directory` for them."""
     wrong: list[str] = []
     strange = sorted({*re.findall(r"\{[^{}]{0,100}\}?", settings.directory)} - {"{user}", "{uid}"})
     wrong += [
@@ -307,7 +307,7 @@ def _wrong_regions(settings: SlurmSettings) -> list[str]:
 def _tables_inside(
     key: str, value: object
 ) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
-    """The tables that a setting consists of: how each is called, and of what kind it is."""
+    """Yield the tables inside a setting, each with its name and its type."""
     if key == "machines" and isinstance(value, list):
         for number, one in enumerate(cast("list[object]", value)):
             if isinstance(one, Mapping):

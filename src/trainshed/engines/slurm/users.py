@@ -1,4 +1,4 @@
-"""As which Unix users a Slurm cluster's jobs run, and how commands are run as them.
+"""Finds the Unix users as whom a Slurm cluster's jobs run, and runs commands as them.
 
 A service of root gives up its rights before Slurm's command begins (setpriv), so that munge, and with it
 Slurm, takes the command for the user's. The option `--uid` of salloc and srun did that once; newer versions
@@ -53,13 +53,14 @@ class UnixUser(Struct, frozen=True):
 
 @functools.cache
 def look_up(name: str) -> UnixUser:
-    """Raises KeyError: this machine knows no such user. Blocks: it may ask a directory service."""
+    """Look up a user by name. Raises KeyError if this machine knows no such user. Blocks: it may ask a
+    directory service."""
     found = pwd.getpwnam(name)
     return UnixUser(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
 
 
 def setpriv() -> str:
-    """Path of the command. Raises FileNotFoundError."""
+    """Return the path of the command setpriv. Raises FileNotFoundError."""
     found = shutil.which("setpriv", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
     if not found:
         raise FileNotFoundError(
@@ -69,12 +70,13 @@ def setpriv() -> str:
 
 
 def for_project(table: Mapping[str, str], project: str) -> str | None:
-    """The entry of a project in a table; `*` stands for all that have none of their own."""
+    """Return a project's entry in a table; `*` is the entry of all that have none."""
     return table.get(project, table.get("*"))
 
 
 def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
-    """Where a user's agents and programs write on nodes. `user`: None = the service's own."""
+    """Return the directory on nodes in which a user's agents and programs write. `user`: None = the service's
+    own."""
     uid = user.uid if user else os.geteuid()
     if not settings.directory:
         return f"/tmp/trainshed-{uid}"
@@ -94,16 +96,16 @@ class Users:
 
     @property
     def uids(self) -> tuple[int, ...]:
-        """Numbers of all users who may have jobs of this service."""
+        """The ids of all users who may have jobs of this service."""
         return self._own, *(user.uid for user in self._known.values())
 
     async def load(self) -> tuple[str, ...]:
-        """Look all of them up; the names that this machine does not know."""
+        """Look all of them up; return the names that this machine does not know."""
         names = dict.fromkeys(self._settings.users.values())
         return tuple([name for name in names if not await self._find(name)])
 
     async def owner(self, project: str) -> Owner:
-        """Raises ClusterRefused."""
+        """Return the owner of a project's holds. Raises ClusterRefused."""
         account = for_project(self._settings.accounts, project) or ""
         if not self._settings.users:
             return Owner(account=account)
@@ -122,8 +124,8 @@ class Users:
         return Owner("" if user.uid == self._own else user.name, account)
 
     async def named(self, name: str) -> UnixUser | None:
-        """The user of that `Owner.user`; None = the service's own. Raises ClusterRefused: there is none any
-        more."""
+        """Return the user of that `Owner.user`; None = the service's own. Raises ClusterRefused if it no
+        longer exists."""
         if not name:
             return None
         user = await self._find(name)
@@ -132,7 +134,7 @@ class Users:
         return user
 
     def name_of(self, uid: int) -> str | None:
-        """A user's name as `Owner.user` has it; None = none of these users."""
+        """Return a user's name as in `Owner.user`; None = not one of these users."""
         if uid == self._own:
             return ""
         return next((one.name for one in self._known.values() if one.uid == uid), None)

@@ -1,4 +1,4 @@
-"""Run as a directory: `python -I -S …/trainshed_gsutil COMMAND …`."""
+"""Makes the package's directory runnable: `python -I -S …/trainshed_gsutil COMMAND …`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""MD5 and CRC32C as the storage API writes them."""
+"""Computes MD5 and CRC32C in the form of the storage API."""
 
 import base64
 import hashlib
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 SLOW_LIMIT = 16 << 20
-"""Bytes up to which CRC32C is computed where only Python's own arithmetic is there for it: some seconds."""
+"""Bytes up to which CRC32C is computed in pure Python where no library is there for it: that takes some
+seconds."""
 _POLYNOMIAL = 0x82F63B78
 
 
@@ -19,7 +20,7 @@ def base64_text(digest: bytes) -> str:
 
 
 def md5_of(file: "IO[bytes]") -> str:
-    """Of all that is left to be read."""
+    """The MD5 of everything from the file's position on."""
     digest = hashlib.md5()
     for block in iter(lambda: file.read(BLOCK), b""):
         digest.update(block)
@@ -27,7 +28,7 @@ def md5_of(file: "IO[bytes]") -> str:
 
 
 def crc32c_of(file: "IO[bytes]", extend: "Callable[[int, bytes], int]") -> str:
-    """Of all that is left to be read; `extend`: `fast_crc32c()`, or `extended`."""
+    """The CRC32C of everything from the file's position on; `extend` is `fast_crc32c()` or `extended`."""
     value = 0
     for block in iter(lambda: file.read(BLOCK), b""):
         value = extend(value, block)
@@ -35,10 +36,10 @@ def crc32c_of(file: "IO[bytes]", extend: "Callable[[int, bytes], int]") -> str:
 
 
 def fast_crc32c() -> "Callable[[int, bytes], int] | None":
-    """A compiled one, if the Python that runs this has a library for it."""
+    """Returns a compiled CRC32C, if the Python that runs this has a library for it."""
     import site
 
-    site.main()  # It was started without: nothing else needs what is installed.
+    site.main()  # gsutil runs with -S, since nothing else needs the installed packages.
     try:
         import google_crc32c
     except ImportError:
@@ -48,7 +49,7 @@ def fast_crc32c() -> "Callable[[int, bytes], int] | None":
 
 
 def extended(value: int, data: bytes) -> int:
-    """CRC32C of what had `value`, followed by `data`."""
+    """Returns the CRC32C of data whose CRC32C is `value`, followed by `data`."""
     table = _table()
     value ^= 0xFFFFFFFF
     for byte in data:

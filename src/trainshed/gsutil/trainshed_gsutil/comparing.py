@@ -1,4 +1,4 @@
-"""What `rsync` compares: both sides by name, and what has to be done for the second to be like the first."""
+"""Compares two sides for `rsync`: what has to be done for the second one to be like the first."""
 
 import contextlib
 import os
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """One side of a comparison."""
+    """A file or object on one side of the comparison."""
 
     url: Url
     #: Bytes.
     size: int
-    #: Seconds since the epoch; None = nobody noted it.
+    #: Seconds since the epoch; None = not recorded.
     mtime: "int | None"
-    #: An object's properties; None of a file.
+    #: The object's properties; None = it is a file.
     resource: "Resource | None" = None
 
 
 class Change(NamedTuple):
-    """What is to be done to the target."""
+    """A change of the target that has to be made."""
 
-    #: None = the target is removed.
+    #: What is copied to the target; None = the target is removed.
     source: "Url | None"
     target: Url
     resource: "Resource | None" = None
 
     def remove(self, storage: Storage) -> None:
-        """Remove the target, which may be gone already."""
+        """Remove the target; it may be gone already."""
         if self.target.is_cloud:
             storage.remove(self.target.bucket or "", self.target.name, {})
             return
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class Side:
-    """A directory or prefix: `top`, and its files or objects by the part of their names that is below."""
+    """A directory or prefix: `top`, and its files or objects by the part of their names below it."""
 
     def __init__(self, top: Url, items: "dict[str, Item]") -> None:
         self.top = top
@@ -65,7 +65,7 @@ class Side:
         return cls(top, _files(Expander(storage, skip_links=skip_links), top.name, recursive))
 
     def must_exist(self, text: str, *, is_source: bool) -> None:
-        """Raises CommandFailure. A prefix that nothing lies below may be written to."""
+        """Raises CommandFailure if there is nothing there. As a target, a prefix needs no object below it."""
         if self.top.is_cloud:
             if self.items or not is_source or self.top.is_bucket:
                 return
@@ -93,7 +93,8 @@ def changes(
     keep_existing: bool = False,
     excluded: "Callable[[str], bool]" = lambda name: False,
 ) -> "Iterator[Change]":
-    """In the order of names. Files are read only where nothing else tells whether they differ."""
+    """Yields the changes in the order of names. Files are read only where nothing else tells whether they
+    differ."""
     for name in sorted(source.items.keys() | target.items.keys()):
         if excluded(name):
             continue
@@ -119,7 +120,7 @@ def _same(ours: Item, theirs: Item, by_checksum: bool) -> bool:
 
 
 def _checksum(item: Item, other: Item) -> str:
-    """In the kind that both have."""
+    """Returns the item's checksum, in the kind that both items have."""
     kind = "md5Hash"
     for each in (item, other):
         if each.resource is not None and "md5Hash" not in each.resource:
@@ -136,7 +137,7 @@ def _objects(storage: Storage, bucket: str, prefix: str, recursive: bool) -> "di
     items: "dict[str, Item]" = {}
     for name, resource in storage.objects(bucket, prefix, "" if recursive else "/"):
         url = Url(bucket, name)
-        # Placeholders of directories are none of the files that a directory holds.
+        # Placeholders of directories are not files of the directory.
         if resource is not None and not url.is_placeholder:
             size, mtime = int(resource["size"]), properties.mtime_of(resource)
             items[name[len(prefix) :]] = Item(url, size, mtime, resource)

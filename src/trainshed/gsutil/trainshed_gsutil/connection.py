@@ -1,5 +1,5 @@
-"""HTTP to the endpoint: a connection for each thread, opened again when it breaks, calls repeated while it
-helps."""
+"""Sends HTTP requests to the endpoint: one connection for each thread, which is opened again when it breaks.
+Requests that fail for passing reasons are repeated."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "STORAGE_EMULATOR_HOST"
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0)
-"""Seconds between the tries of one call: a service that restarts is back by then."""
+"""Seconds between the tries of one request: a restarting service is back within them."""
 _TRIED_AGAIN = frozenset((408, 429, 500, 502, 503, 504))
 _SILENCE = 300.0
 """Seconds without a byte after which a connection counts as broken."""
@@ -30,19 +30,20 @@ BROKEN = (OSError, http.client.HTTPException)
 
 
 def pauses() -> "Iterator[float]":
-    """Seconds to wait before each further try."""
+    """The seconds to wait before each further try."""
     return (pause * random.uniform(0.8, 1.2) for pause in _PAUSES)
 
 
 class Answer(NamedTuple):
-    """A small one."""
+    """A response with a small body."""
 
     headers: "Message"
     content: bytes
 
 
 class Connection:
-    """`address`: `http://HOST:PORT` or the same with a path before all others."""
+    """The endpoint's connections. `address`: `http://HOST:PORT`, perhaps with a path that precedes all
+    others."""
 
     def __init__(self, address: str) -> None:
         if "//" not in address:
@@ -55,7 +56,7 @@ class Connection:
 
     @classmethod
     def of_environment(cls) -> "Connection":
-        """Raises Unreachable."""
+        """The endpoint that the environment names. Raises Unreachable if it names none."""
         address = os.environ.get(VARIABLE, "")
         if not address:
             raise Unreachable(
@@ -65,7 +66,7 @@ class Connection:
         return cls(address)
 
     def drop(self) -> None:
-        """Close this thread's connection: what is left in it cannot be used."""
+        """Close this thread's connection, which is in the middle of a response."""
         open_one = getattr(self._own, "connection", None)
         if open_one is not None:
             open_one.close()
@@ -96,7 +97,8 @@ class Connection:
         body: bytes = b"",
         headers: "Mapping[str, str] | None" = None,
     ) -> "dict[str, Any]":
-        """What a small call answers, repeated while it helps. Raises ServiceFailure, Unreachable."""
+        """Send a small request, with repetitions, and return the JSON of its answer. Raises ServiceFailure,
+        Unreachable."""
         data = self.answer(method, path, query, body, headers).content
         return json.loads(data.decode("utf-8")) if data else {}
 
@@ -108,7 +110,7 @@ class Connection:
         body: bytes = b"",
         headers: "Mapping[str, str] | None" = None,
     ) -> "Answer":
-        """The same with its headers."""
+        """As `json`, but returns the whole answer with its headers."""
         given = dict(headers or {})
         given["Content-Length"] = str(len(body))
 
@@ -125,12 +127,12 @@ class Connection:
         return self.repeated(once)
 
     def refusal(self, status: int, data: bytes) -> Exception:
-        """The failure that an answer stands for."""
+        """Returns the exception that an error response stands for."""
         failure = of_answer(status, data.decode("utf-8", "replace"))
         return Again(failure) if status in _TRIED_AGAIN else failure
 
     def repeated(self, once: "Callable[[], T]") -> "T":
-        """Do it until it is done or no try is left. Raises what the last one raised."""
+        """Call `once` until it succeeds or no try is left. Raises what the last call raised."""
         for pause in pauses():
             try:
                 return once()
@@ -149,7 +151,7 @@ class Connection:
 
 
 class Again(Exception):
-    """The service could not answer now. `failure`: to be raised if it still cannot later."""
+    """The request failed for a passing reason. `failure` is raised if it still fails at the last try."""
 
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))

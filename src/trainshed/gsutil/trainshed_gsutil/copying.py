@@ -1,5 +1,4 @@
-"""A whole `cp` or `mv`: each source to its place, what is passed over, what failed, and what is said about
-it."""
+"""Runs a whole `cp` or `mv`: finds each source's place, copies, skips, and reports what failed."""
 
 import csv
 import os
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     Resource = dict[str, Any]
 
 
-class Wishes(NamedTuple):
+class CopyOptions(NamedTuple):
     """The options of `cp`."""
 
     treatment: Treatment
@@ -35,7 +34,7 @@ class Wishes(NamedTuple):
     manifest: str = ""
 
     @classmethod
-    def of(cls, options: Options, headers: "Mapping[str, str]") -> "Wishes":
+    def of(cls, options: Options, headers: "Mapping[str, str]") -> "CopyOptions":
         endings = [ending for text in options.values("z") for ending in text.split(",")]
         zipped = [""] if options.has("Z") else ["." + e.strip().lstrip(".") for e in endings if e]
         return cls(
@@ -55,33 +54,33 @@ class Wishes(NamedTuple):
 
 
 class Copier:
-    """`command`: cp or mv."""
+    """Copies the sources of one command. `command`: cp or mv."""
 
-    def __init__(self, context: Context, wishes: Wishes, command: str) -> None:
+    def __init__(self, context: Context, options: CopyOptions, command: str) -> None:
         self._context = context
         self._output = context.output
-        self._wishes = wishes
+        self._options = options
         self._command = command
         self._moving = command == "mv"
-        self._manifest = Manifest(wishes.manifest)
+        self._manifest = Manifest(options.manifest)
         self._lock = threading.Lock()
         self._failures = work.FailureCounter(context.output)
         self._objects = 0
         self._bytes = 0
 
     def copy(self, given: "Sequence[str]", to: str) -> None:
-        """Raises Failure, after everything that can be done is done where that is wished."""
+        """Copy the sources. Raises Failure; with the option to continue only after all others are copied."""
         parallel = self._context.asked.parallel
         if parallel and any(urls.parse(text).is_stream for text in given):
             raise CommandFailure("Cannot upload from a stream when using gsutil -m option.")
-        go_on = parallel or self._wishes.go_on
+        go_on = parallel or self._options.go_on
         expander = Expander(
-            self._context.storage, skip_links=self._wishes.skip_links, skipped=self._link
+            self._context.storage, skip_links=self._options.skip_links, skipped=self._link
         )
         destination = expander.destination(to)
         found: "Iterable[Found]" = expander.sources(
             given,
-            recursive=self._wishes.recursive or self._moving,
+            recursive=self._options.recursive or self._moving,
             missing=self._failures.add if go_on else None,
             omitted=lambda entry: self._output.error(
                 'Omitting %s "%s". (Did you mean to do %s -r?)'
@@ -89,7 +88,7 @@ class Copier:
             ),
         )
         if destination.url.is_cloud:
-            # What is made meanwhile below the sources is none of them.
+            # List all sources first: copies may appear below them meanwhile.
             found = list(found)
         seen = 0
 
@@ -125,7 +124,7 @@ class Copier:
             naming.must_be_container(destination, self._command)
         if source.found.is_placeholder or self._manifest.has(str(source.found)):
             return
-        recursive = self._wishes.recursive or (self._moving and source.in_container)
+        recursive = self._options.recursive or (self._moving and source.in_container)
         target = naming.target_of(source, destination, recursive)
         if recursive and not _lies_in(destination.url, target):
             self._output.error(
@@ -158,11 +157,11 @@ class Copier:
             self._remove(source.found)
 
     def _transfer(self, found: Found, target: Url) -> "tuple[int, str] | None":
-        """Returns bytes and MD5; None: it was to be kept as it was."""
-        storage, how = self._context.storage, self._wishes.treatment
+        """Copy one source. Returns bytes and MD5; None if the target was to be kept."""
+        storage, how = self._context.storage, self._options.treatment
         source, resource = found.source.found, found.resource
         only: "dict[str, str]" = {}
-        if self._wishes.keep_existing:
+        if self._options.keep_existing:
             if self._is_there(target):
                 self._output.note(f"Skipping existing item: {target}")
                 return None
@@ -186,7 +185,7 @@ class Copier:
                 self._output.note(f"Rejected (noclobber): {target}")
                 return None
             raise
-        if self._wishes.say_version and target.is_cloud:
+        if self._options.say_version and target.is_cloud:
             self._output.note("Created: %s#%s" % (target, made["generation"]))
         return int(made["size"]), made.get("md5Hash", "")
 
@@ -203,7 +202,7 @@ class Copier:
         if resource is not None:
             kind = resource.get("contentType", properties.DEFAULT_TYPE)
         else:
-            given = properties.of_headers(self._wishes.treatment.headers)
+            given = properties.of_headers(self._options.treatment.headers)
             kind = given.get("contentType") or properties.content_type_of(source.name)
         return "%s [Content-Type=%s]" % (source, kind)
 
@@ -219,7 +218,7 @@ class Copier:
 
 
 def _lies_in(directory: Url, target: Url) -> bool:
-    """Whether a name with `..` in it does not lead out of where it was to go."""
+    """Whether the target lies in the directory, although names may hold `..`."""
     if target.is_cloud:
         return True
     above = os.path.abspath(directory.name)
@@ -241,7 +240,7 @@ _COLUMNS = [
 
 
 class Manifest:
-    """`path`: "" = nobody wants one."""
+    """The log file of option -L. `path`: "" = none is written."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -257,7 +256,7 @@ class Manifest:
             self._append(_COLUMNS)
 
     def has(self, source: str) -> bool:
-        """Whether it was copied by an earlier command."""
+        """Whether an earlier command copied this source."""
         return source in self._done
 
     def add(
@@ -271,7 +270,7 @@ class Manifest:
         md5: str = "",
         description: str = "",
     ) -> None:
-        """`result`: OK, skip or error. `started`: seconds since the epoch."""
+        """Add a line. `result`: OK, skip or error. `started`: seconds since the epoch."""
         if not self._path:
             return
         moved = size if result == "OK" else 0

@@ -1,4 +1,4 @@
-"""What `ls -L` and `stat` print of an object. Pure."""
+"""Formats an object's properties for `ls -L` and `stat`. Pure."""
 
 import time
 
@@ -42,7 +42,7 @@ def lines(url: str, resource: "Mapping[str, Any]") -> "Iterator[str]":
 
 
 def second_of(stamp: str) -> str:
-    """A time of the API, without what is smaller than a second."""
+    """A time of the API, without fractions of a second."""
     return stamp[:19] + "Z"
 
 

@@ -1,7 +1,7 @@
-"""Objects into files and streams: one stream of bytes, taken up where it broke, compared with the object's
-checksum.
+"""Downloads objects into files and streams; a broken download continues where it stopped, and the result is
+compared with the object's checksum.
 
-A file appears under its name when it is whole; until then it lies beside it, ending in `.gstmp`.
+A file appears under its name once it is complete; until then it lies beside it with the ending `.gstmp`.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ PARTIAL = ".gstmp"
 
 
 def to_file(connection: Connection, resource: "Resource", path: str) -> None:
-    """Make a file of an object; one that is stored as gzip is unpacked. `resource`: its properties. Raises
-    ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
+    """Download an object (`resource`: its properties) to a file; one that is stored as gzip is unpacked.
+    Raises ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
     partial = path + PARTIAL
     try:
         with open(partial, "wb") as file:
@@ -45,8 +45,8 @@ def to_file(connection: Connection, resource: "Resource", path: str) -> None:
 def blocks(
     connection: Connection, resource: "Resource", first: int = 0, end: "int | None" = None
 ) -> "Iterator[bytes]":
-    """The bytes from `first` to before `end` (None: all) of an object; one that is stored as gzip is unpacked
-    unless a range is asked for. Raises ServiceFailure, Unreachable."""
+    """Yields the bytes of an object from `first` to before `end` (None: all). One that is stored as gzip is
+    unpacked unless a range is asked for. Raises ServiceFailure, Unreachable."""
     size = int(resource["size"])
     last = size if end is None else min(end, size)
     if is_gzip(resource) and not first and last == size:
@@ -70,7 +70,7 @@ def _take(connection: Connection, resource: "Resource", file: "IO[bytes]") -> No
 def _raw(
     connection: Connection, resource: "Resource", position: int, end: int
 ) -> "Iterator[bytes]":
-    """Bytes as they are stored, of one generation whatever happens to the object meanwhile."""
+    """Yields the stored bytes of one generation, even if the object is replaced meanwhile."""
     path = object_path(resource["bucket"], resource["name"])
     query = {"alt": "media", "generation": str(resource["generation"])}
     left = pauses()
@@ -93,7 +93,7 @@ def _raw(
 def _once(
     connection: Connection, path: str, query: "dict[str, str]", position: int, end: int
 ) -> "Iterator[bytes]":
-    # Else the service unpacks what is stored as gzip, and then nothing fits the checksum or the range.
+    # Without this the service unpacks gzip, and neither checksum nor range would fit.
     headers = {"Accept-Encoding": "gzip", "Range": "bytes=%d-%d" % (position, end - 1)}
     answer = connection.begin("GET", path, query, headers).getresponse()
     if answer.status >= 300:
@@ -112,12 +112,11 @@ def _once(
         finished = True
     finally:
         if not finished:
-            connection.drop()  # The reader wants no more of it.
+            connection.drop()  # The reader stopped in the middle.
 
 
 def _compare(resource: "Resource", md5: str, path: str) -> None:
-    """Raises HashMismatch. An object that was composed has a CRC32C alone, which is compared where that is
-    quick."""
+    """Raises HashMismatch. A composed object has only a CRC32C, which is compared where that is quick."""
     named, ours = resource.get("md5Hash"), md5
     if named is None and resource.get("crc32c"):
         extend = checksums.fast_crc32c()
@@ -135,7 +134,8 @@ def _compare(resource: "Resource", md5: str, path: str) -> None:
 
 
 def _unpack(path: str) -> None:
-    """Put what is in a gzip file in its place; a file that is none, whatever its object says, stays."""
+    """Replace a gzip file by its content. A file that is not gzip, whatever its object says, stays as it
+    is."""
     with open(path, "rb") as file:
         if file.read(2) != b"\x1f\x8b":
             return

@@ -1,4 +1,4 @@
-"""What goes wrong, by the names that gsutil gives it: scripts look for them in what it says."""
+"""The errors of gsutil, with the names that gsutil prints and scripts look for."""
 
 import json
 
@@ -8,17 +8,17 @@ if TYPE_CHECKING:
 
 
 class Failure(Exception):
-    """Said as `NAME: message`, and the command ends with 1."""
+    """A failure that is printed as `NAME: message`; the command then exits with 1."""
 
     name = "CommandException"
 
 
 class CommandFailure(Failure):
-    """The command cannot do what it was asked for."""
+    """The command cannot do what was asked for."""
 
 
 class InvalidUrl(Failure):
-    """What was given as a URL is none."""
+    """An argument is not a valid URL."""
 
     name = "InvalidUrlError"
 
@@ -30,13 +30,13 @@ class Unreachable(Failure):
 
 
 class HashMismatch(Failure):
-    """What arrived is not what was sent."""
+    """The data that arrived are not those that were sent."""
 
     name = "HashMismatchException"
 
 
 class ServiceFailure(Failure):
-    """The storage API refused. `status`: HTTP's."""
+    """The storage API refused. `status`: the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__("%d %s" % (status, message))
@@ -67,7 +67,7 @@ def nothing_matched(url: str) -> CommandFailure:
 
 
 def of_answer(status: int, text: str) -> ServiceFailure:
-    """From an answer of the API, which gives the reason as JSON."""
+    """Returns the failure of an error response, whose JSON has the reason."""
     try:
         reason: "Any" = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,5 @@
-"""What URLs stand for: wildcards, buckets, prefixes and directories, looked up in storage and on disk."""
+"""Expands URLs with wildcards, buckets, prefixes and directories into what they name in storage and on
+disk."""
 
 import fnmatch
 import glob
@@ -22,24 +23,25 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """What a URL stands for."""
+    """Something that a URL names."""
 
     url: Url
-    #: A prefix, a bucket or a directory.
+    #: Whether it is a prefix, a bucket or a directory.
     is_container: bool = False
-    #: An object's properties.
+    #: The object's properties.
     resource: "Resource | None" = None
 
 
 class Found(NamedTuple):
-    """One source of a command, with the properties of the object that it is."""
+    """One source of a command; for an object also its properties."""
 
     source: Source
     resource: "Resource | None"
 
 
 class Expander:
-    """`skip_links`: symbolic links to files are left out, and `skipped` is told of each."""
+    """Expands the URLs of one command. `skip_links`: symbolic links to files are left out, and `skipped` is
+    called with each."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Expander:
     # --- one URL ---
 
     def entries(self, url: Url) -> "Iterator[Entry]":
-        """What a URL matches, on its own level: a bucket's content, an object, a prefix. Raises
+        """Yields what a URL matches on its own level: a bucket's content, an object, a prefix. Raises
         ServiceFailure."""
         if not url.is_cloud:
             return self._files(url.name)
@@ -65,7 +67,7 @@ class Expander:
         return (entry for entry in self.entries(url) if not entry.is_container)
 
     def buckets(self, url: Url) -> "Iterator[str]":
-        """The names of the buckets that a URL means."""
+        """Yields the names of the buckets that a URL matches."""
         name = url.bucket or "*"
         if not urls.has_wildcard(name):
             yield name
@@ -76,8 +78,8 @@ class Expander:
                 yield resource["name"]
 
     def below(self, url: Url, *, recursive: bool = True) -> "Iterator[Entry]":
-        """Every object below a prefix, or file below a directory; of the latter perhaps its own files
-        alone."""
+        """Yields every object below a prefix, or every file below a directory; of a directory only its own
+        files if not `recursive`."""
         if url.is_cloud:
             prefix = url.name if not url.name or url.name.endswith("/") else url.name + "/"
             for name, resource in self._storage.objects(url.bucket or "", prefix):
@@ -86,7 +88,8 @@ class Expander:
             yield from self._walk(url.name, "*", recursive=recursive)
 
     def level(self, url: Url) -> "Iterator[Entry]":
-        """Objects and prefixes on the first level of a bucket, or of a prefix that ends with a slash."""
+        """Yields the objects and prefixes on the first level of a bucket, or of a prefix that ends with a
+        slash."""
         for name, resource in self._storage.objects(url.bucket or "", url.name, "/"):
             yield Entry(Url(url.bucket, name), resource is None, resource)
 
@@ -109,7 +112,7 @@ class Expander:
             return self._storage.object(bucket, url.name, url.generation)
         except ServiceFailure as failure:
             if failure.status == 403:
-                return None  # The list says it as well.
+                return None  # The caller may not read the object; a listing has its properties as well.
             raise
 
     def _matching(self, bucket: str, wildcard: str) -> "Iterator[Entry]":
@@ -134,7 +137,7 @@ class Expander:
             directory, pattern = split
             yield from self._walk(directory or (path.startswith("/") and "/") or ".", pattern)
             return
-        # A file whose name only looks like a wildcard is that file.
+        # A file whose name contains wildcard characters is taken by that name.
         for name in [path] if os.path.lexists(path) else sorted(glob.glob(path)):
             if os.path.isdir(name):
                 yield Entry(Url(None, name), True)
@@ -165,9 +168,9 @@ class Expander:
         missing: "Callable[[Exception], None] | None" = None,
         omitted: "Callable[[Entry], None]" = lambda entry: None,
     ) -> "Iterator[Found]":
-        """Every file or object that a command's arguments stand for. `missing`: told of arguments that match
-        nothing; None = raises then. `omitted`: told of containers that are passed over, because it is not
-        recursive."""
+        """Yields every file or object that a command's arguments name. `missing` is called for arguments that
+        match nothing; None = raise then. `omitted` is called for containers that are skipped since the
+        command is not recursive."""
         many = len(given) > 1
         for text in given:
             url = urls.parse(text)
@@ -228,7 +231,8 @@ class Expander:
     # --- the destination of a command ---
 
     def destination(self, text: str) -> Destination:
-        """Raises CommandFailure: a wildcard that is not one URL."""
+        """Returns the destination. Raises CommandFailure for a wildcard that matches several URLs, or
+        none."""
         if urls.has_wildcard(text):
             matching = list(itertools.islice(self.entries(urls.parse(text)), 2))
             if len(matching) != 1:
@@ -250,6 +254,6 @@ class Expander:
 
 
 def _counted(items: "Iterator[T]") -> "tuple[int, Iterator[T]]":
-    """How many there are, no further than 2, and all of them."""
+    """Returns how many items there are (2 stands for more), and an iterator over all of them."""
     first = list(itertools.islice(items, 2))
     return len(first), itertools.chain(first, items)

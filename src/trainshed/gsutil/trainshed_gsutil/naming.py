@@ -1,7 +1,7 @@
-"""Which source goes to which destination: the rules of `cp` and `mv` about directories. Pure.
+"""Decides which source is copied to which name: the rules of `cp` and `mv` about directories. Pure.
 
-They are those of a Unix `cp`, as far as a store without directories can have them: into something that is a
-directory already goes the source's own last part, what does not exist takes the source's place.
+They are those of a Unix `cp`, as far as a store without directories can have them: a source keeps its last
+part inside a destination that is a directory, and takes the name of a destination that does not exist.
 """
 
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from trainshed_gsutil.urls import Url
 class Source(NamedTuple):
     """One file or object that is copied."""
 
-    #: As the command was told.
+    #: The argument as it was typed.
     given: Url
-    #: One file or object of what it stands for.
+    #: One file or object that the argument names.
     found: Url
-    #: It was found in a directory, a bucket or below a prefix.
+    #: Whether it was found in a directory, in a bucket or below a prefix.
     in_container: bool = False
-    #: The command copies more than one.
+    #: Whether the command copies more than one file or object.
     is_one_of_many: bool = False
-    #: The same before directories are looked into.
+    #: Whether the arguments name more than one file, object or directory.
     is_top_of_many: bool = False
 
 
@@ -30,14 +30,14 @@ class Destination(NamedTuple):
     """Where a command copies to."""
 
     url: Url
-    #: It is a bucket, a directory, or a prefix that objects lie below.
+    #: Whether it is a bucket, a directory, or a prefix with objects below it.
     exists: bool
-    #: A local one.
+    #: Whether it is a local directory.
     is_directory: bool = False
 
 
 def target_of(source: Source, destination: Destination, recursive: bool) -> Url:
-    """Where a source goes to. Raises CommandFailure, InvalidUrl."""
+    """Returns where a source is copied to. Raises CommandFailure, InvalidUrl."""
     to = destination.url
     if _takes_its_place(source, destination, recursive):
         return to
@@ -57,7 +57,7 @@ def target_of(source: Source, destination: Destination, recursive: bool) -> Url:
 
 
 def must_be_container(destination: Destination, command: str) -> None:
-    """Raises CommandFailure unless many sources have room there."""
+    """Raises CommandFailure unless the destination can hold many sources."""
     if not destination.url.is_cloud and not destination.is_directory:
         raise CommandFailure(
             "Destination URL must name a directory, bucket, or bucket\nsubdirectory for the "
@@ -75,7 +75,7 @@ def _takes_its_place(source: Source, destination: Destination, recursive: bool) 
 
 
 def _keeps_top(source: Source, destination: Destination) -> bool:
-    """Whether the last part of what was given becomes a part of the name."""
+    """Whether the last part of the argument becomes a part of the target's name."""
     last = source.given.name.rstrip("/").rpartition("/")[2]
     is_relative = not source.given.is_cloud and last in (".", "..")
     if is_relative and source.is_top_of_many:
@@ -90,8 +90,8 @@ def _keeps_top(source: Source, destination: Destination) -> bool:
 
 
 def _below(source: Source, *, with_top: bool) -> str:
-    """The part of what was found that lies below what was given, with the last part of that before it or
-    not."""
+    """Returns the part of the found name below the argument, with or without the argument's last part before
+    it."""
     given, found = source.given, source.found
     if given.is_bucket:
         path = "%s/%s" % (found.bucket, found.name)

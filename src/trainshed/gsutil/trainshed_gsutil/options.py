@@ -1,4 +1,4 @@
-"""The command line: options before the command, the command, its own options and arguments. Pure."""
+"""Parses the command line: options before the command, the command, its own options and arguments. Pure."""
 
 import getopt
 from typing import NamedTuple
@@ -27,15 +27,15 @@ _LONG_BEFORE = [
 
 
 class Asked(NamedTuple):
-    """What a command line asks for."""
+    """A parsed command line."""
 
     command: str
     arguments: "tuple[str, ...]"
-    #: Of -h; names in lower case.
+    #: The headers of -h; names in lower case.
     headers: "dict[str, str]"
-    #: Of -o, by `Section:name`.
+    #: The settings of -o, by `Section:name`.
     settings: "dict[str, str]"
-    #: Of -u.
+    #: The project of -u.
     project: str = ""
     parallel: bool = False
     quiet: bool = False
@@ -51,7 +51,7 @@ class Options:
         return any(name in names for name, _ in self._pairs)
 
     def value(self, name: str) -> str:
-        """The last one given, "" if there is none."""
+        """The last value of an option; "" if it was not given."""
         found = self.values(name)
         return found[-1] if found else ""
 
@@ -60,7 +60,7 @@ class Options:
 
 
 def split(argv: "Sequence[str]") -> Asked:
-    """Raises CommandFailure."""
+    """Parse a command line. Raises CommandFailure."""
     pairs, rest = _parsed(list(argv), _BEFORE, _LONG_BEFORE)
     options = Options(pairs)
     headers: "dict[str, str]" = {}
@@ -94,7 +94,8 @@ def split(argv: "Sequence[str]") -> Asked:
 def of_command(
     command: str, arguments: "Sequence[str]", known: str, known_long: "Sequence[str]" = ()
 ) -> "tuple[Options, list[str]]":
-    """The options of a command and what follows. `known`: as getopt has it. Raises CommandFailure."""
+    """Returns the options of a command and the arguments behind them. `known`: the letters in getopt's form.
+    Raises CommandFailure."""
     try:
         pairs, rest = getopt.getopt(list(arguments), known, list(known_long))
     except getopt.GetoptError as error:

@@ -1,34 +1,33 @@
-"""What is said: results on standard output, everything about what is going on on standard error, whole lines
-at a time."""
+"""Prints results to standard output and everything else to standard error, in whole lines."""
 
 import sys
 import threading
 
 
 class Output:
-    """`quiet`: only results and what went wrong."""
+    """The output of one command. `quiet`: prints only results and errors."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
         self._lock = threading.Lock()
 
     def result(self, text: str, end: str = "\n") -> None:
-        # Names may hold what the locale of an old Python cannot say.
+        # The locale of an old Python may not be able to encode a name.
         data = (text + end).encode("utf-8", "surrogateescape")
         with self._lock:
             sys.stdout.buffer.write(data)
 
     def detail(self, text: str) -> None:
-        """A result that -q leaves out: scripts look at the exit status alone."""
+        """Print a result that -q leaves out, since scripts then only look at the exit status."""
         if not self._quiet:
             self.result(text)
 
     def content(self, data: bytes) -> None:
-        """Bytes of objects."""
+        """Write bytes of objects."""
         sys.stdout.buffer.write(data)
 
     def note(self, text: str) -> None:
-        """Progress, which -q leaves out."""
+        """Print progress, which -q leaves out."""
         if not self._quiet:
             self.error(text)
 

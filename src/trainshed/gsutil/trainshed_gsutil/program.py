@@ -1,4 +1,4 @@
-"""From the command line to an exit status."""
+"""Runs a command line and returns its exit status."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _PIPE_CLOSED = 141
 
 
 def main(argv: "Sequence[str]") -> int:
-    """Run one command; the status to exit with."""
+    """Run one command; returns the exit status."""
     output = Output()
     try:
         asked = options.split(argv)
@@ -27,7 +27,7 @@ def main(argv: "Sequence[str]") -> int:
     except Failure as failure:
         output.error("%s: %s" % (failure.name, failure))
     except BrokenPipeError:
-        # Who reads our output has enough. What is still in Python's hands goes nowhere.
+        # The reader of our output has closed it: discard what Python still buffers.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     except OSError as failure:

@@ -1,5 +1,5 @@
-"""What an object is told to have besides its content: type, encoding, POSIX attributes, and preconditions.
-Pure but for `stat`."""
+"""An object's properties besides its content: type, encoding, POSIX attributes, and preconditions. Pure but
+for `stat`."""
 
 import mimetypes
 import os
@@ -21,14 +21,14 @@ _MTIME = "goog-reserved-file-mtime"
 
 
 def content_type_of(path: str) -> str:
-    """By the ending of a file's name."""
+    """Returns the media type that a file name's ending stands for."""
     if path == "-":
         return DEFAULT_TYPE
     return mimetypes.guess_type(path)[0] or DEFAULT_TYPE
 
 
 def of_headers(headers: "Mapping[str, str]") -> "dict[str, Any]":
-    """The properties that options -h name; None removes one."""
+    """Returns the properties that options -h name; None removes one."""
     found: "dict[str, Any]" = {
         _BY_HEADER[name]: value or None for name, value in headers.items() if name in _BY_HEADER
     }
@@ -44,7 +44,7 @@ def of_headers(headers: "Mapping[str, str]") -> "dict[str, Any]":
 
 
 def conditions_of(headers: "Mapping[str, str]") -> "dict[str, str]":
-    """The preconditions that options -h name, as the API's query has them."""
+    """Returns the preconditions that options -h name, as query parameters of the API."""
     names = {
         "x-goog-if-generation-match": "ifGenerationMatch",
         "x-goog-if-metageneration-match": "ifMetagenerationMatch",
@@ -53,7 +53,8 @@ def conditions_of(headers: "Mapping[str, str]") -> "dict[str, str]":
 
 
 def posix_of(path: str, *, whole: bool) -> "dict[str, str]":
-    """A file's time, and with `whole` its mode, owner and access time, as custom metadata."""
+    """Returns a file's modification time as custom metadata; if `whole`, also its mode, owner and access
+    time."""
     stat = os.stat(path)
     found = {_MTIME: str(int(stat.st_mtime))}
     if whole:
@@ -65,13 +66,14 @@ def posix_of(path: str, *, whole: bool) -> "dict[str, str]":
 
 
 def mtime_of(resource: "Mapping[str, Any]") -> "int | None":
-    """Of the file that an object was made from, in seconds; None: nobody noted it."""
+    """Returns the modification time (seconds) of the file that an object was made from; None = not
+    recorded."""
     text = _custom(resource).get(_MTIME, "")
     return int(text) if text.isdigit() else None
 
 
 def restore(path: str, resource: "Mapping[str, Any]", *, whole: bool) -> None:
-    """Give a downloaded file the time that was noted, and with `whole` its mode."""
+    """Give a downloaded file its recorded time; if `whole`, also its mode."""
     mtime = mtime_of(resource)
     if mtime is not None:
         os.utime(path, (mtime, mtime))

@@ -1,10 +1,10 @@
-"""Sizes as people read them. Pure."""
+"""Formats sizes for people. Pure."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def readable(size: float) -> str:
-    """As `ls -h` and `du -h` print a number of bytes."""
+    """A number of bytes as `ls -h` and `du -h` print it."""
     unit = 0
     while unit + 1 < len(_UNITS) and size / 1024.0**unit >= 1024:
         unit += 1
@@ -12,7 +12,7 @@ def readable(size: float) -> str:
 
 
 def precise(size: float) -> str:
-    """With one decimal, as the line behind a transfer has it."""
+    """A number of bytes with one decimal, as the line after a transfer has it."""
     unit = 0
     while unit + 1 < len(_UNITS) and size / 1024.0**unit >= 1024:
         unit += 1

@@ -1,4 +1,4 @@
-"""The calls of the storage JSON API that commands are made of. Content goes by `uploading` and
+"""Calls the methods of the storage JSON API that commands need. Content is moved by `uploading` and
 `downloading`."""
 
 import json
@@ -18,11 +18,12 @@ _LISTED = (
     "name,bucket,size,generation,metageneration,md5Hash,crc32c,contentType,contentEncoding,cacheControl,"
     "contentDisposition,contentLanguage,storageClass,timeCreated,updated,etag,metadata,componentCount"
 )
-"""Of the properties that an object has, those that some command looks at."""
+"""The properties of objects that listings ask for: all that any command uses."""
 
 
 class Storage:
-    """`project`: whose buckets are listed and made, "" = the caller's own."""
+    """The storage behind one endpoint. `project`: whose buckets are listed and made; "" = the caller's
+    own."""
 
     def __init__(self, connection: Connection, project: str = "") -> None:
         self.connection = connection
@@ -35,7 +36,7 @@ class Storage:
         return self._pages(_API, query)
 
     def bucket(self, name: str) -> "Resource":
-        """Raises BucketNotFound, ServiceFailure."""
+        """Returns a bucket's properties. Raises BucketNotFound, ServiceFailure."""
         return self._of_bucket(name, "GET", "")
 
     def make_bucket(self, resource: "Resource") -> None:
@@ -66,7 +67,7 @@ class Storage:
     def objects(
         self, bucket: str, prefix: str = "", delimiter: str = ""
     ) -> "Iterator[tuple[str, Resource | None]]":
-        """(name, its properties, or None for a prefix that names begin with), by name on each page. Raises
+        """Yields (name, properties, or None for a common prefix), sorted by name within each page. Raises
         BucketNotFound, ServiceFailure."""
         query = {"fields": f"nextPageToken,prefixes,items({_LISTED})"}
         if prefix:
@@ -86,7 +87,7 @@ class Storage:
             raise
 
     def object(self, bucket: str, name: str, generation: str = "") -> "Resource | None":
-        """Its properties; None: there is none of that name. Raises ServiceFailure."""
+        """Returns an object's properties; None if it does not exist. Raises ServiceFailure."""
         query = {"generation": generation} if generation else {}
         try:
             return self._send("GET", object_path(bucket, name), query)
@@ -110,7 +111,7 @@ class Storage:
         change: "Resource",
         conditions: "dict[str, str]",
     ) -> "Resource":
-        """Copy within storage; properties that `change` does not name stay. `source`: bucket, name,
+        """Copy within storage; properties that `change` does not name are kept. `source`: bucket, name,
         generation."""
         bucket, name, generation = source
         path = "%s/rewriteTo/b/%s/o/%s" % (

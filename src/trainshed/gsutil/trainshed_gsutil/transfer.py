@@ -1,4 +1,4 @@
-"""One file or object to one place: an upload, a download, a copy within storage, or a copy on disk."""
+"""Copies one file or object to one place: by upload, download, a copy within storage, or a copy on disk."""
 
 import contextlib
 import gzip
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     Resource = dict[str, Any]
 
 _FAST = 6
-"""Level of compression, as gzip has it when nobody says."""
+"""gzip's default level of compression."""
 
 
 class Treatment(NamedTuple):
-    """How what is copied is to be."""
+    """How the copy is made."""
 
-    #: Of options -h.
+    #: The headers of options -h.
     headers: "Mapping[str, str]"
-    #: Endings of names, with a dot, that are stored as gzip; "" among them: all.
+    #: Name endings, with a dot, whose files are stored as gzip; "" among them stands for all files.
     zipped: "tuple[str, ...]" = ()
     storage_class: str = ""
-    #: A file's time goes with it.
+    #: Whether the copy keeps the file's time.
     keep_time: bool = False
-    #: The same, and its mode and owner.
+    #: Whether the copy keeps the file's time, mode and owner.
     keep_posix: bool = False
 
 
 def upload(storage: Storage, path: str, target: Url, how: Treatment, **only: str) -> "Resource":
-    """`only`: preconditions. Raises Failure, OSError."""
+    """Upload a file. `only`: preconditions. Raises Failure, OSError."""
     resource: "Resource" = {"name": target.name, "contentType": properties.content_type_of(path)}
     if how.storage_class:
         resource["storageClass"] = how.storage_class.upper()
@@ -51,7 +51,7 @@ def upload(storage: Storage, path: str, target: Url, how: Treatment, **only: str
 
 
 def download(storage: Storage, resource: "Resource", path: str, how: Treatment) -> None:
-    """Raises Failure, OSError."""
+    """Download an object. Raises Failure, OSError."""
     if path.endswith("/") or os.path.isdir(path):
         why = "is a directory. Name a file, or copy with -r."
         if not os.path.isdir(path):
@@ -70,7 +70,7 @@ def download(storage: Storage, resource: "Resource", path: str, how: Treatment) 
 def copy(
     storage: Storage, resource: "Resource", target: Url, how: Treatment, **only: str
 ) -> "Resource":
-    """Within storage. Raises Failure."""
+    """Copy an object within storage. Raises Failure."""
     change = properties.of_headers(how.headers)
     if how.storage_class:
         change["storageClass"] = how.storage_class.upper()
@@ -83,7 +83,7 @@ def copy(
 
 
 def copy_file(source: str, target: str, how: Treatment) -> None:
-    """On disk. Raises OSError."""
+    """Copy a file on disk. Raises OSError."""
     directory = os.path.dirname(target)
     if directory:
         os.makedirs(directory, exist_ok=True)
@@ -117,7 +117,7 @@ def _changed(resource: "Resource", change: "Resource") -> "Resource":
 
 @contextlib.contextmanager
 def _content(path: str, resource: "Resource", how: Treatment) -> "Generator[IO[bytes], None, None]":
-    """The open content; as gzip, which the properties then say, where that is wanted."""
+    """Opens the content to send; where gzip is wanted, compresses it and says so in the properties."""
     if path == "-":
         yield sys.stdin.buffer
         return

@@ -1,5 +1,5 @@
-"""Files and streams into objects: small ones in one request, larger ones in a session that goes on where it
-was broken.
+"""Uploads files and streams: small ones in one request, larger ones in a session that continues where it
+broke.
 
 At most one part of a stream, or one block of a file, is in memory.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WHOLE = 8 << 20
 """Bytes up to which content goes in one request with its properties."""
 _PART = 8 << 20
-"""Bytes of a stream that are sent, and kept until the service has them, at a time."""
+"""Bytes of a stream that are sent at a time, and kept until the service has them."""
 _RANGE = re.compile(r"bytes=0-(\d+)")
 
 
@@ -40,11 +40,11 @@ def upload(
     resource: "Resource",
     conditions: "dict[str, str]",
 ) -> "Resource":
-    """Make an object of an open file, which may be a stream. `resource`: name and properties. Returns what it
-    is then. Raises ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
+    """Upload an open file, which may be a stream, and return the object's properties. `resource`: its name
+    and requested properties. Raises ServiceFailure, Unreachable, HashMismatch, OSError of the file."""
     seekable = file.seekable()
     size = os.fstat(file.fileno()).st_size if seekable else 0
-    # Also a file that has no size of its own, below /proc say, is read as a stream.
+    # Files whose size is not known, such as those below /proc, are read as streams.
     first = file.read(_PART) if size <= WHOLE else b""
     if size <= WHOLE and len(first) < _PART:
         return _whole(connection, first, bucket, resource, conditions)
@@ -59,7 +59,7 @@ def _whole(
     resource: "Resource",
     conditions: "dict[str, str]",
 ) -> "Resource":
-    # The service compares before there is an object.
+    # With it the service compares the checksum before it makes the object.
     described = dict(resource, md5Hash=base64_text(hashlib.md5(data).digest()))
     edge = b"trainshed-" + binascii.hexlify(os.urandom(16))
     body = b"".join(
@@ -110,11 +110,11 @@ class _Session:
         self._query = dict(urllib.parse.parse_qsl(location.query))
 
     def send_file(self, file: "IO[bytes]", size: int) -> "Resource":
-        """All of a file of `size` bytes."""
+        """Send a whole file of `size` bytes."""
         return self._checked(self._deliver(file, 0, 0, size, size))
 
     def send_stream(self, first: bytes, file: "IO[bytes]") -> "Resource":
-        """`first`, and what follows in `file`."""
+        """Send `first`, and then what follows in `file`."""
         start, part = 0, first
         while len(part) == _PART:
             self._deliver(io.BytesIO(part), start, start, start + len(part), None)
@@ -126,8 +126,8 @@ class _Session:
     def _deliver(
         self, file: "IO[bytes]", start: int, offset: int, end: int, total: "int | None"
     ) -> "Resource":
-        """Send the upload's bytes from `offset` to `end`, again from where the service has them if it breaks.
-        `file` begins with the byte `start`. Returns the object, {} while `total` is not known."""
+        """Send the upload's bytes from `offset` to `end`; after a failure continue from where the service has
+        them. `file` begins with the byte `start`. Returns the object, {} while `total` is not known."""
         left = pauses()
         while True:
             before = offset
@@ -151,7 +151,7 @@ class _Session:
     def _put(
         self, file: "IO[bytes]", start: int, offset: int, end: int, total: "int | None"
     ) -> "Resource | int":
-        """One request. Returns the object, or how many bytes the service has."""
+        """Send one request. Returns the object, or the number of bytes that the service has."""
         size = "*" if total is None else str(total)
         span = "%d-%d" % (offset, end - 1) if end > offset else "*"
         headers = {
@@ -169,11 +169,11 @@ class _Session:
                 connection.send(block)
                 offset += len(block)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # The service may have said why before it closed.
+            pass  # The service may have sent its reason before it closed the connection.
         return self._understood(connection.getresponse())
 
     def _ask(self, total: "int | None") -> "Resource | int":
-        """How far the service is."""
+        """Ask how many bytes the service has."""
         headers = {
             "Content-Length": "0",
             "Content-Range": "bytes */%s" % ("*" if total is None else total),
@@ -191,7 +191,7 @@ class _Session:
         return json.loads(data.decode("utf-8"))
 
     def _hash(self, offset: int, block: bytes) -> None:
-        """Take in what was not sent before."""
+        """Add bytes that were not sent before to the checksum."""
         new = block[max(0, self._hashed - offset) :]
         self._digest.update(new)
         self._hashed += len(new)

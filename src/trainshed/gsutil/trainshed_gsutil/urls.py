@@ -1,7 +1,7 @@
-"""What a command is given: gs:// URLs, file:// URLs and paths, `-`, and wildcards in them. Pure.
+"""Parses the arguments of commands: gs:// URLs, file:// URLs and paths, `-`, and wildcards in them. Pure.
 
-Of wildcards `*` and `?` stay within one part between slashes, because only that part is listed; `**` goes
-through all of them.
+The wildcards `*` and `?` stay within one part between slashes, because only that level is listed; `**` covers
+all levels.
 """
 
 import fnmatch
@@ -24,9 +24,9 @@ class Url(NamedTuple):
 
     #: None for files; "" for `gs://` alone.
     bucket: "str | None"
-    #: Of the object, "" = the bucket itself; a file's path.
+    #: The object's name, "" = the bucket itself; or the file's path.
     name: str
-    #: "" = the newest.
+    #: The object's generation; "" = the newest.
     generation: str = ""
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Url(NamedTuple):
 
     @property
     def is_provider(self) -> bool:
-        """`gs://`: all buckets."""
+        """Whether it is `gs://`, which stands for all buckets."""
         return self.bucket == ""
 
     @property
@@ -56,17 +56,17 @@ class Url(NamedTuple):
 
     @property
     def is_stream(self) -> bool:
-        """Standard input or output."""
+        """Whether it is `-`: standard input or output."""
         return self.bucket is None and self.name == "-"
 
     @property
     def is_placeholder(self) -> bool:
-        """An object that stands for an empty directory."""
+        """Whether it is an object that stands for an empty directory."""
         return self.is_object and self.name.endswith(("/", "_$folder$"))
 
 
 def parse(text: str) -> Url:
-    """Raises InvalidUrl."""
+    """Parse an argument. Raises InvalidUrl."""
     match = _SCHEME.match(text)
     if match is None:
         return Url(None, text)
@@ -92,15 +92,15 @@ _FIRST = re.compile(r"[*?\[\]]")
 
 
 class Step(NamedTuple):
-    """One listing."""
+    """One listing, and which of its names match."""
 
-    #: Of the names to list.
+    #: The prefix to list.
     prefix: str
     #: "/" lists one level, "" all below.
     delimiter: str
-    #: One of them must match a name.
+    #: A name has to match one of these.
     patterns: "tuple[Pattern[str], ...]"
-    #: What has to follow behind a matching level; "" = nothing.
+    #: The pattern that has to follow behind a matching level; "" = nothing.
     rest: str
 
     def matches(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class Step(NamedTuple):
 
 
 def step(wildcard: str) -> Step:
-    """The first listing that an object's name, perhaps with wildcards, needs."""
+    """Returns the first listing that a name, perhaps with wildcards, needs."""
     match = _FIRST.search(wildcard)
     if match is None:
         return Step(wildcard, "/", _compiled(wildcard), "")
@@ -120,19 +120,19 @@ def step(wildcard: str) -> Step:
 
 
 def without_slash(name: str) -> str:
-    """Less one slash at its end."""
+    """The text without one slash at its end."""
     return name[:-1] if name.endswith("/") else name
 
 
 def _compiled(pattern: str) -> "tuple[Pattern[str], ...]":
-    # `a/**/b` is `a/b` as well.
+    # `a/**/b` also matches `a/b`.
     texts = [pattern, pattern.replace("/**/", "/")]
     texts += [text[3:] for text in texts if text.startswith("**/")]
     return tuple(re.compile(fnmatch.translate(text)) for text in dict.fromkeys(texts))
 
 
 def split_path(path: str) -> "tuple[str, str] | None":
-    """(directory, pattern of names) of a path with `**`; None: there is none in it."""
+    """Returns (directory, pattern of names) of a path with `**`; None if it has none."""
     before, stars, behind = path.partition("**")
     if not stars:
         return None

@@ -1,4 +1,4 @@
-"""Many things of one kind done one after the other, or by several threads with -m."""
+"""Applies a function to many items, one after the other, or with -m in several threads."""
 
 import concurrent.futures
 import threading
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _THREADS = 8
 _AHEAD = 64
-"""So many are looked up before they are done: a listing of millions is never whole in memory."""
+"""Items that are taken ahead of the work: a listing of millions is never whole in memory."""
 
 
 class FailureCounter:
-    """Says of each failure what it is, where a command goes on after one."""
+    """Prints and counts failures, for commands that go on after one."""
 
     def __init__(self, output: "Output") -> None:
         self._output = output
@@ -27,7 +27,7 @@ class FailureCounter:
         self.count = 0
 
     def add(self, failure: Exception) -> None:
-        """For `failed` of `do_each`, by any thread."""
+        """Print and count a failure. Any thread may call it."""
         with self._lock:
             self.count += 1
         name = failure.name if isinstance(failure, Failure) else type(failure).__name__
@@ -41,8 +41,8 @@ def do_each(
     parallel: bool,
     failed: "Callable[[Exception], None] | None" = None,
 ) -> None:
-    """Do it with each of the items. `failed`: told of each that fails, and the others go on; None = the first
-    that fails ends it, and is raised."""
+    """Call `do` with each item. `failed` is called with each failure, and the others go on; None = the first
+    failure ends the work, and is raised."""
     if not parallel:
         for item in items:
             _try(do, item, failed)
@@ -71,7 +71,7 @@ def _try(
 ) -> None:
     try:
         do(item)
-    except Exception as failure:  # Broad: of whatever kind, the others go on.
+    except Exception as failure:  # Whatever an item's failure is, the others go on.
         if failed is None:
             raise
         failed(failure)

@@ -1,12 +1,11 @@
-"""One client that speaks to Google's hosts as it thinks, and who answers each of its requests: the service's
-APIs, the bucket process, or the real host for what is none of ours.
+"""Serves one client that means to speak to Google's hosts, and decides who answers each of its requests: the
+service's APIs, the bucket process, or the real host for what is none of ours.
 
-What is about an API of the service is answered there (`Request` says whom one may concern), but for questions
-about secrets with somebody else's token, which are Google's own to answer. For the rest the
-bucket process is asked first. What it does not know, because no such bucket is here, goes on to the real host
-if it only reads; what is no storage API at all goes there anyway. Where that host is out of reach the client
-gets what the bucket process says. Nothing that is about a bucket of ours goes out, nor does a token of ours.
-One thread per client. Runs on Python 3.6.
+The service answers requests for its own APIs (`Request` decides which those are), except requests for secrets
+with a foreign token, which Google answers. The bucket process is asked about all others first. If it has no
+such bucket, a request that only reads goes on to the real host; a request for no storage API always does. If
+that host is out of reach, the client gets the bucket process's answer. No request about a bucket of ours goes
+out, and no token of ours. There is one thread per client. Runs on Python 3.6.
 """
 
 import base64
@@ -43,19 +42,19 @@ _AWAY = (
 
 
 class Backend:
-    """One of the service's processes, as a relay reaches it."""
+    """One of the service's processes, to which a relay connects."""
 
     __slots__ = ("_known", "_preamble", "_target")
 
     def __init__(self, target: str, preamble: bytes = b"") -> None:
-        #: Its Unix socket.
+        #: Path of its Unix socket.
         self._target = target
-        #: The line that connections to it begin with; b"" = none.
+        #: Line that connections to it begin with; b"" = none.
         self._preamble = preamble
         self._known: "dict[bytes, float]" = {}
 
     def connected(self) -> "socket.socket | None":
-        """A connection to it; None: it has not come back for too long."""
+        """Return a connection to it; None = it has been away for too long."""
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
             made = unix_sockets.connected(self._target, self._preamble)
@@ -64,16 +63,16 @@ class Backend:
             time.sleep(_RETRY_PAUSE)
 
     def has(self, bucket: bytes) -> bool:
-        """Whether it was known a moment ago that the bucket is here."""
+        """Whether the bucket was known to be here a moment ago."""
         return time.monotonic() < self._known.get(bucket, 0.0)
 
     def note(self, bucket: bytes) -> None:
-        """The bucket is here."""
+        """Note that the bucket is here."""
         self._known[bucket] = time.monotonic() + _KNOWN_SECONDS
 
 
 class _Server:
-    """A connection to one who answers."""
+    """A kept connection to a server."""
 
     __slots__ = ("connection", "incoming")
 
@@ -82,7 +81,7 @@ class _Server:
         self.incoming = messages.Incoming(connection.recv)
 
     def answer(self) -> messages.Head:
-        """The head of its next answer. Raises OSError, ConnectionCut."""
+        """Return the head of its next answer. Raises OSError, ConnectionCut."""
         while True:
             try:
                 head = self.incoming.head()
@@ -96,7 +95,7 @@ class _Server:
                 return head
 
     def body(self, length: int) -> "Iterator[bytes]":
-        """The parts of its answer's body. Raises OSError, ConnectionCut."""
+        """Yield the parts of its answer's body. Raises OSError, ConnectionCut."""
         try:
             for part in self.incoming.body(length):
                 yield part
@@ -104,7 +103,7 @@ class _Server:
             raise ConnectionError(str(error)) from None
 
     def is_silent(self) -> bool:
-        """Nothing has come since the last answer, its end neither."""
+        """Whether nothing has come since the last answer, not even its end."""
         ready = select.poll()
         ready.register(self.connection, select.POLLIN)
         return not ready.poll(0)
@@ -115,7 +114,7 @@ def status_of(head: messages.Head) -> bytes:
 
 
 class Conversation:
-    """What is said with one client, whose handshake is done."""
+    """The conversation with one client, whose handshake is done."""
 
     __slots__ = (
         "_buckets",
@@ -139,36 +138,36 @@ class Conversation:
         status: "trainer_status.TrainerStatus | None" = None,
     ) -> None:
         self._client = client
-        #: Takes reports of how far the program is; None = nobody does.
+        #: Takes the program's progress reports; None = they are not served.
         self._status = status
-        #: Told of all answers but those of the APIs.
+        #: Told of all answers except those of the APIs.
         self._failing = failing or storage_failures.StorageFailures()
         self._incoming = messages.Incoming(client.recv)
         #: The bucket process.
         self._buckets = buckets
-        #: Whoever answers for the service's APIs; None = nobody does.
+        #: Answers for the service's APIs; None = they are not served.
         self._service = service
         #: The way to the real hosts; None = there is none.
         self._out = out
-        #: Kept connections, by host, or by which of our own processes.
+        #: Kept connections by host, or by name of our own process.
         self._servers: "dict[bytes, _Server]" = {}
 
     def run(self) -> None:
-        """Until the client hangs up, or has to."""
+        """Serve requests until the client hangs up, or the connection has to end."""
         try:
             while self._exchange():
                 pass
         except messages.NotHttp:
             self._say(_BAD)
         except (OSError, messages.ConnectionCut):
-            pass  # Half of an answer is of no use; that it was cut, the client shall see.
+            pass  # Closing the connection shows the client that the answer was cut.
         finally:
             for host in list(self._servers):
                 self._drop(host)
             endings.hang_up(self._client)
 
     def _exchange(self) -> bool:
-        """One request and its answer; False: no other can follow."""
+        """Serve one request; return whether another may follow."""
         head = self._incoming.head()
         if head is None:
             return False
@@ -176,7 +175,7 @@ class Conversation:
         if self._status is not None and request.host == _STATUS_HOST:
             return self._report(self._status, request)
         if head.values(b"expect"):
-            # Whoever answers in the end, the body is taken.
+            # The body is read whoever answers, so that the client need not ask first.
             head.drop(b"expect")
             self._client.sendall(_CONTINUE)
         if request.is_for_google:
@@ -199,11 +198,11 @@ class Conversation:
         return self._pass_on(host, server.answer(), request) and whole
 
     def _report(self, status: "trainer_status.TrainerStatus", request: "Request") -> bool:
-        """One report of how far the program is."""
+        """Serve one progress report."""
         try:
             trainer_status.require_short(request.length, messages.CHUNKED)
         except trainer_status.Refusal as refusal:
-            # What was not read stands in the way of another request.
+            # The unread body makes another request impossible.
             return self._say(trainer_status.refused(refusal))
         if request.head.values(b"expect"):
             self._client.sendall(_CONTINUE)
@@ -212,7 +211,7 @@ class Conversation:
         return not (request.head.has_option(b"close") or request.head.first.endswith(b"/1.0"))
 
     def _hand_on(self, request: "Request") -> bool:
-        """Have the real host answer, whatever it says."""
+        """Have the real host answer, whatever its answer is."""
         parts = self._incoming.body(request.length)
         if not self._reached(request.host):
             return self._say(_AWAY)
@@ -242,7 +241,7 @@ class Conversation:
         return not _closes(answer, request)
 
     def _is_here(self, bucket: bytes) -> bool:
-        """Whether a bucket is one of ours, as far as can be said."""
+        """Whether a bucket is one of ours, as far as that is known."""
         if not bucket:
             return False
         if self._buckets.has(bucket):
@@ -264,7 +263,7 @@ class Conversation:
         return True
 
     def _answered(self, host: bytes, request: bytes) -> "messages.Head | None":
-        """The head of the answer to a request without a body; None: there is none."""
+        """Return the head of the answer to a request without a body; None = there is no answer."""
         kept = host in self._servers
         server = self._asked(host)
         if server is None:
@@ -274,16 +273,16 @@ class Conversation:
             return server.answer()
         except (OSError, messages.ConnectionCut, messages.NotHttp):
             self._drop(host)
-            # One that was kept may have ended just now.
+            # A kept connection may just have ended: one retry with a new one.
             return self._answered(host, request) if kept else None
 
     def _reached(self, host: bytes) -> bool:
-        """Make a new connection to a real host, for a request that cannot be made twice."""
+        """Make a new connection to a real host, for a request that must not be repeated."""
         self._drop(host)
         return self._asked(host) is not None
 
     def _asked(self, host: bytes) -> "_Server | None":
-        """A connection to ask by: the kept one, or a new one."""
+        """Return the kept connection to a host, or a new one."""
         server = self._servers.get(host)
         if server is not None and server.is_silent():
             return server
@@ -307,7 +306,7 @@ class Conversation:
             server.connection.close()
 
     def _pass_on(self, host: bytes, answer: messages.Head, request: "Request") -> bool:
-        """Pass an answer on as it comes; returns whether another request may follow."""
+        """Pass an answer on as it comes; return whether another request may follow."""
         length = _length(answer, request)
         head = answer.encode()
         for part in self._servers[host].body(length):
@@ -320,17 +319,17 @@ class Conversation:
         return length != messages.UNTIL_END and not _closes(answer, request)
 
     def _answer(self, host: bytes, data: bytes) -> None:
-        """Pass on what `host` has said."""
+        """Pass on a part of the answer of `host`."""
         if host != _SERVICE:
             self._failing.answered(data)
         self._client.sendall(data)
 
     def _say(self, answer: bytes) -> bool:
-        """Answer ourselves, for the last time."""
+        """Send an answer of our own; it ends the connection."""
         try:
             self._client.sendall(answer)
         except OSError:
-            pass  # It is gone.
+            pass  # The client is gone.
         return False
 
 
@@ -346,7 +345,7 @@ def _closes(answer: messages.Head, request: "Request") -> bool:
 
 
 def _begun(parts: "Iterable[bytes]") -> "Iterator[bytes]":
-    """The first parts of a body: where a token would be, which is said in a short form."""
+    """Yield the first parts of a body, which contain any token, since forms with one are short."""
     size = 0
     for part in parts:
         yield part
@@ -356,7 +355,7 @@ def _begun(parts: "Iterable[bytes]") -> "Iterator[bytes]":
 
 
 def _send(server: _Server, parts: "Iterable[bytes]") -> bool:
-    """Send all of it; False: not all was taken, and perhaps there is an answer already."""
+    """Send a body; return False if the server took only a part, and may have answered already."""
     for part in parts:
         try:
             server.connection.sendall(part)
@@ -384,12 +383,12 @@ _STORAGE = re.compile(
 
 
 def has_token(text: bytes) -> bool:
-    """Whether a token of a job is part of it, encoded as in addresses or not."""
+    """Whether a text contains a token of a job, percent-encoded or not."""
     return JOB_TOKEN in unquote_to_bytes(text)
 
 
 class Request:
-    """A client's request, put right, and whom it may concern. Raises NotHttp."""
+    """A client's request, with its length corrected, and who may answer it. Raises NotHttp."""
 
     __slots__ = (
         "bucket",
@@ -409,27 +408,27 @@ class Request:
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             raise messages.NotHttp("a request of another kind")
         self.head = head
-        #: Bytes of its body.
+        #: Length of its body in bytes, or a constant of `messages`.
         self.length = head.put_right()
         self.method = words[0]
-        # Clients may say the whole address.
+        # Clients may send an absolute URL.
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
-        #: Whether it may be made twice.
+        #: Whether it may be repeated.
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
-        # Older clients ask one host what all the APIs are like.
+        # Older clients ask one host for all APIs' discovery documents.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         #: Whether the service's APIs answer it, not the buckets.
         self.is_api = is_discovery or bool(_API.match(self.host))
-        #: Whether only the real host may answer: of secrets that are in nobody's keeping here.
+        #: Whether only the real host may answer: requests for secrets that are not kept here.
         self.is_for_google = self.host == _SECRETS and self._is_from_elsewhere()
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
-        #: As its path has it; b"" = it names none.
+        #: Bucket in its path; b"" = none.
         self.bucket = (storage.group(1) or b"") if storage else self._first()
 
     def may_go_out(self) -> bool:
-        """Whether it may concern somebody else than us at all."""
+        """Whether any host but ours may answer it."""
         if self.host not in HOSTS or self._first() in _OURS_ALONE:
             return False
         if not self.bucket and _STORAGE.match(self.path):
@@ -437,7 +436,7 @@ class Request:
         return not has_token(self.head.first)
 
     def outwards(self) -> bytes:
-        """Its head without any token of ours."""
+        """Return its head without any token of ours."""
         sent = messages.Head(self.head.first, [f for f in self.head.fields if JOB_TOKEN not in f])
         sent.drop(b"proxy-authorization")
         if any(map(is_ours, sent.values(b"authorization"))):
@@ -445,7 +444,7 @@ class Request:
         return sent.encode()
 
     def _is_from_elsewhere(self) -> bool:
-        """Whether it brings a token, and none of ours."""
+        """Whether it has a token, and none of ours."""
         said = self.head.values(b"authorization")
         return bool(said) and not any(map(is_ours, said)) and not has_token(self.head.first)
 
@@ -454,7 +453,8 @@ class Request:
 
 
 def is_ours(authorization: bytes) -> bool:
-    """Whether it holds a token of this service, of a job or of a person, or has the form of one."""
+    """Whether the header contains a token of this service, of a job or of a person, or something of that
+    form."""
     said = authorization.split()[-1:]
     if JOB_TOKEN in authorization or not said:
         return True

@@ -1,7 +1,7 @@
-"""Ends of connections to a replica's endpoint, such that the last word arrives, and the answer to strangers.
+"""Ends connections to a replica's endpoint so that the last answer arrives, and answers strangers.
 
-Loaded when the first one is to be ended: a shim that has loaded threads is dearer to fork. Runs on Python
-3.6.
+It is imported when the first connection is to be ended, because importing threads makes forks of the shim
+slower. Runs on Python 3.6.
 """
 
 import json
@@ -32,8 +32,8 @@ _answered = threading.BoundedSemaphore(_MOST)
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Close a connection after its last word. What the other side still says is heard out for a moment: who
-    writes into a closed connection may not read any more. Blocks for seconds at most."""
+    """Close a connection after its last answer. Input is still read for a moment, because a client that
+    writes into a closed connection may not read the answer. Blocks for seconds at most."""
     deadline = time.monotonic() + _LINGER
     try:
         connection.settimeout(_LINGER)
@@ -42,7 +42,7 @@ def hang_up(connection: socket.socket) -> None:
             try:
                 unwrap()
             except (OSError, ValueError):
-                pass  # It said something else, or had gone before.
+                pass  # It went on sending, or was gone before.
         socket.socket.shutdown(connection, socket.SHUT_WR)
         while time.monotonic() < deadline and socket.socket.recv(connection, 1 << 16):
             pass
@@ -55,8 +55,8 @@ def hang_up(connection: socket.socket) -> None:
 def send_away(
     connection: socket.socket, secured: "Callable[[socket.socket], socket.socket] | None" = None
 ) -> None:
-    """Refuse whoever is behind an accepted connection, without blocking; where too many are being refused,
-    they get no answer. `secured`: makes it a connection over TLS first."""
+    """Refuse the client of an accepted connection, without blocking. If too many are being refused, it gets
+    no answer. `secured`: does the TLS handshake first."""
     if not _answered.acquire(False):
         connection.close()
         return

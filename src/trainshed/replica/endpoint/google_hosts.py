@@ -1,8 +1,8 @@
-"""Google's own hosts, as reached from this machine and not from a replica: names, proxy and roots are the
-machine's.
+"""Connects to Google's real hosts from this machine, with the machine's name resolution, proxy and trusted
+roots instead of the replica's.
 
-Whoever asks is not kept waiting where there is no way out: a host that was not reached counts as away for a
-while. Safe to use from several threads. Runs on Python 3.6.
+A host that was not reached counts as away for a while, so that callers without internet access need not wait.
+Thread-safe. Runs on Python 3.6.
 """
 
 import base64
@@ -37,17 +37,17 @@ class GoogleHosts:
     def __init__(
         self, proxy: str = "", trust: str = "", hosts: "Mapping[str, Address] | None" = None
     ) -> None:
-        #: URL of an HTTP proxy that all goes through; "" = none.
+        #: URL of an HTTP proxy for all connections; "" = none.
         self._proxy = proxy
-        #: File of whom to believe; "" = whom the system believes.
+        #: File of trusted authorities; "" = the system's.
         self._trust = trust
-        #: Where a host is instead of where its name leads.
+        #: Addresses of hosts that override name resolution.
         self._hosts = hosts or {}
         self._context: "ssl.SSLContext | None" = None
         self._away: "dict[str, float]" = {}
 
     def connected(self, host: str) -> "ssl.SSLSocket | None":
-        """A connection to a host, whose certificate was believed; None if it is out of reach."""
+        """Return a connection to a host with a verified certificate; None if it is out of reach."""
         if time.monotonic() < self._away.get(host, 0.0):
             return None
         made: "list[ssl.SSLSocket]" = []
@@ -56,9 +56,9 @@ class GoogleHosts:
             try:
                 made.append(self._reach(host))
             except (OSError, ValueError, messages.ConnectionCut, messages.NotHttp):
-                pass  # It is as if there were no way.
+                pass  # The host counts as out of reach.
 
-        # Looking up a name takes as long as it likes.
+        # In a thread, because resolving a name has no time limit.
         reaching = threading.Thread(target=reach, daemon=True)
         reaching.start()
         reaching.join(_PATIENCE)
@@ -89,7 +89,7 @@ class GoogleHosts:
             made = ssl.create_default_context(cafile=self._trust or None)
             usual = ssl.get_default_verify_paths()
             if not (self._trust or usual.cafile or usual.capath):
-                # An interpreter that was built elsewhere.
+                # The interpreter was built with other paths than this system's.
                 for path in filter(os.path.exists, roots.PLACES):
                     made.load_verify_locations(path)
             made.set_alpn_protocols(["http/1.1"])
@@ -98,12 +98,12 @@ class GoogleHosts:
 
 
 def _ask_through(raw: socket.socket, place: str, user: str) -> None:
-    """Have a proxy lead on to `place`. Raises OSError, messages.ConnectionCut, messages.NotHttp."""
+    """Have a proxy connect to `place`. Raises OSError, messages.ConnectionCut, messages.NotHttp."""
     lines = ["CONNECT %s HTTP/1.1" % place, "Host: " + place]
     if user:
         lines.append("Proxy-Authorization: Basic " + base64.b64encode(user.encode()).decode())
     raw.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-    # A byte at a time: what comes behind is not said to us but to TLS.
+    # Read byte by byte, because what follows belongs to TLS.
     answer = messages.Incoming(lambda _: raw.recv(1)).head()
     if answer is None or answer.first.split()[1:2] != [b"200"]:
         raise OSError("the proxy does not lead on to " + place)

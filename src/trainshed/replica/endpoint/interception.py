@@ -1,9 +1,8 @@
-"""The TLS side of a replica's endpoint, for clients that call Google's hosts by name and cannot be told
-another address. TLS ends here, by a certificate that the replica's programs are made to trust. HTTP/1.1
-requests are read and answered (`conversation`); HTTP/2, which is gRPC, is passed on to the service byte for
-byte.
+"""The TLS side of a replica's endpoint serves clients that connect to Google's hosts by name and cannot be
+told another address. TLS ends here, with a certificate that the replica's programs trust. HTTP/1.1 requests
+are read and answered (`conversation`); HTTP/2, which is gRPC, is passed on to the service byte for byte.
 
-Loaded by a relay process, and only if there is a certificate. Runs on Python 3.6.
+Only a relay process with a certificate imports it. Runs on Python 3.6.
 """
 
 import json
@@ -22,13 +21,13 @@ _HANDSHAKE_SECONDS = 30.0
 
 
 def preamble(line: bytes) -> bytes:
-    """The preamble in `line`, a JSON object, for a client that spoke TLS: it must be told https://
-    addresses."""
+    """Return the preamble `line`, a JSON object, marked for a client over TLS, which must get https://
+    URLs."""
     return json.dumps({**json.loads(line.decode("utf-8")), "scheme": "https"}).encode() + b"\n"
 
 
 class TlsFront:
-    """Where clients come in over TLS, each with a thread of its own."""
+    """Serves clients over TLS, each in a thread of its own."""
 
     __slots__ = ("_buckets", "_context", "_failing", "_grpc", "_out", "_rest", "_status")
 
@@ -43,21 +42,21 @@ class TlsFront:
         failing: "storage_failures.StorageFailures | None" = None,
         status: "trainer_status.TrainerStatus | None" = None,
     ) -> None:
-        """`certificate`: a PEM file with the key and the chain. If it cannot be used, TLS clients are turned
-        away, and the rest of the endpoint works all the same."""
+        """`certificate`: a PEM file with the key and the chain. If it is unusable, TLS clients are refused,
+        and the rest of the endpoint still works."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # Who speaks both is answered over HTTP/1.1; clients of gRPC offer nothing but HTTP/2.
+        # Clients that offer both get HTTP/1.1; gRPC clients only offer HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
         self._context: "ssl.SSLContext | None" = made
-        #: Told of handshakes and of answers.
+        #: Told of failed handshakes and of answers.
         self._failing = failing or storage_failures.StorageFailures()
         self._buckets = buckets
         #: The way to the real hosts; None = there is none.
         self._out = out
-        #: Answers for the service's APIs, like `grpc`; None = nobody does.
+        #: Answers for the service's REST APIs, as `grpc` does for gRPC; None = they are not served.
         self._rest = rest
         self._grpc = grpc
-        #: Takes reports of how far the program is; None = nobody does.
+        #: Takes the program's progress reports; None = they are not served.
         self._status = status
         try:
             made.load_cert_chain(certificate)
@@ -69,14 +68,15 @@ class TlsFront:
         try:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
         except RuntimeError:
-            connection.close()  # There is no room for one more thread.
+            connection.close()  # No further thread can be started.
 
     def refuse(self, connection: socket.socket) -> None:
         """Tell the client of an accepted connection that it may not use this endpoint."""
         endings.send_away(connection, self._secured)
 
     def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Raises OSError: there is no certificate, the client does not trust it, or does not speak TLS."""
+        """Do the TLS handshake. Raises OSError if there is no certificate, or the client does not trust it or
+        speak TLS."""
         if self._context is None:
             raise ConnectionError("no certificate")
         return self._context.wrap_socket(connection, server_side=True)
@@ -107,13 +107,13 @@ _LAST_SECONDS = 5.0
 
 
 def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
-    """Pass bytes both ways until one of the two hangs up and the other has got its last ones; then close
-    both. `server`: None = it could not be reached. Blocks, with at most a chunk per direction in memory."""
+    """Pass bytes both ways until one side hangs up and the other has got its last bytes; then close both.
+    `server`: None = it could not be reached. Blocks, with at most a chunk per direction in memory."""
     try:
         if server is not None:
             _Stream(client, server).run()
     except OSError:
-        pass  # One of them is gone: nobody is left to be told.
+        pass  # One of them is gone, so that there is nobody to tell.
     finally:
         client.close()
         if server is not None:
@@ -121,7 +121,7 @@ def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
 
 
 class _Stream:
-    """Two connections, and the bytes of each that have still to be written to the other."""
+    """Two connections, with the bytes that are still to be written to each."""
 
     __slots__ = ("_client", "_ended", "_inwards", "_outwards", "_server")
 
@@ -135,7 +135,7 @@ class _Stream:
         self._ended = False
 
     def run(self) -> None:
-        """Raises OSError."""
+        """Pass bytes until both sides are done. Raises OSError."""
         while not self._ended:
             self._wait()
             self._inwards = self._inwards or self._read(self._client)
@@ -168,7 +168,7 @@ class _Stream:
 
 
 def _written(connection: socket.socket, data: memoryview) -> memoryview:
-    """Write as much of `data` as the connection takes now; the rest is returned. Raises OSError."""
+    """Write as much of `data` as the connection takes now; return the rest. Raises OSError."""
     try:
         return data[connection.send(data) :] if data else data
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

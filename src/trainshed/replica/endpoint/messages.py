@@ -1,7 +1,8 @@
-"""HTTP/1.1 as it comes over a connection: heads, and bodies whose end is known. Decides nothing.
+"""Reads HTTP/1.1 messages from a connection: heads, and bodies whose end is known. It decides nothing about
+them.
 
-Requests of TensorFlow's client contradict themselves about their length, which servers refuse; they are put
-right here. Runs on Python 3.6.
+TensorFlow's client sends contradictory lengths, which servers refuse; they are corrected here. Runs on Python
+3.6.
 """
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ _CHUNK = 256 << 10
 
 
 class NotHttp(Exception):
-    """What came is no HTTP/1.1 that we know."""
+    """The bytes are no HTTP/1.1 that is understood here."""
 
 
 class ConnectionCut(Exception):
@@ -35,7 +36,7 @@ class Head:
         self.fields = fields
 
     def values(self, name: bytes) -> "list[bytes]":
-        """Of the fields with this name, which is in lower case."""
+        """Return the values of the fields with this name, which is in lower case."""
         return [field.partition(b":")[2].strip() for field in self.fields if _name(field) == name]
 
     def drop(self, *names: bytes) -> None:
@@ -45,13 +46,13 @@ class Head:
         return b"\r\n".join([self.first, *self.fields, b"", b""])
 
     def has_option(self, option: bytes) -> bool:
-        """Whether `Connection` says so: `close`, say."""
+        """Whether the header `Connection` has this option, such as `close`."""
         said = b",".join(self.values(b"connection")).lower()
         return option in [word.strip() for word in said.split(b",")]
 
     def length(self, without: int) -> int:
-        """Of the body, or one of the constants above; `without`: where nothing is said of it. Raises
-        NotHttp."""
+        """Return the length of the body, or one of the constants above. `without`: the result if no header
+        tells it. Raises NotHttp."""
         if any(b"chunked" in coding.lower() for coding in self.values(b"transfer-encoding")):
             return CHUNKED
         lengths = self.values(b"content-length")
@@ -62,9 +63,10 @@ class Head:
         return int(lengths[0])
 
     def put_right(self) -> int:
-        """Of a request: have its length said in one way only, and return it (`length`). Raises NotHttp.
+        """Correct a request so that it states its length in one way only, and return that (see `length`).
+        Raises NotHttp.
 
-        `Transfer-Encoding: identity` says nothing, and `Content-Length` beside `chunked` is wrong.
+        `Transfer-Encoding: identity` is meaningless, and `Content-Length` beside `chunked` is wrong.
         """
         length = self.length(0)
         self.drop(b"content-length" if length == CHUNKED else b"transfer-encoding")
@@ -72,7 +74,7 @@ class Head:
 
 
 class Incoming:
-    """What comes in over a connection. `receive`: returns at most so many bytes, b"" at the end; may raise
+    """Reads messages from a connection. `receive`: returns at most that many bytes, b"" at the end; may raise
     OSError."""
 
     __slots__ = ("_held", "_receive")
@@ -82,7 +84,7 @@ class Incoming:
         self._held = b""
 
     def head(self) -> "Head | None":
-        """The next one; None: the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
+        """Return the next head; None = the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
         begun = 0
         while True:
             end = self._held.find(b"\r\n\r\n", begun)
@@ -100,8 +102,7 @@ class Incoming:
             self._held += data
 
     def body(self, length: int) -> "Iterator[bytes]":
-        """The parts of a body as they come, written as they were sent. Raises NotHttp, ConnectionCut,
-        OSError."""
+        """Yield the parts of a body as they come, still encoded. Raises NotHttp, ConnectionCut, OSError."""
         if length == UNTIL_END:
             while self._held or self._more(False):
                 yield self._cut(len(self._held))

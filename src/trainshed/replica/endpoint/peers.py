@@ -1,9 +1,9 @@
-"""Who calls a replica's endpoint: a process of the replica, or one of the others that share the machine's
-loopback.
+"""Tells who connects to a replica's endpoint: a process of the replica, or one of the others that share the
+machine's loopback.
 
-The kernel knows whose the client's end of a connection is: the user who made it (sock_diag(7), else
-/proc/net/tcp), and by its number the processes that hold it. Where a replica has users of its own they tell;
-elsewhere its processes, below its guardian. Who cannot be found (it has died meanwhile) does not belong to
+The kernel knows the user of the client's end of a connection (sock_diag(7), else /proc/net/tcp), and by its
+inode the processes that hold it. If a replica has its own users, the user decides; otherwise the process has
+to descend from its guardian. A client that cannot be found, because it has died meanwhile, does not belong to
 it. Runs on Python 3.6.
 """
 
@@ -33,28 +33,28 @@ _RECENT = 32
 
 
 class Peers:
-    """Tells the processes of one replica by their connections. macOS does not say whose one is: there all
-    belong."""
+    """Recognises the processes of one replica by their connections. macOS does not tell the owner of a
+    connection: there all belong."""
 
     __slots__ = ("_asking", "_guardian", "_recent", "_users")
 
     def __init__(self, guardian: int, users: "Sequence[int]" = ()) -> None:
-        """`guardian`: its process id as this process's /proc has it; `users`: (first, count) of the machine's
-        users that are the replica's own, () = it has none. Opens nothing."""
+        """`guardian`: its process id in this process's /proc. `users`: (first, count) of the replica's own
+        user ids, () = it has none. Opens nothing."""
         self._guardian = guardian
         self._users = range(users[0], users[0] + users[1]) if users else None
         self._recent: "list[int]" = []
         self._asking: "socket.socket | None" = None
 
     def belongs(self, connection: socket.socket) -> bool:
-        """Whether the client of an accepted IPv4 connection is of the replica."""
+        """Whether the client of an accepted IPv4 connection is a process of the replica."""
         if not kernel.LINUX:
             return True
         try:
-            # The client's end has the same two addresses the other way round.
+            # The client's end has the same two addresses in reverse.
             own, other = connection.getpeername(), connection.getsockname()
         except OSError:
-            return False  # It has hung up.
+            return False  # The client has hung up.
         user, inode = self._asked(own, other) or _listed(own, other)
         if not inode:
             return False
@@ -63,8 +63,8 @@ class Peers:
         return self._holds(inode)
 
     def _asked(self, own: "Address", other: "Address") -> "tuple[int, int] | None":
-        """User and number of the socket with these addresses, by asking the kernel; None if it does not
-        say."""
+        """Return (user, inode) of the socket with these addresses from the kernel; None if it does not
+        tell."""
         try:
             if self._asking is None:
                 kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -73,7 +73,7 @@ class Peers:
             body = _QUESTION.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + wanted
             size = _HEADER.size + len(body)
             self._asking.sendto(_HEADER.pack(size, _BY_FAMILY, _REQUEST, 0, 0) + body, (0, 0))
-            # It is there already: the kernel answers while it is being asked.
+            # The answer is there already: the kernel answers during the request.
             answer = self._asking.recv(4096)
         except OSError:
             return None
@@ -84,23 +84,23 @@ class Peers:
         ):
             return None
         if answer[_BEFORE_TUPLE : _BEFORE_TUPLE + 4] != wanted[:4]:
-            return None  # One that listens at the same port, say.
+            return None  # It may be a socket that listens at the same port.
         user, inode = _USER_AND_INODE.unpack_from(answer, tail)
         return user, inode
 
     def _holds(self, inode: int) -> bool:
-        """Whether a process of the replica holds the socket with this number."""
+        """Whether a process of the replica holds the socket with this inode."""
         link = "socket:[%d]" % inode
         return (
             self._found(list(self._recent), link)
             or self._found(processes.family(self._guardian), link)
-            # That look may have missed one that is just being made; this one misses none.
+            # The first search may miss a process that is just being forked; this one misses none.
             or self._found(processes.descendants(self._guardian), link)
         )
 
     def _found(self, candidates: "Iterable[int]", link: str) -> bool:
         for process in candidates:
-            # Whose number it is may have changed since it was found.
+            # The process id may have been reused since it was found.
             if _has_open(process, link) and self._is_below(process):
                 if process in self._recent:
                     self._recent.remove(process)
@@ -120,7 +120,7 @@ class Peers:
 
 
 def _tuple(own: "Address", other: "Address") -> bytes:
-    """Both ends of a connection as the kernel writes them."""
+    """Return both ends of a connection in the kernel's binary form."""
     return _TUPLE.pack(
         struct.pack(">H", own[1]),
         struct.pack(">H", other[1]),
@@ -133,8 +133,7 @@ def _tuple(own: "Address", other: "Address") -> bytes:
 
 
 def _listed(own: "Address", other: "Address") -> "tuple[int, int]":
-    """User and number of the socket with these addresses, from the kernel's tables; (0, 0) = there is
-    none."""
+    """Return (user, inode) of the socket with these addresses from /proc/net/tcp; (0, 0) = there is none."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [
             "%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(h)), p) for h, p in (own, other)
@@ -153,7 +152,7 @@ def _hexadecimal(address: bytes) -> str:
 def _has_open(process: int, link: str) -> bool:
     directory = "/proc/%d/fd" % process
     try:
-        # The newest first: a socket that calls has not been there for long.
+        # The newest handles first: a connecting socket is usually new.
         for name in reversed(os.listdir(directory)):
             try:
                 if os.readlink("%s/%s" % (directory, name)) == link:
@@ -161,5 +160,5 @@ def _has_open(process: int, link: str) -> bool:
             except OSError:
                 continue
     except OSError:
-        pass  # It is gone, or another user's.
+        pass  # The process is gone, or another user's.
     return False

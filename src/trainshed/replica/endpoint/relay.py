@@ -1,10 +1,10 @@
-"""A replica's own endpoint: TCP connections passed on, byte for byte, to the bucket process, behind a line
-that says whose they are. What comes over TLS is `interception`'s.
+"""A replica's own endpoint passes TCP connections on, byte for byte, to the bucket process, behind a line
+that says whose they are. `interception` serves what comes over TLS.
 
-That line is what makes a program's calls its job's: the bucket process's Unix socket is out of its reach. The
-socket stays where it is when the service restarts; a connection that comes while nobody listens there is
-retried. The listening sockets are made before the program starts; a relay process exists only from the first
-connection on, so that the shim's log loop carries no bulk data. Runs on Python 3.6.
+That line gives a program's calls the identity of its job: programs cannot reach the bucket process's Unix
+socket themselves. The socket keeps its path when the service restarts; a connection that comes while nothing
+listens there is retried. The listening sockets are made before the program starts; a relay process exists
+only from the first connection on, so that the shim's log loop carries no bulk data. Runs on Python 3.6.
 """
 
 import errno
@@ -40,7 +40,7 @@ _CHUNK = 256 << 10
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """The endpoint's listening socket. Raises OSError if somebody else has the port."""
+    """Return the endpoint's listening socket. Raises OSError if the port is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     deadline = time.monotonic() + _PREDECESSOR_GONE
@@ -59,7 +59,8 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class Endpoint:
-    """The shim's side of it: listens, starts the relay when somebody calls, and again if it is killed."""
+    """The shim's side of the endpoint: it listens, starts the relay process at the first connection, and
+    again if that is killed."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class Endpoint:
         note: "storage_failures.Note" = storage_failures.ignored,
         status: "MakeStatus" = lambda: None,
     ) -> None:
-        """With a `certificate` the port behind `port` is served as well, over TLS. Raises OSError if somebody
-        else has a port."""
+        """With a `certificate` the next port after `port` is served as well, over TLS. Raises OSError if a
+        port is taken."""
         self._listeners = [listen(address, port)]
         if certificate:
             try:
@@ -86,32 +87,32 @@ class Endpoint:
             except OSError:
                 self._listeners[0].close()
                 raise
-        #: The bucket process's Unix socket.
+        #: Path of the bucket process's Unix socket.
         self._target = target
-        #: What every connection to it begins with, as a line; b"" = nothing does.
+        #: Line that every connection to it begins with; b"" = none.
         self._preamble = identity and identity + b"\n"
         #: A PEM file with key and chain; "" = nothing is served over TLS.
         self._certificate = certificate
-        #: Who may come; None = everybody.
+        #: Decides who may connect; None = everybody.
         self._peers = peers
-        #: For what is passed on to the real hosts (`google_hosts.GoogleHosts`), like `trust`.
+        #: Proxy for connections to the real hosts (`google_hosts.GoogleHosts`), as `trust` is for those.
         self._proxy = proxy
         self._trust = trust
         #: Answers for the service's APIs.
         self._service = service
-        #: Told (name, severity, text) what people should know of calls that fail, each name once.
+        #: Called with (name, severity, text) of what people should know of failing calls, once per name.
         self._note = note
-        #: Makes what takes reports of how far the program is.
+        #: Makes the object that takes the program's progress reports.
         self._status = status
         self._noted: "set[str]" = set()
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
-        #: How many connections came from somebody else.
+        #: Number of connections from strangers, which were refused.
         self.refused = 0
         if kernel.LINUX:
-            # The relay is born like this. It runs among the program's processes, perhaps as the same user,
-            # and sees all that the program must not: who could trace it would speak for others, and read
+            # The relay inherits this. It runs among the program's processes, perhaps as the same user, and
+            # sees what the program must not: a process that could trace it could impersonate others and read
             # their files.
             kernel.forbid_inspection()
         self._listen()
@@ -156,7 +157,7 @@ class Endpoint:
             for message in said.feed(news):
                 self._heed(message)
             if not news:
-                # It has died.
+                # The relay has died.
                 self._loop.drop(alive_read)
                 os.close(alive_read)
                 self._reap()
@@ -165,23 +166,23 @@ class Endpoint:
         self._loop.add(alive_read, told)
 
     def _heed(self, message: "protocol.Message") -> None:
-        """What the relay process says: `{}` for each connection that it refuses, or a note."""
+        """Handle a message of the relay process: `{}` for each connection that it refuses, or a note."""
         if not message:
             self.refused += 1
         elif message["name"] not in self._noted:
-            # Another relay process may have told it.
+            # Another relay process may have reported it.
             self._noted.add(message["name"])
             self._note(message["name"], message["severity"], message["text"])
 
     def _relay(self, say: int) -> "Relay":
-        """What the relay process runs; what it has to say it writes to `say`."""
+        """Return what the relay process runs, which writes its messages to `say`."""
         os.set_blocking(say, False)
 
         def write(message: "protocol.Message") -> None:
             try:
                 os.write(say, protocol.encode(message))
             except BlockingIOError:
-                pass  # Enough is known.
+                pass  # The pipe is full: the shim knows enough.
 
         def note(name: str, severity: str, text: str) -> None:
             write({"name": name, "severity": severity, "text": text})
@@ -210,7 +211,7 @@ class Endpoint:
         self.process = 0
 
     def stop(self) -> None:
-        """End the relay, if there is one, and give the port free for the next incarnation."""
+        """End the relay, if there is one, and free the port for the next incarnation."""
         self._ignore()
         for listener in self._listeners:
             listener.close()
@@ -237,23 +238,23 @@ class Relay:
         failing: "storage_failures.StorageFailures | None" = None,
         status: "MakeStatus" = lambda: None,
     ) -> None:
-        """`secure`: the listener of connections over TLS; None = there is none."""
+        """`secure`: the listener of TLS connections; None = there is none."""
         self._target = target
-        #: The line that connections to `target` begin with. That of those over TLS, a JSON object, says so.
+        #: Line that connections to `target` begin with. For TLS clients it is a JSON object that says so.
         self._preamble = preamble
-        #: Of the `secure` listener.
+        #: Certificate file of the `secure` listener.
         self._certificate = certificate
-        #: Who may come; None = everybody.
+        #: Decides who may connect; None = everybody.
         self._peers = peers
-        #: Makes the way that requests over TLS go which are not for us.
+        #: Makes the way to the real hosts, for requests over TLS that are not for us.
         self._out = out
         #: Answers for the service's APIs.
         self._service = service
-        #: Called when somebody else comes.
+        #: Called for each connection that is refused.
         self._refused = refused
-        #: Told what comes of the calls.
+        #: Told of the results of calls.
         self._failing = failing or storage_failures.StorageFailures()
-        #: Makes what takes reports of how far the program is.
+        #: Makes the object that takes the program's progress reports.
         self._status = status
         self._listeners = {listener.fileno(): listener}
         self._secure = secure.fileno() if secure is not None else -1
@@ -290,10 +291,9 @@ class Relay:
         try:
             connection = self._listeners[handle].accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The client went away between its call and our answer.
+            return  # The client went away before it was accepted.
         except OSError:
-            # No handle or no memory for it: whoever calls waits, and we do not turn round and round
-            # meanwhile.
+            # There is no handle or no memory for it: clients wait, and this loop must not spin meanwhile.
             for each in self._listeners:
                 self._poll.unregister(each)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
@@ -316,7 +316,7 @@ class Relay:
             self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
 
     def _opened(self) -> "interception.TlsFront":
-        """Made for the first who comes over TLS: it takes large libraries."""
+        """Return the TLS front, made for the first TLS client because it imports large libraries."""
         if self._tls_front is None:
             from trainshed.replica.endpoint import conversation, interception
 
@@ -348,7 +348,7 @@ class Relay:
 
 
 class _End:
-    """One side of a connection and what still has to be written to it."""
+    """One side of a connection pair, with the bytes that still have to be written to it."""
 
     __slots__ = ("answers", "connection", "done_reading", "peer", "pending")
 
@@ -361,21 +361,22 @@ class _End:
 
 
 class ConnectionPairs:
-    """Connections whose bytes go across in pairs. At most one chunk per direction and pair is in memory."""
+    """Pairs of connections whose bytes are exchanged, with at most one chunk per direction and pair in
+    memory."""
 
     __slots__ = ("_answered", "_ends", "_poll")
 
     def __init__(
         self, poll: "select.poll", answered: "Callable[[bytes], None]" = lambda data: None
     ) -> None:
-        #: The owner's, which is told what to wait for.
+        #: The owner's poll object, in which the pairs' handles are registered.
         self._poll = poll
-        #: Told each chunk that an answering side has said.
+        #: Called with each chunk of an answering side.
         self._answered = answered
         self._ends: "dict[int, _End]" = {}
 
     def add(self, asking: socket.socket, answering: socket.socket) -> None:
-        """Both are ours from here on."""
+        """Add a pair and take both connections over."""
         near, far = _End(asking, answers=False), _End(answering, answers=True)
         near.peer, far.peer = far, near
         for end in (near, far):
@@ -384,7 +385,7 @@ class ConnectionPairs:
             self._poll.register(end.connection, select.POLLIN)
 
     def move(self, handle: int, events: int) -> None:
-        """Do what `events` of a handle allow; nothing if it is of no pair."""
+        """Do what the `events` of a handle allow; do nothing if it belongs to no pair."""
         end = self._ends.get(handle)
         if end is None:
             return
@@ -404,7 +405,7 @@ class ConnectionPairs:
             elif events & (select.POLLERR | select.POLLHUP) and not end.peer.pending:
                 raise ConnectionResetError
         except BlockingIOError:
-            pass  # The other side is slower; its POLLOUT goes on from here.
+            pass  # The other side is slower; its POLLOUT continues this.
         except OSError:
             self._close(end)
             return
@@ -415,7 +416,8 @@ class ConnectionPairs:
         self._arm(end.peer)
 
     def _arm(self, end: _End) -> None:
-        """Wait for what can go on: read only while the peer has taken the last chunk."""
+        """Register for the events that allow progress: a side is only read when its peer has taken the last
+        chunk."""
         events = select.POLLOUT if end.pending else 0
         if not end.done_reading and not end.peer.pending:
             events |= select.POLLIN

@@ -1,5 +1,5 @@
-"""Kubeflow Trainer's status protocol, as a replica's endpoint serves it: a program reports by a POST how far
-it is, and that is written down beside its log.
+"""Serves Kubeflow Trainer's status protocol at a replica's endpoint: a program reports its progress by a
+POST, and the report is stored beside its log.
 
 `POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/P/trainjobs/J/status` at `HOST` over TLS, with the token
 of this incarnation and
@@ -7,13 +7,13 @@ of this incarnation and
     {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 60,
                        "metrics": [{"name": "loss", "value": "0.2"}], "lastUpdatedTime": "..."}}
 
-in which all is optional. `peers` decides who may connect at all.
+in which every field is optional. `peers` decides who may connect at all.
 
 A line of `progress.jsonl` is
 
     {"at": NS, "percent": N, "left": SECONDS, "metrics": {NAME: VALUE}, "incarnation": N}
 
-without the fields that were not given. Thinned as `growing_files` does. Runs on Python 3.6.
+without the fields that were not given. The file is thinned by `growing_files`. Runs on Python 3.6.
 """
 
 import hmac
@@ -61,12 +61,12 @@ _CODES = {
 
 
 def path(namespace: str, job: str) -> str:
-    """Where a job's program reports, below `HOST`."""
+    """Return the path at `HOST` to which a job's program reports."""
     return _PATH % (namespace, job)
 
 
 class Refusal(Exception):
-    """A report is refused; the message says why, and what to do."""
+    """A report is refused. The message says why, and what to do."""
 
     def __init__(self, code: int, text: str, fields: "Iterable[bytes]" = ()) -> None:
         super().__init__(text)
@@ -76,7 +76,7 @@ class Refusal(Exception):
 
 
 class TrainerStatus:
-    """What takes the reports of one incarnation. Thread-safe."""
+    """Takes the reports of one incarnation. Thread-safe."""
 
     __slots__ = (
         "_clock",
@@ -97,8 +97,8 @@ class TrainerStatus:
         masked: "Iterable[str]" = (),
         clock: "Callable[[], float]" = time.monotonic,
     ) -> None:
-        """Opens no file yet. `logs`: the directory of the replica's log; `masked`: texts that must not be
-        written down."""
+        """Opens no file yet. `logs`: the directory of the replica's log. `masked`: texts that must not be
+        stored."""
         self._token = token
         self._incarnation = incarnation
         texts = tuple(masked)
@@ -110,7 +110,7 @@ class TrainerStatus:
         self._refilled = clock()
 
     def answer(self, head: "messages.Head", body: bytes) -> bytes:
-        """The answer to a request for `HOST`, whose body is no longer than `require_short` lets it be."""
+        """Return the answer to a request for `HOST`, whose body `require_short` has accepted."""
         try:
             self._require_reporter(head)
             entry = entry_of(body)
@@ -175,7 +175,7 @@ class TrainerStatus:
 
 
 def require_short(length: int, chunked: int) -> None:
-    """Whether a body of this length (`messages`) is read at all. Raises Refusal."""
+    """Check that a body of this length (`messages`) is short enough to be read. Raises Refusal."""
     if length == chunked:
         raise Refusal(411, "Say how long the report is: Content-Length.")
     if length > _MOST_BYTES:
@@ -183,8 +183,8 @@ def require_short(length: int, chunked: int) -> None:
 
 
 def entry_of(body: bytes) -> "dict[str, Any]":
-    """What is written down of a report, `metrics` as pairs. Raises Refusal, which names every field that is
-    wrong."""
+    """Return what is stored of a report, `metrics` as pairs. Raises Refusal, which names every wrong
+    field."""
     try:
         said: "Any" = json.loads(body.decode("utf-8"))
     except ValueError as error:
@@ -198,14 +198,14 @@ def entry_of(body: bytes) -> "dict[str, Any]":
 
 
 class _Reading:
-    """One `trainerStatus`, and what is wrong with it."""
+    """Validates one `trainerStatus` and collects what is wrong with it."""
 
     def __init__(self, status: "dict[str, Any]") -> None:
         self._status = status
         self._wrong: "list[str]" = []
 
     def entry(self) -> "dict[str, Any]":
-        """Raises Refusal."""
+        """Return the entry to store. Raises Refusal."""
         entry: "dict[str, Any]" = {}
         percent = self._number("progressPercentage", 100)
         if percent is not None:
@@ -259,7 +259,7 @@ class _Reading:
 
 
 def refused(refusal: Refusal) -> bytes:
-    """The answer that tells of it."""
+    """Return the HTTP answer of a refusal."""
     error = {"code": refusal.code, "message": refusal.text, "status": _CODES[refusal.code][1]}
     return _answer(refusal.code, {"error": error}, refusal.fields)
 

@@ -1,9 +1,9 @@
-"""A file that a program rewrites: when it may have changed, when it is looked at, and what was in it at one
-moment.
+"""Watches a file that a program rewrites: it notices when the file may have changed, paces the reads, and
+reads a consistent state of it.
 
-Linux tells (inotify); elsewhere, or when a user has no inotify left, the file is looked at a few times a
-second. The file and its directory are the program's to replace by anything: no link of its is followed out of
-its own directory, and nothing but a plain file that has no other name is read. Runs on Python 3.6.
+Linux reports changes (inotify); elsewhere, or when a user has no inotify instances left, the file is checked
+a few times a second. The program may replace the file and its directory by anything: no link is followed, and
+only a plain file without other hard links is read. Runs on Python 3.6.
 """
 
 import errno
@@ -32,16 +32,16 @@ _GONE = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
 
 
 class Unreadable(Exception):
-    """The program made something of the file that is not read; the message says what and what to do."""
+    """The program made the file into something that is not read. The message says what, and what to do."""
 
 
 class Changing(Exception):
-    """The file changed under every attempt to read it: look again in a moment."""
+    """The file changed during every attempt to read it: try again in a moment."""
 
 
 class FileWatcher:
-    """Notices when one file of the program, `workspace`/`directory`/`name`, may be another one. Neither need
-    be there yet."""
+    """Notices when a program's file, `workspace`/`directory`/`name`, may have changed. Neither file nor
+    directory need exist yet."""
 
     __slots__ = (
         "_changed",
@@ -64,27 +64,27 @@ class FileWatcher:
         *,
         mask: "masking.Mask | None" = None,
     ) -> None:
-        #: Ours; the directory in it is the program's.
+        #: Our directory; the one inside it is the program's.
         self._workspace = workspace
         self._directory = directory
         self._name = name
         self._events = events
-        #: Called when the file may be another one now, once at the beginning as well.
+        #: Called when the file may have changed, and once at the beginning.
         self._changed = changed
-        #: What nobody is to read in it; None = nothing.
+        #: Masks secrets in its content; None = there are none.
         self._mask = mask
         self._handle = -1
         self._stamp = (0, 0, 0)
 
     def begin(self) -> None:
-        """Call `changed` from now on, whenever the loop turns."""
+        """Call `changed` from now on, from within the event loop."""
         try:
             directory = self._open_directory()
         except OSError:
             self._events.after(_PAUSE, self.begin)
             return
         try:
-            # By its handle: what its name leads to may be another thing by now.
+            # Watched by its handle, because its path may lead elsewhere by now.
             self._handle = kernel.watch_handle(
                 "/proc/self/fd/%d" % directory, _CHANGED | _LEFT | kernel.IN_ONLYDIR
             )
@@ -103,7 +103,7 @@ class FileWatcher:
             self._handle = -1
 
     def read(self) -> bytes:
-        """What the file holds: whole, and of one moment. b"" if there is none. Raises Unreadable,
+        """Return the file's whole content at one moment; b"" if it does not exist. Raises Unreadable,
         Changing."""
         try:
             directory = self._open_directory()
@@ -112,7 +112,7 @@ class FileWatcher:
         except OSError as error:
             raise Unreadable("its directory cannot be opened (%s)" % error.strerror) from error
         try:
-            # Not to wait for the writer of a pipe.
+            # O_NONBLOCK: never wait for the writer of a pipe.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             handle = os.open(self._name, flags, dir_fd=directory)
         except FileNotFoundError:
@@ -132,7 +132,7 @@ class FileWatcher:
         return data if self._mask is None else self._mask.apply(data)
 
     def discard(self) -> None:
-        """Remove the file, if it is there and can be."""
+        """Remove the file, if it exists and can be removed."""
         try:
             directory = self._open_directory()
         except OSError:
@@ -169,7 +169,7 @@ class FileWatcher:
         if changed:
             self._changed()
         if gone:
-            # Another directory may be there by now, or come later.
+            # The directory may have been replaced, or come later.
             self.close()
             self.begin()
 
@@ -192,12 +192,12 @@ def _content(handle: int) -> bytes:
         if not stat.S_ISREG(before.st_mode):
             raise Unreadable("it is not a plain file; write it as one")
         if before.st_nlink > 1:
-            # Of a file of somebody else's, which the program itself may not even read.
+            # It may be a hard link to a file that the program itself may not even read.
             raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
         skipped = max(0, before.st_size - _MOST_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)
         after = os.fstat(handle)
-        # Otherwise its beginning may be of before a rewrite and its end of after.
+        # Otherwise the beginning may be from before a rewrite and the end from after it.
         if len(data) == before.st_size - skipped and _stamp(before) == _stamp(after):
             return data[data.find(b"\n") + 1 :] if skipped else data
     raise Changing
@@ -208,7 +208,7 @@ def _stamp(status: os.stat_result) -> "tuple[int, int]":
 
 
 class Pacing:
-    """Calls `look` when it is time, once for however many changes came meanwhile."""
+    """Calls `look` at most once per pause, however many changes came meanwhile."""
 
     __slots__ = ("_events", "_look", "_rest_until", "_waiting")
 
@@ -219,7 +219,7 @@ class Pacing:
         self._waiting = False
 
     def changed(self) -> None:
-        """There may be something new."""
+        """Note that there may be something new."""
         if not self._waiting:
             pause = self._rest_until - time.monotonic()
             if pause > 0:
@@ -228,12 +228,12 @@ class Pacing:
                 self._look()
 
     def look_after(self, pause: float) -> None:
-        """Look in so many seconds, whatever happens before."""
+        """Call `look` in so many seconds, whatever happens before."""
         self._waiting = True
         self._events.after(pause, self._wake)
 
     def rest(self, seconds: float) -> None:
-        """From now on; what changes meanwhile is looked at afterwards."""
+        """Call `look` for no change in the next `seconds`, but afterwards."""
         self._rest_until = time.monotonic() + seconds
 
     def _wake(self) -> None:

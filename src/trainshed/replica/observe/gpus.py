@@ -1,8 +1,8 @@
-"""The load of a replica's own GPUs, asked of the driver's library (NVML) through ctypes.
+"""Measures the load of a replica's own GPUs by the driver's library (NVML) through ctypes.
 
-Loading and first waking the library may take seconds, and a sick GPU may let any call wait; so a forked
-helper asks, and the shim reads what it has found out from memory that both share. Without library, driver or
-GPU there is nothing to read. The helper looks once a second, or so seldom that it takes a thousandth of a
+Loading and initialising the library may take seconds, and a broken GPU may block any call; so a forked helper
+calls it, and the shim reads the results from shared memory. Without library, driver or GPU there are no
+results. The helper measures once a second, or less often so that it takes at most a thousandth of a
 processor. Runs on Python 3.6.
 """
 
@@ -33,7 +33,7 @@ _UNKNOWN = float("nan")
 
 
 class NoDriver(Exception):
-    """There is no library, or no driver that answers it."""
+    """There is no NVML library, or no driver that answers it."""
 
 
 class _Utilization(ctypes.Structure):
@@ -49,10 +49,10 @@ class _Memory(ctypes.Structure):
 
 
 class Library:
-    """The library, ready to be asked about the GPUs with these `uuids`, parts of GPUs included."""
+    """The NVML library, initialised for the GPUs with these `uuids`, including parts of GPUs."""
 
     def __init__(self, uuids: "Sequence[str]", loaded: "Any" = None) -> None:
-        """`loaded`: what has its functions, None = find it. Raises NoDriver."""
+        """`loaded`: an object with its functions, None = load the library. Raises NoDriver."""
         self._calls = _load() if loaded is None else loaded
         if self._calls.nvmlInit_v2() != 0:
             raise NoDriver("the driver does not answer")
@@ -64,7 +64,7 @@ class Library:
         return None if failed else handle
 
     def look(self) -> "list[Look]":
-        """At each GPU."""
+        """Measure each GPU."""
         return [self._look(handle) for handle in self._handles]
 
     def _look(self, handle: "ctypes.c_void_p | None") -> "Look":
@@ -88,22 +88,22 @@ def _load() -> "Any":
 
 
 class Gpu:
-    """What is known of one GPU since the program's start. None: it does not tell."""
+    """The measurements of one GPU since the program's start. None = the GPU does not report it."""
 
     __slots__ = ("busy", "peak", "total", "used")
 
     def __init__(self, busy: float, used: float, total: float, peak: float) -> None:
-        #: Seconds for which it has been at work.
+        #: Seconds for which it was busy.
         self.busy = None if math.isnan(busy) else round(busy, 3)
-        #: Bytes of its memory, like the next two.
+        #: Bytes of its memory in use.
         self.used = None if math.isnan(used) else int(used)
         self.total = None if math.isnan(total) else int(total)
-        #: The most of it that was in use at once.
+        #: Most bytes of memory that were in use at once.
         self.peak = None if math.isnan(peak) else int(peak)
 
 
 class GpuSums:
-    """What looks at one GPU add up to."""
+    """Sums the measurements of one GPU."""
 
     __slots__ = ("_busy", "_peak")
 
@@ -111,7 +111,7 @@ class GpuSums:
         self._busy = self._peak = _UNKNOWN
 
     def add(self, look: "Look", seconds: float) -> "tuple[float, float, float, float]":
-        """One more look, so many `seconds` after the last one; returns what a `Gpu` is made of."""
+        """Add a measurement, `seconds` after the last one; return the arguments of a `Gpu`."""
         busy, used, total = look
         if not math.isnan(busy):
             self._busy = (0.0 if math.isnan(self._busy) else self._busy) + busy * seconds
@@ -121,15 +121,15 @@ class GpuSums:
 
 
 class GpuWatcher:
-    """A helper that looks, and what it has seen. To be begun after the program; `close` ends it."""
+    """The helper process and its results. It is created after the program has started; `close` ends it."""
 
     __slots__ = ("_cells", "_count", "_helper")
 
     def __init__(
         self, uuids: "Sequence[str]", library: "Callable[[Sequence[str]], Library]" = Library
     ) -> None:
-        """Raises OSError: it cannot be forked."""
-        import mmap  # Only here: every module imported before makes every fork dearer.
+        """Raises OSError if the helper cannot be forked."""
+        import mmap  # Imported late: every module that is imported before makes every fork slower.
 
         self._count = len(uuids)
         self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))
@@ -145,7 +145,7 @@ class GpuWatcher:
                 os._exit(0)
 
     def read(self) -> "list[Gpu]":
-        """What was seen last; [] as long as that is nothing."""
+        """Return the last results; [] if there are none yet."""
         cells = [_CELL.unpack_from(self._cells, n * _CELL.size) for n in range(self._count)]
         return [Gpu(*cell[1:]) for cell in cells] if all(cell[0] for cell in cells) else []
 
@@ -156,7 +156,7 @@ class GpuWatcher:
 
 
 def _observe(library: Library, cells: "Any") -> None:
-    """Look again and again, until killed."""
+    """Measure repeatedly, until killed."""
     sums: "list[GpuSums]" = []
     then = time.monotonic()
     while True:
@@ -164,7 +164,7 @@ def _observe(library: Library, cells: "Any") -> None:
         for number, look in enumerate(library.look()):
             if number == len(sums):
                 sums.append(GpuSums())
-            # Of all the time since the last look, as of its last moments.
+            # The load of the last moments counts for the whole time since the last measurement.
             cell = sums[number].add(look, begin - then)
             _CELL.pack_into(cells, number * _CELL.size, 1.0, *cell)
         then = begin

@@ -1,4 +1,4 @@
-"""How a replica's program was started, written down beside its log: what ran, as it ran.
+"""Records beside a replica's log how its program was started.
 
 A line of `launches.jsonl` is one incarnation:
 
@@ -6,10 +6,10 @@ A line of `launches.jsonl` is one incarnation:
     "hostname": NAME, "address": IP, "level": LEVEL, "user": N, "memory": BYTES, "disk": BYTES,
     "processes": N, "gpus": [UUID]}
 
-`names`: of all its environment variables; `values`: of those in `SHOWN` alone, for others may hold what is
-nobody's business. What is long is cut, secrets are masked. `user`: the number of the user that the program
-runs as, -1 = the service's own. Of limits 0 = none; of `hostname` and `address` "" = the machine's. If it
-cannot be written, the program runs all the same. Runs on Python 3.6.
+`names`: of all its environment variables. `values`: only of those in `SHOWN`, because others may be
+confidential. Long values are cut, secrets are masked. `user`: id of the program's user, -1 = the service's
+own. A limit of 0 = none; `hostname` and `address` "" = the machine's. If the record cannot be written, the
+program runs nevertheless. Runs on Python 3.6.
 """
 
 import os
@@ -38,7 +38,7 @@ _CUT = "…"
 
 
 def note(plan: protocol.LaunchDocument, at: int, mask: "masking.Mask | None") -> None:
-    """The program of the plan was started at that moment (ns)."""
+    """Record that the plan's program was started at that moment (ns)."""
     environ = plan.program.environ
 
     def shown(text: str) -> str:
@@ -71,4 +71,4 @@ def note(plan: protocol.LaunchDocument, at: int, mask: "masking.Mask | None") ->
         finally:
             os.close(handle)
     except OSError:
-        pass  # The disk may be full.
+        pass  # The disk may be full: the record is not needed.

@@ -1,8 +1,8 @@
-"""Keeps secrets out of a program's log: whatever shows one is replaced before it is written anywhere.
+"""Keeps secrets out of a program's log: each occurrence is replaced before the text is written anywhere.
 
-A secret is found as it is, line by line, and in the forms in which programs commonly show one: as a text of
-JSON or Python, percent-encoded, in base64, also in the middle of a longer base64 text. What a program itself
-takes apart or transforms otherwise is not found. Runs on Python 3.6.
+A secret is found literally, line by line, and in the forms in which programs commonly print one: as a string
+of JSON or Python, percent-encoded, in base64, also inside a longer base64 text. Secrets that a program splits
+or transforms otherwise are not found. Runs on Python 3.6.
 """
 
 from trainshed.replica.system import lean_json as json
@@ -28,15 +28,15 @@ class Mask:
         for text in texts:
             found.update(_forms(text))
         self._forms = sorted(found, key=len, reverse=True)
-        #: Bytes of the longest text that is looked for, 0 = nothing is.
+        #: Length in bytes of the longest form that is searched for; 0 = there is none.
         self.longest = len(self._forms[0]) if self._forms else 0
 
     def apply(self, data: bytes) -> bytes:
-        """The text without secrets. A line end is never part of what is replaced."""
+        """Return the data without secrets. No line end is ever replaced."""
         there = [form for form in self._forms if form in data]
         if not there:
             return data
-        # All of them are looked for in the text as it was, so that of two that overlap nothing is left over.
+        # All forms are searched in the original text, so that nothing is left over of two that overlap.
         hits = sorted((at, at + len(form)) for form in there for at in _places(form, data))
         parts: "list[bytes]" = []
         end = 0
@@ -47,12 +47,12 @@ class Mask:
         return b"".join([*parts, data[end:]])
 
     def text(self, text: str) -> str:
-        """The same of a text."""
+        """Return a text without secrets."""
         data = text.encode("utf-8", "surrogatepass")
         return self.apply(data).decode("utf-8", "surrogatepass")
 
     def last(self, data: bytes) -> bytes:
-        """As `apply`, of a text that may break off in the middle of a secret: its program may have been
+        """Return the data without secrets, even if it breaks off in the middle of one because the program was
         killed."""
         data = self.apply(data)
         for form in self._forms:
@@ -63,7 +63,7 @@ class Mask:
 
 
 def _places(form: bytes, data: bytes) -> "list[int]":
-    """Where it stands, also overlapping itself."""
+    """Return all positions of a form, overlapping ones included."""
     found: "list[int]" = []
     at = data.find(form)
     while at >= 0:
@@ -77,7 +77,7 @@ def _forms(text: str) -> "set[bytes]":
     lines = {line.strip() for line in text.replace("\r", "\n").split("\n")}
     found = whole | lines
     for one in found.copy():
-        # As within the quotes of JSON and Python; what needs no escape is the same once more.
+        # As inside the quotes of JSON and Python.
         found |= {json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], repr(one)[1:-1]}
     for one in whole:
         data = one.encode("utf-8")
@@ -92,20 +92,20 @@ def _forms(text: str) -> "set[bytes]":
 
 
 def _percent_encoded(data: bytes, kept: bytes) -> str:
-    """As in a URL (`urllib.parse` would make every fork of a shim dearer)."""
+    """Percent-encode bytes as in a URL (importing `urllib.parse` would make every fork of a shim slower)."""
     return "".join(
         [chr(one) if one in _UNRESERVED or one in kept else "%%%02X" % one for one in data]
     )
 
 
 def _in_base64(data: bytes) -> "set[str]":
-    """What is the same in every base64 text that has these bytes in it, at each of the three places that they
-    may begin at, with its end where they are the last; in both alphabets."""
-    import binascii  # Only here: every start would wait for it.
+    """Return what is common to all base64 texts that contain these bytes: for each of the three offsets at
+    which they may begin, with the text's end in case they are last, and in both alphabets."""
+    import binascii  # Imported late: every start would wait for it.
 
     found: "set[str]" = set()
     for before in range(3):
-        # Six bits a character: of those that other bytes have a part in, nothing is known.
+        # A character has six bits: those that also encode other bytes are unknown.
         text = (
             binascii.b2a_base64(bytes(before) + data).decode("ascii").strip()[-(-before * 8 // 6) :]
         )

@@ -1,17 +1,16 @@
-"""Measurements that a trial's program reports, taken down for good (spec/tuning#measurements,
-facts/tuning#metrics).
+"""Stores the measurements that a trial's program reports (spec/tuning#measurements, facts/tuning#metrics).
 
 The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in
-it. So the file is read whole whenever it changes, and what is new goes to `metrics.jsonl` beside the
-replica's log; what was taken down once stays, whatever becomes of the file. Runs on Python 3.6.
+it. So the whole file is read whenever it changes, and new measurements go to `metrics.jsonl` beside the
+replica's log, where they stay whatever becomes of the file. Runs on Python 3.6.
 
 A line of `metrics.jsonl` is one of
 
     {"started": NS, "incarnation": N}                                   the program was started
     {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     it reported these
 
-`at`: when it was reported, by the program's own clock if it says so; for one tag and step it ascends, and the
-newest value counts. Values are finite. The same value again is not taken down again.
+`at`: when it was reported, by the program's own clock if the report has a time; for one tag and step it
+ascends, and the newest value counts. Values are finite. A repeated value is not stored again.
 """
 
 import math
@@ -48,7 +47,8 @@ _MOST_BYTES = 64 << 20
 
 
 class _Recent:
-    """Remembers at least the last `most` things that were put or asked for, and at most twice as many."""
+    """A mapping that remembers at least the last `most` keys that were put or read, and at most twice as
+    many."""
 
     __slots__ = ("_new", "_old", "most")
 
@@ -58,7 +58,7 @@ class _Recent:
         self._old: "dict[Any, Any]" = {}
 
     def get(self, key: "Any") -> "Any":
-        """What was put there last; None if that was never, or too long ago."""
+        """Return a key's value; None if it was never put, or too long ago."""
         value = self._new.get(key)
         if value is None:
             value = self._old.get(key)
@@ -73,7 +73,7 @@ class _Recent:
 
 
 class Metrics:
-    """What one incarnation of a trial reports. `mask`: what must not be taken down."""
+    """The measurements of one incarnation of a trial. `mask`: masks secrets in what is stored."""
 
     __slots__ = (
         "_begun",
@@ -107,14 +107,14 @@ class Metrics:
         retries: growing_files.DiskRetries,
         mask: "masking.Mask | None" = None,
     ) -> None:
-        """Before the program is started. `logs`: the directory of the replica's log. Raises OSError."""
+        """Created before the program starts. `logs`: the directory of the replica's log. Raises OSError."""
         self._incarnation = incarnation
         self._events = events
-        #: Writes a line of ours to the replica's log.
+        #: Writes a line of the service into the replica's log.
         self._say = say
-        #: Called when there is something new to read, at most every 20 ms.
+        #: Called when there are new measurements to read, at most every 20 ms.
         self._tell = tell
-        #: Tries again what found a full disk; until then nothing more is taken down.
+        #: Repeats writes that found a full disk; until they succeed nothing more is stored.
         self._retries = retries
         self._pacing = file_watcher.Pacing(events, self._look)
         self._watcher = file_watcher.FileWatcher(
@@ -129,22 +129,22 @@ class Metrics:
         self._telling = self._syncing = self._taken = self._begun = False
         self._file = self._reopen(os.path.join(logs, FILE))
         if incarnation > 1:
-            # Its shim may have been killed before it took down the last of it.
+            # The earlier incarnation's shim may have been killed before it stored the last measurements.
             self._look(left_by=incarnation - 1)
 
     def begin(self, started: int) -> None:
-        """The program runs since then (ns)."""
+        """Note that the program started at that moment (ns)."""
         self._begun = True
         self._append({"started": started, "incarnation": self._incarnation})
         self.tell_again()
         self._watcher.begin()
 
     def tell_again(self) -> None:
-        """Somebody is there who does not know whether there is anything."""
+        """Tell a new listener whether there are measurements."""
         self._tell_soon()
 
     def seal(self) -> None:
-        """The program is over: take down the last of it, to be saved (`save`) and closed."""
+        """Store the last measurements of the ended program; `save` and `close` follow."""
         self._watcher.close()
         self._look(last=True)
         if self._left_out > 1:
@@ -156,16 +156,16 @@ class Metrics:
             self._tell()
 
     def save(self) -> bool:
-        """Have all of it written and synced; False: there is no room for that now."""
+        """Write and sync everything; return False if there is no room for that now."""
         return self._file.flush() and self._file.sync()
 
     def close(self) -> None:
-        """Nothing is taken down from here on."""
+        """Stop storing measurements."""
         self._syncing = False
         self._file.close()
 
     def _reopen(self, path: str) -> growing_files.Appender:
-        """Go on with what earlier incarnations took down; a torn end is cut off.
+        """Continue the file of earlier incarnations; a torn end is cut off.
 
         Syncing the file is enough: the file systems in use make a new file's name durable with it
         (`journal`).
@@ -180,19 +180,20 @@ class Metrics:
             try:
                 entry = json.loads(line.decode("utf-8"))
             except ValueError:
-                continue  # The first piece of what was read, or what a power cut left.
+                # The beginning of the block may be half a line, and a power cut may leave torn ones.
+                continue
             for tag, value in entry.get("values", {}).items():
                 self._values.put((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
         return growing_files.Appender(handle)
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> None:
-        """Take down what is new. `left_by`: an earlier incarnation, which wrote the file. `last`: it is
-        over."""
+        """Store new measurements. `left_by`: the earlier incarnation that wrote the file. `last`: the program
+        has ended."""
         if self._full:
             return
         if self._file.waits and not last:
-            # The program's file keeps the newest of what it reports.
+            # Nothing is lost: the program's file keeps its newest reports.
             self._pacing.look_after(_SYNC_EVERY)
             return
         begin = time.process_time()
@@ -215,7 +216,7 @@ class Metrics:
                     report = Report(line)
                 except NoMetric:
                     if number == len(lines) and not last:
-                        break  # It is being written.
+                        break  # The line is still being written.
                     self._seen.put(known, True)
                     self._notice_line(line)
                     continue
@@ -240,8 +241,8 @@ class Metrics:
         for tag, value in report.values.items():
             before: "tuple[int, float] | None" = self._values.get((tag, report.step))
             if before is not None:
-                # What was left behind may have been superseded already; what is new supersedes, whatever the
-                # clock says.
+                # A measurement left by an earlier incarnation may be superseded already; a new one supersedes
+                # others, whatever its time.
                 if before[1] == value or (left_by and at <= before[0]):
                     continue
                 at = max(at, before[0] + 1)
@@ -285,7 +286,7 @@ class Metrics:
                 self._events.after(_SYNC_EVERY, self._sync)
 
     def _tell_soon(self) -> None:
-        # Nothing is told of an incarnation before its start.
+        # Listeners are told nothing of an incarnation before its start.
         if self._begun and self._taken and not self._telling:
             self._telling = True
             self._events.after(_TELL_EVERY, self._tell_now)
@@ -305,7 +306,7 @@ class Metrics:
         )
 
     def _notice(self, subject: str, text: str) -> None:
-        """Once for each subject, and not without end."""
+        """Write a notice into the log, once for each subject and limited in number."""
         if subject not in self._notices and len(self._notices) < _MOST_NOTICES:
             self._notices.add(subject)
             self._say(text)
@@ -324,12 +325,12 @@ _LIMIT = 1 << 63
 
 
 class NoMetric(Exception):
-    """A line that says nothing that could be measured."""
+    """The line contains no measurement."""
 
 
 class Report:
-    """One line of the program's file: when (ns, None = it does not say), which step, what was measured.
-    `wrong` is what it reported that is no finite number, or under a name that is too long, as it wrote it."""
+    """One line of the program's file: its time (ns, None = not given), its step, its measurements. `wrong`:
+    values that are no finite numbers, or whose name is too long, as they were written."""
 
     __slots__ = ("at", "step", "values", "wrong")
 
@@ -344,7 +345,7 @@ class Report:
         fields: "dict[str, Any]" = found  # pyright: ignore[reportUnknownVariableType] - JSON
         self.step = _whole(fields.get("global_step"))
         at = _finite(fields.get("timestamp"))
-        # To the microsecond: seconds since the epoch as a float know no more.
+        # To the microsecond, which is the precision of seconds since the epoch as a float.
         self.at = round(at * 1e6) * 1000 if at is not None and 0 < at * 1e9 < _LIMIT else None
         self.values: "dict[str, float]" = {}
         self.wrong: "dict[str, str]" = {}
@@ -358,7 +359,7 @@ class Report:
 
 
 def _finite(given: "Any") -> "float | None":
-    """A number, or the text of one."""
+    """Return a finite number, given as a number or a text; None if it is not one."""
     if isinstance(given, bool) or not isinstance(given, (int, float, str)):
         return None
     try:
@@ -369,7 +370,7 @@ def _finite(given: "Any") -> "float | None":
 
 
 def _whole(given: "Any") -> int:
-    """A step; none given is step 0, as in the library. Raises NoMetric."""
+    """Return a step; a missing one is step 0, as in the library. Raises NoMetric."""
     if given is None or given == "":
         return 0
     if isinstance(given, str):

@@ -1,10 +1,10 @@
-"""What a replica's processes send and receive over TCP, as the kernel counts it for each connection.
+"""Counts what a replica's processes send and receive over TCP, from the kernel's counters of each connection.
 
-Replicas share the machine's network, so there is no counter of a replica's own. The connections that its
-processes have open are asked for (sock_diag), and the kernel says what it had counted of each that ends
-(SOCK_DESTROY notices). Left out: UDP, Unix sockets, RDMA; and a connection that began and ended between two
-looks, unless its addresses say whose it was: the replica's own one, or its endpoint's for storage. What one
-process of a replica sends to another one is both sent and received. Runs on Python 3.6.
+Replicas share the machine's network, so that no counter belongs to one replica alone. The counters of its
+open connections are queried (sock_diag), and the kernel reports the final ones of each that ends
+(SOCK_DESTROY notices). Not counted are UDP, Unix sockets and RDMA, and connections that began and ended
+between two queries, unless their addresses are the replica's own or its storage endpoint's. What one process
+of a replica sends to another counts as both sent and received. Runs on Python 3.6.
 """
 
 import errno
@@ -33,7 +33,7 @@ _MOST_NOTICES = 4_000
 
 
 class Connection:
-    """One that the kernel told of."""
+    """A connection that the kernel reported."""
 
     __slots__ = ("cookie", "inode", "local", "received", "remote", "sent")
 
@@ -46,7 +46,7 @@ class Connection:
         counts: "tuple[int, int]",
     ) -> None:
         self.cookie = cookie
-        #: 0 of one that nobody has open any more.
+        #: Inode of its socket; 0 = no process has it open any more.
         self.inode = inode
         self.local = local
         self.remote = remote
@@ -54,27 +54,28 @@ class Connection:
 
 
 class Traffic:
-    """Counts for one incarnation. `address`: the replica's; `storage_port`: that of its endpoint there."""
+    """The TCP traffic of one incarnation. `address`: of the replica. `storage_port`: of its endpoint
+    there."""
 
     __slots__ = ("_address", "_gone", "_known", "_notices", "_received", "_sent", "_storage_port")
 
     def __init__(self, address: str, storage_port: int) -> None:
-        """Raises OSError: this system does not count connections."""
+        """Raises OSError if this system does not count connections' bytes."""
         if not sys.platform.startswith("linux"):
             raise OSError(errno.ENOSYS, "only Linux counts connections")
         self._address = address
         self._storage_port = storage_port
         self._sent = self._received = 0
-        #: What was counted of each open connection when it was last looked at.
+        #: Counters of each open connection at the last query, by cookie.
         self._known: "dict[bytes, tuple[int, int]]" = {}
-        #: The same of those that have ended since: their notices are on the way, for which a busy machine may
-        #: take several looks. A connection that is forgotten before would count twice.
+        #: The same of connections that have ended since and whose notices are on the way, which may take
+        #: several queries on a busy machine. Forgetting them earlier would count them twice.
         self._gone: "dict[bytes, tuple[int, int]]" = {}
         self._notices = sock_diag.listen(_DESTROYED)
         self._notices.setblocking(False)
 
     def read(self, family: "Iterable[int]") -> "tuple[int, int]":
-        """Bytes sent and received so far, by these processes and by those before them. Raises OSError."""
+        """Return the bytes (sent, received) so far by these processes and earlier ones. Raises OSError."""
         self._read_notices()
         inodes = _sockets(family)
         if inodes:
@@ -84,20 +85,20 @@ class Traffic:
                     self._add(each, before.get(each.cookie, (0, 0)))
                     self._known[each.cookie] = each.sent, each.received
                 elif each.cookie in before:
-                    # No process has it open any more: the kernel will send its notice.
+                    # No process has it open any more: the kernel will still send its notice.
                     self._known[each.cookie] = before[each.cookie]
             ended = (each for each in before.items() if each[0] not in self._known)
             self._gone.update(ended)
             while len(self._gone) > _MOST_NOTICES:
-                del self._gone[next(iter(self._gone))]  # The oldest: its notice found no room.
+                del self._gone[next(iter(self._gone))]  # The oldest one's notice was dropped.
         return self._sent, self._received
 
     def fileno(self) -> int:
-        """Readable when there are notices to read."""
+        """Return a handle that is readable when there are notices."""
         return self._notices.fileno()
 
     def close(self) -> None:
-        """End the notices."""
+        """Stop receiving notices."""
         self._notices.close()
 
     def _add(self, found: Connection, before: "tuple[int, int]") -> None:
@@ -113,16 +114,16 @@ class Traffic:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                continue  # More notices came than the buffer holds: those connections are not counted.
+                continue  # More notices came than the buffer holds: the lost ones are not counted.
             for found in _connections(data):
                 before = self._known.pop(found.cookie, None) or self._gone.pop(found.cookie, None)
                 if before is not None or self._is_ours(found):
                     self._add(found, before or (0, 0))
 
     def _is_ours(self, ended: Connection) -> bool:
-        """Whether a connection that was never seen open was the replica's, by its addresses."""
+        """Whether a connection that was never seen open was the replica's, judged by its addresses."""
         (local, port), remote = ended.local, ended.remote
-        # A connection to the endpoint has two ends here: only the program's counts.
+        # A connection to the endpoint has both ends on this machine: only the program's counts.
         is_own = self._address.startswith("127.")
         is_server = is_own and local == self._address and port != self._storage_port
         return is_server or (
@@ -131,14 +132,14 @@ class Traffic:
 
 
 def _sockets(family: "Iterable[int]") -> "set[int]":
-    """Inodes of the sockets that processes have open."""
+    """Return the inodes of the sockets that processes have open."""
     found: "set[int]" = set()
     for process in family:
         directory = "/proc/%d/fd" % process
         try:
             names = os.listdir(directory)
         except OSError:
-            continue  # It has ended, or is nobody's business.
+            continue  # The process has ended, or may not be examined.
         for name in names:
             try:
                 target = os.readlink("%s/%s" % (directory, name))
@@ -150,7 +151,7 @@ def _sockets(family: "Iterable[int]") -> "set[int]":
 
 
 def _open_connections() -> "Iterator[Connection]":
-    """All of the machine's. Raises OSError."""
+    """Yield all TCP connections of the machine. Raises OSError."""
     with sock_diag.listen() as asked:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _LIVE)
@@ -167,7 +168,7 @@ def _connections(data: bytes) -> "Iterator[Connection]":
         family, cookie = fields[0], fields[9]
         own_port, other_port, own, other = fields[4:8]
         info = sock_diag.attribute(body, _MESSAGE.size, _INFO)
-        # What the kernel does not count of a connection is not there.
+        # The field is missing if the kernel does not count it.
         if len(info) >= _COUNTS_AT + _COUNTS.size:
             counts = _COUNTS.unpack_from(info, _COUNTS_AT)
             local = _address(family, own), int.from_bytes(own_port, "big")
@@ -179,5 +180,5 @@ def _address(family: int, data: bytes) -> str:
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, data[:4])
     text = socket.inet_ntop(socket.AF_INET6, data)
-    # An IPv4 connection of a socket that serves both, as many servers have one.
+    # IPv4 connections of dual-stack sockets, which many servers use, have mapped addresses.
     return text[7:] if text.startswith("::ffff:") else text

@@ -1,10 +1,9 @@
-"""Reports by reducers and workers of a job with reducers, taken down for good (spec/reduction#reports).
+"""Stores the reports of reducers and workers of a job with reducers (spec/reduction#reports).
 
-Their programs replace one small file as a whole (`Report`). Each of its notes goes, once, to the replica's
-log and to where people are told (`notes`). Its metrics go to `reduction.jsonl` beside the log, every few
-seconds. A worker whose program notes nothing is looked at for whether it can use reducers at all
-(`reduction_verdicts`). Nothing here may hurt the program or its record: what cannot be written is not
-written. Runs on Python 3.6.
+Each program atomically replaces one small file (`Report`). Its notes go, once each, to the replica's log and
+to the notes for people (`notes`); its metrics go to `reduction.jsonl` beside the log, every few seconds. If a
+worker's program notes nothing, its libraries show whether it can use reducers at all (`reduction_verdicts`).
+Nothing here may harm the program or its record: what cannot be written is dropped. Runs on Python 3.6.
 
 A line of `reduction.jsonl` is one of
 
@@ -12,7 +11,7 @@ A line of `reduction.jsonl` is one of
     {"at": NS, "metrics": {NAME: NUMBER or [NUMBER]}}        what it reported last by then; the last one has
     "last": true
 
-It is thinned as `usage.jsonl` is.
+The file is thinned as `usage.jsonl` is.
 """
 
 import math
@@ -66,7 +65,7 @@ _SHORT = 0.25
 
 
 class Reduction:
-    """What one incarnation's program reports of a reduction. `mask`: what must not be taken down."""
+    """The reduction reports of one incarnation's program. `mask`: masks secrets in what is stored."""
 
     __slots__ = (
         "_events",
@@ -101,7 +100,7 @@ class Reduction:
         notes: notes.Notes,
         mask: "masking.Mask | None" = None,
     ) -> None:
-        """Before the program is started. `plan`: one with `reducers`."""
+        """Created before the program starts. `plan`: one with `reducers`."""
         self._incarnation = plan.incarnation
         self._reducers = plan.observation.reducers
         self._pause = plan.observation.verdict_after
@@ -109,9 +108,9 @@ class Reduction:
         self._events = events
         #: Whether the main process is known to have ended.
         self._has_ended = has_ended
-        #: Writes a line of ours to the replica's log.
+        #: Writes a line of the service into the replica's log.
         self._say = say
-        #: Where what people should know goes.
+        #: Takes what people should know.
         self._notes = notes
         self._sheet = growing_files.SampleFile(os.path.join(plan.observation.logs, FILE))
         self._pacing = file_watcher.Pacing(events, self._look)
@@ -130,11 +129,11 @@ class Reduction:
         self._looks = 0
         self._suspect = reduction_verdicts.NOTHING
         self._owed_after = float("inf")
-        # What an earlier incarnation left is of that one.
+        # A file that an earlier incarnation left must not count as this one's.
         self._watcher.discard()
 
     def begin(self, started: int) -> None:
-        """The program runs since then (ns)."""
+        """Note that the program started at that moment (ns)."""
         try:
             self._sheet.open()
             self._sheet.append({"started": started, "incarnation": self._incarnation})
@@ -146,7 +145,7 @@ class Reduction:
             self._events.after(self._pause, self._look_at_program)
 
     def seal(self, *, succeeded: bool) -> None:
-        """The program is over: take down the last of it."""
+        """Store the last report of the ended program."""
         self._watcher.close()
         self._look(last=True)
         is_owed = time.monotonic() >= self._owed_after or (succeeded and self._pause > 0)
@@ -160,7 +159,7 @@ class Reduction:
     # --- the program's file ---
 
     def _look(self, *, last: bool = False) -> None:
-        """Take down what is new. `last`: the program is over."""
+        """Store what is new. `last`: the program has ended."""
         begin = time.process_time()
         try:
             data = self._watcher.read()
@@ -192,11 +191,11 @@ class Reduction:
         self._note(Note("unreadable", WARNING, text))
 
     def _note(self, note: "Note") -> None:
-        """Once for each name, and not without end."""
+        """Pass a note on, once for each name and limited in number."""
         if note.name in self._known or len(self._known) >= MOST_NOTES + self._reducers:
             return
         self._known.add(note.name)
-        # As a program would say it: with how bad it is.
+        # Logged as a program would: JSON with a severity.
         self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
         self._notes.add(note.name, note.severity, note.text)
 
@@ -226,10 +225,10 @@ class Reduction:
         )
         self._looks += 1
         if found == reduction_verdicts.PYTORCH and self._is_there:
-            # The plug-in is loaded and waits for a group of processes; there may be hours of preparation
-            # before that.
+            # The plug-in is loaded and waits for the process group, before which there may be hours of
+            # preparation.
             found = reduction_verdicts.NOTHING
-        # What comes first may be what another one, which is being loaded now, has brought along.
+        # The first framework that is seen may be a dependency of another one that is still being loaded.
         is_certain = found == self._suspect != reduction_verdicts.NOTHING
         is_silent = found == reduction_verdicts.NOTHING and not self._is_there
         if is_certain or (is_silent and self._looks == _SILENT_LOOKS):
@@ -259,11 +258,11 @@ _LIMIT = 1 << 63
 
 
 class NoReport(Exception):
-    """It is no such object."""
+    """The data is no valid report."""
 
 
 class Note:
-    """Something that people should know of. `name`: what the program knows it by; one line of text."""
+    """Something that people should know, as one line of text. `name`: the program's name of it."""
 
     __slots__ = ("name", "severity", "text")
 
@@ -276,7 +275,7 @@ class Note:
 
 
 class Report:
-    """`metrics`: finite numbers, or lists of some, by name."""
+    """A report. `metrics`: finite numbers, or lists of them, by name."""
 
     __slots__ = ("metrics", "notes")
 

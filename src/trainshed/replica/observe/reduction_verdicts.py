@@ -1,8 +1,8 @@
-"""The verdict on whether a worker's program can use reducers at all, by the libraries that its processes have
+"""Decides whether a worker's program can use reducers at all, from the libraries that its processes have
 loaded (spec/reduction#frameworks).
 
-Never silently idle reducers: a program that cannot use them, or not as it is, is told so once. What there is
-to know of frameworks stands here and nowhere else in this package. Pure; runs on Python 3.6.
+Reducers must not idle unnoticed: the owner of a program that cannot use them, or not as it is, is told so
+once. All knowledge of frameworks in this package is here. Pure; runs on Python 3.6.
 """
 
 import os
@@ -67,9 +67,9 @@ _STARTS = (
 
 
 def classify(libraries: "Iterable[str]") -> str:
-    """What a program runs, by the paths of all libraries that its processes have loaded. Who brings others
-    along comes first: Horovod rides on PyTorch or TensorFlow, PyTorch programs load TensorFlow for its
-    summaries, and all of them NCCL."""
+    """Return the framework of a program, from the paths of all libraries that its processes have loaded.
+    Frameworks that load others are tested first: Horovod uses PyTorch or TensorFlow, PyTorch programs load
+    TensorFlow for its summaries, and all of them load NCCL."""
     found = {_kind(path) for path in libraries}
     for kind in (HOROVOD, PYTORCH, TENSORFLOW, JAX, MXNET, XGBOOST, NCCL, MPI):
         if kind in found:
@@ -90,7 +90,7 @@ def _kind(path: str) -> str:
 
 
 def text(kind: str, reducers: int) -> str:
-    """What a person should know of it. `reducers`: how many the job has."""
+    """Return what people should know of a running program. `reducers`: how many the job has."""
     idle = "the %d reducers stay idle" % reducers if reducers != 1 else "the reducer stays idle"
     if kind == PYTORCH:
         return _NOT_HEARD % idle
@@ -103,8 +103,8 @@ def text(kind: str, reducers: int) -> str:
 
 
 def text_at_end(kind: str, reducers: int) -> str:
-    """What a person should know of a program that has ended and of which nothing was heard. `kind`: what was
-    seen of it last."""
+    """Return what people should know of a program that has ended without any report. `kind`: the last
+    verdict."""
     if kind != NOTHING:
         return text(kind, reducers)
     return _ENDED % ("%d reducers" % reducers if reducers != 1 else "reducer")

@@ -1,16 +1,16 @@
-"""The stall watchdog: a program that does nothing any more is told from one that is merely quiet, and leaves
-its stacks.
+"""The stall watchdog tells a program that does nothing any more from one that is merely quiet, and has it
+print its stacks.
 
 Progress is any output; any byte read or written by the replica's processes (`rchar` and `wchar` of proc(5):
 files and pipes, not what goes through sockets by `send`) or through its storage endpoint; or more than 0.5 %
-of one processor, since the last look or since the last progress. Without /proc only output counts. A program
-that waits for its peers by spinning, or that polls something all the time, is thus not stalled to us.
+of one processor, since the last sample or since the last progress. Without /proc only output counts. A
+program that waits for its peers by spinning, or polls something all the time, does not count as stalled.
 
-At the end of its patience every process is frozen, so that the stacks are of one moment and nobody acts on
-another's death, the guardian included; then the Pythons are woken one by one, the main process first and
-children after their parents, with SIGABRT, which `faulthandler` (switched on in the program's environment)
-answers with the stacks of all threads. Children first would be no better: a thread that waits for one would
-be past its wait before it is printed. Runs on Python 3.6.
+After the limit every process is stopped, the guardian included, so that the stacks are of one moment and no
+process reacts to another's death. Then the Python processes are continued one by one, the main process first
+and children after their parents, with SIGABRT, on which `faulthandler` (switched on in the program's
+environment) prints the stacks of all threads. With children first, a thread that waits for one would return
+from its wait before it is printed. Runs on Python 3.6.
 """
 
 import time
@@ -38,13 +38,13 @@ _DUMP_PAUSE = 0.01
 
 
 def arrange(plan: protocol.LaunchDocument) -> None:
-    """Have what a program that is watched will run able to print its stacks."""
+    """Set the environment of a watched program so that Python processes can print their stacks."""
     if plan.limits.stall_after > 0:
         plan.program.environ.setdefault(*_ENVIRONMENT)
 
 
 class Sample:
-    """All counters at one moment: bytes of output, seconds of processor time, bytes moved in any way."""
+    """The counters at one moment: bytes of output, seconds of processor time, bytes read and written."""
 
     __slots__ = ("cpu", "moved", "output")
 
@@ -55,20 +55,22 @@ class Sample:
 
 
 class Patience:
-    """Decides from samples alone when a program counts as stalled. Seconds of any clock that ascends."""
+    """Decides from samples alone when a program counts as stalled. Times are seconds of any monotonic
+    clock."""
 
     __slots__ = ("_after", "_last", "_last_at", "_progress", "_progress_at", "pause")
 
     def __init__(self, after: float, now: float, sample: Sample) -> None:
         self._after = after
-        #: Between two looks.
+        #: Seconds between two samples.
         self.pause = max(_LEAST_PAUSE, after / _LOOKS)
         self._last = self._progress = sample
         self._last_at = self._progress_at = now
 
     def is_over(self, now: float, sample: Sample) -> bool:
-        """Take another sample: has there been no progress for too long?"""
-        # Who looks so late was held up, and the program perhaps with it: that time counts for nothing.
+        """Take another sample; return whether there has been no progress for too long."""
+        # A late sample means that the machine stood still, perhaps with the program: that time does not
+        # count.
         held_up = now - self._last_at > 2 * self.pause + 1
         if held_up or self._is_progress(now, sample):
             self._progress, self._progress_at = sample, now
@@ -85,7 +87,7 @@ class Patience:
 
 
 class Watchdog:
-    """Watches one program from its start on."""
+    """Watches one program from its start."""
 
     __slots__ = (
         "_after",
@@ -111,19 +113,19 @@ class Watchdog:
         excused: "Callable[[], bool]",
         bark: "Callable[[], None]",
     ) -> None:
-        #: Seconds without progress that are too long.
+        #: Seconds without progress after which it is stalled.
         self._after = after
-        #: Whether it waits through no fault of its own.
+        #: Whether it waits through no fault of its own, as for a full disk.
         self._excused = excused
         self._guardian = guardian
         self._events = events
-        #: Bytes that the program has written.
+        #: Returns the bytes of output so far.
         self._output = output
-        #: Process id of the storage endpoint's relay; 0 = there is none now.
+        #: Returns the process id of the storage endpoint's relay; 0 = there is none now.
         self._relay = relay
-        #: Whether it is no longer to be watched.
+        #: Whether the program has ended.
         self._has_ended = has_ended
-        #: Called once, when patience has run out.
+        #: Called once, when the program is stalled.
         self._bark = bark
         self._patience = Patience(after, time.monotonic(), self._sample())
         events.after(self._patience.pause, self._look)
@@ -131,7 +133,7 @@ class Watchdog:
     def _sample(self) -> Sample:
         cpu, moved = processes.used(self._guardian)
         relay = self._relay()
-        # It runs only to move bytes.
+        # The relay only runs to move bytes, so that its running time counts.
         return Sample(self._output(), cpu, moved + (processes.running_time(relay) if relay else 0))
 
     def _look(self) -> None:
@@ -146,8 +148,9 @@ class Watchdog:
 
 
 class Dump:
-    """Has the stacks of a replica's Pythons printed, which ends them. `say` writes a line of ours to its log;
-    `done` is called when the last one is over or time is up, and has to end all that is left."""
+    """Has a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
+    service into the log. `done`: called when the last one has ended or time is up, and has to end all that is
+    left."""
 
     __slots__ = (
         "_deadline",
@@ -174,7 +177,8 @@ class Dump:
         self._deadline = time.monotonic() + _DUMP_SECONDS
         self._next_at = 0.0
         self._now = (0, 0)
-        # The end of the main process must not be the end of all others before they have had their turn.
+        # A stopped guardian does not kill the others when the main process ends before they have had their
+        # turn.
         processes.send(guardian, signal.SIGSTOP)
         everybody = processes.descendants(guardian)
         for process in everybody:
@@ -187,7 +191,7 @@ class Dump:
         self._step()
 
     def _step(self) -> None:
-        """Go on to the next one once the last one is gone, or has had its time."""
+        """Continue with the next process once the last one is gone, or has had its time."""
         now = time.monotonic()
         process, start = self._now
         if process and protocol.process_start(process) == start and now < self._next_at:
@@ -207,14 +211,14 @@ class Dump:
         _forbid_core(process)
         self._now = (process, protocol.process_start(process))
         self._next_at = min(now + _ONE_DUMP_SECONDS, self._deadline)
-        # Both are due before it comes to anything else: it aborts the moment that it wakes.
+        # SIGABRT is pending before SIGCONT, so that the process aborts the moment that it wakes.
         processes.send(process, signal.SIGABRT)
         processes.send(process, signal.SIGCONT)
 
 
 def _forbid_core(process: int) -> None:
-    """Nobody asked for a file of all its memory."""
-    import resource  # Only here: every module imported before makes every fork dearer.
+    """Prevent a core dump of a process, which nobody asked for."""
+    import resource  # Imported late: every module that is imported before makes every fork slower.
 
     try:
         resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))

@@ -1,8 +1,9 @@
-"""A replica's use of processors, memory, disk, network and GPUs while it runs, written down beside its log.
+"""Records a replica's use of processors, memory, disk, network and GPUs beside its log while it runs.
 
-Looks at it soon after the start and then every so many seconds; a look is followed by a rest of at least a
-thousand times its own length. By control groups where the kernel counts there, else by adding up processes.
-Nothing here may hurt the program or its record: what cannot be written is not written. Runs on Python 3.6.
+It measures soon after the start and then every `usage_every` seconds, with pauses of at least a thousand
+times a measurement's length. It reads control groups where the kernel counts there, and otherwise adds up
+processes. Nothing here may harm the program or its record: what cannot be written is dropped. Runs on Python
+3.6.
 
 A line of `usage.jsonl` is one of
 
@@ -11,15 +12,15 @@ A line of `usage.jsonl` is one of
     {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES,
     "net": [BYTES, BYTES]}                                                                  used by then
 
-`limit`: of memory, 0 = none; `cpus`: processors that this machine has for it. `cpu`: seconds of processor
-time since the start. `memory`: without cached files. `peak`: the most that a look has found, or that a single
-process ever had. GPU: [seconds for which it was at work, bytes in use, bytes in all, most bytes in use], null
-where it does not tell; the list is empty where nobody could be asked. `disk`: what its files took when they
-were last measured, 0 = they were not. `net`: sent and received over TCP since the start (`network`); absent
-where nobody tells. The last line of an incarnation has "last": true.
+`limit`: of memory, 0 = none. `cpus`: processors that this machine has for it. `cpu`: seconds of processor
+time since the start. `memory`: without cached files. `peak`: the most that was measured, or that a single
+process ever had. GPU: [seconds for which it was busy, bytes in use, bytes in all, most bytes in use], null
+where it does not report; the list is empty where no GPU could be measured. `disk`: what its files took when
+they were last measured, 0 = they were not. `net`: sent and received over TCP since the start (`network`);
+absent where it is not counted. The last line of an incarnation has "last": true.
 
-What only grows, grows over thinning as well: of more than 2,000 lines the newest 500 stay, and of the others
-500 to 1,000, evenly spread over time.
+The file is thinned: of more than 2,000 lines the newest 500 stay, and of the others 500 to 1,000, evenly
+spread over time. Sums like `cpu` ascend nevertheless.
 """
 
 import os
@@ -45,7 +46,7 @@ _SHARE = 1000
 
 
 class Usage:
-    """What one incarnation uses, look by look."""
+    """Measures what one incarnation uses."""
 
     __slots__ = (
         "_cpu",
@@ -82,25 +83,25 @@ class Usage:
         place: "tuple[str, int]" = ("", 0),
         watch: "Callable[[Sequence[str]], gpus.GpuWatcher]" = gpus.GpuWatcher,
     ) -> None:
-        """Touches nothing. `logs`: the directory of the replica's log. `place`: its own address, and the port
+        """Opens no file. `logs`: the directory of the replica's log. `place`: its own address, and the port
         of its endpoint there."""
         self._sheet = growing_files.SampleFile(os.path.join(logs, FILE))
         self._incarnation = incarnation
-        #: Seconds between two looks.
+        #: Seconds between two measurements.
         self._every = every
-        #: Bytes of memory; 0 = none.
+        #: Its memory limit in bytes; 0 = none.
         self._limit = limit
-        #: Uuids of its own.
+        #: Uuids of its GPUs.
         self._gpus = list(gpus)
-        #: Its control groups.
+        #: Directories of its control groups.
         self._directories = list(directories)
         self._guardian = guardian
         self._events = events
-        #: Says how many bytes its files take (`Disk.used`).
+        #: Returns how many bytes its files take (`Disk.used`).
         self._disk = disk
         self._place = place
         self._traffic: "network.Traffic | None" = None
-        #: Makes who looks at its GPUs.
+        #: Makes the watcher of its GPUs.
         self._watched = watch
         self._watch: "gpus.GpuWatcher | None" = None
         self._first = [min(every, pause) for pause in _FIRST]
@@ -109,7 +110,7 @@ class Usage:
         self._seen: "Entry" = {}
 
     def begin(self, started: int) -> None:
-        """The program runs since then (ns): look at it from now on."""
+        """Measure from now on the program that started at that moment (ns)."""
         try:
             self._sheet.open()
             self._sheet.append(
@@ -128,35 +129,36 @@ class Usage:
             try:
                 self._watch = self._watched(self._gpus)
             except OSError:
-                pass  # Nobody can be forked, for one into the namespace of a program that is over already.
+                # The helper cannot be forked, for example because the program's namespace has ended already.
+                pass
         try:
             self._traffic = network.Traffic(*self._place)
         except OSError:
-            pass  # This system does not tell.
+            pass  # This system does not count connections' bytes.
         self._look_after(0.0)
 
     def stop(self) -> None:
-        """The program is over, its control groups are still there: look for the last time, and leave no
-        process."""
+        """Measure for the last time and end all helpers. The program has ended, but its control groups are
+        still there."""
         if self._sheet.is_open:
             self._see()
         self._end_watch()
 
     def seal(self, used: "Any") -> None:
-        """The guardian was waited for, and with it all that it had waited for: these are the resources that
-        they `used` (`os.wait4`)."""
+        """Write the last line. `used`: resources of the guardian and of all processes that it reaped
+        (`os.wait4`)."""
         last = self._seen
         if not self._sheet.is_open or not last:
             return
         scale = 1024 if os.path.isdir("/proc/self") else 1
         last["peak"] = max(self._peak, used.ru_maxrss * scale)
-        # Where there is no /proc it is not known otherwise.
+        # Without /proc there is no other source.
         last["cpu"] = last["cpu"] or round(used.ru_utime + used.ru_stime, 3)
         last["last"] = True
         try:
             self._sheet.append(last)
         except OSError:
-            pass  # Nobody misses it as much as the record that comes next.
+            pass  # The record that comes next matters more.
         self._give_up()
 
     def _look_after(self, taken: float) -> None:
@@ -184,7 +186,7 @@ class Usage:
         cpu = _group_cpu(self._directories)
         if cpu < 0:
             cpu = processes.used(self._guardian)[0]
-        # Of who died with a killed guardian nobody has the time any more.
+        # The times of processes that died with a killed guardian are lost, which must not make the sum fall.
         self._cpu = max(self._cpu, cpu)
         self._peak = max(self._peak, memory)
         gpus = self._watch.read() if self._watch is not None else []
@@ -230,7 +232,8 @@ def _cpus() -> int:
 
 
 def _group_cpu(directories: "Sequence[str]") -> float:
-    """Seconds of processor time of all that was ever in a group; -1 where none of them counts."""
+    """Return the seconds of processor time of everything that was ever in a group; -1 if no group counts
+    it."""
     for directory in directories:
         for line in processes.read(os.path.join(directory, "cpu.stat")).splitlines():
             if line.startswith(b"usage_usec "):
@@ -242,7 +245,7 @@ def _group_cpu(directories: "Sequence[str]") -> float:
 
 
 def _group_memory(directories: "Sequence[str]") -> int:
-    """Bytes that a group has in use, without files that are only cached; -1 where none of them counts."""
+    """Return the bytes that a group has in use, without cached files; -1 if no group counts them."""
     for directory in directories:
         for name in ("memory.current", "memory.usage_in_bytes"):
             text = processes.read(os.path.join(directory, name)).strip()
@@ -254,13 +257,14 @@ def _group_memory(directories: "Sequence[str]") -> int:
 
 def _cached(statistics: bytes) -> int:
     values = dict(line.split(b" ", 1) for line in statistics.splitlines() if b" " in line)
-    # Version 1 has a sum over all groups below as well.
+    # cgroup version 1 also has sums over all groups below.
     prefix = b"total_" if b"total_inactive_file" in values else b""
     return sum(int(values.get(prefix + name, 0)) for name in (b"inactive_file", b"active_file"))
 
 
 def _memory_of(guardian: int) -> int:
-    """Bytes of memory of a guardian's processes; what they share is counted once where the system tells."""
+    """Return the bytes of memory of a guardian's processes; shared memory counts once if the system tells
+    it."""
     sizes = processes.resident(guardian)
     own = {process: processes.own_memory(process) for process in sizes} if len(sizes) > 1 else {}
     return sum(

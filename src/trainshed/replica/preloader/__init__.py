@@ -1,21 +1,21 @@
-"""A preloader: a runtime's Python that is up, and forks programs. It has imported the runtime's frameworks,
+"""A preloader is a running Python of a runtime that forks programs. It has imported the runtime's frameworks,
 so that programs begin after these imports; or nothing, and only saves programs the interpreter's start.
 
-Run by the runtime's own interpreter as `python3 -m trainshed.replica.preloader.program`. While that comes
+The runtime's own interpreter runs it as `python3 -m trainshed.replica.preloader.program`. While that comes
 up, `site` imports `sitecustomize`, which imports the frameworks, looks whether they can be forked
-(`forking`), and serves requests. In a fork, `becoming` makes of it the program that it is to be; then the
-import of `sitecustomize` returns, and the interpreter comes up. There is no module `program`: in its place
-the interpreter goes on with the job's program (`main_program`). So what lies beneath a program on the stack
-is what lies beneath it in an interpreter of its own.
+(`forking`), and serves requests. In a fork, `becoming` turns it into the requested program; then the import
+of `sitecustomize` returns, and the interpreter finishes its start. There is no module `program`: the
+interpreter runs the job's program in its place (`main_program`). So a program has the same stack beneath it
+as in an interpreter of its own.
 
-The preloader itself never reads anything of a job. A guardian that connects says in which process namespace
-its fork is to be, and there the preloader bears it (where that belongs to another user's namespace, a child
-enters both and forks). It is born as an orphan there (`system.orphans`), so that the namespace's first
-process, the guardian, becomes its parent. There it waits, perhaps before there is a job. Only then it reads
-arguments and environment. Runs on Python 3.6.
+The preloader itself never reads anything of a job. A guardian that connects passes the process namespace of
+its fork, and the preloader forks into that (if it belongs to another user namespace, a child enters both and
+forks). The fork is an orphan there (`system.orphans`), so that the namespace's first process, the guardian,
+becomes its parent. There it waits, perhaps before there is a job, and only then reads arguments and
+environment. Runs on Python 3.6.
 
-The guardian (`supervisor.warm_start`) and the fork speak over one connection, in turns. The guardian's lines
-are JSON, with file handles beside them:
+The guardian (`supervisor.warm_start`) and the fork take turns on one connection. The guardian's lines are
+JSON, accompanied by file handles:
 
 1. guardian: the process namespace to enter, at level `user` that of its user as well; fork: `waiting PID`
 2. guardian: the other namespaces, the user, the output streams, the filter of calls; fork: `ready`, with the

@@ -1,7 +1,7 @@
-"""From a fork of the preloader to a program: into its namespaces, its limits and its user, then all that an
-interpreter finds out at its start, anew.
+"""Turns a fork of the preloader into a program: it enters the program's namespaces, limits and user, and then
+repeats what an interpreter determines at its start.
 
-Nothing here may raise once `started` was said. Runs on Python 3.6.
+Nothing here may raise after `started` was sent. Runs on Python 3.6.
 """
 
 import json
@@ -39,12 +39,12 @@ _ADOPTION_SECONDS = 5.0
 
 
 class Guardian:
-    """One that has connected to the preloader, and whose fork is to be a child of its own."""
+    """A guardian that has connected to the preloader, and of which the fork is to become a child."""
 
     __slots__ = ("_names", "connection", "namespaces")
 
     def __init__(self, connection: socket.socket, line: bytes, namespaces: "list[int]") -> None:
-        """`line`: its first; `namespaces`: the handles beside that, which are ours."""
+        """`line`: its first line. `namespaces`: the handles that came with it, owned from here on."""
         self.connection = connection
         self.namespaces = namespaces
         try:
@@ -54,16 +54,17 @@ class Guardian:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether it has said in which namespaces the fork is to be, before it was gone."""
+        """Whether it has named the namespaces of the fork before it was gone."""
         return 0 < len(self._names) == len(self.namespaces)
 
     @property
     def bears_forks(self) -> bool:
-        """Whether a fork can be born in its process namespace: that is the preloader's own user's."""
+        """Whether the preloader can fork into its process namespace, which then belongs to the preloader's
+        user namespace."""
         return self._names == ["pid"]
 
     def enter(self) -> None:
-        """Have this process's children be born there. Raises OSError."""
+        """Have this process's children start in that namespace. Raises OSError."""
         _enter(self._names, self.namespaces)
 
     def close(self) -> None:
@@ -74,9 +75,9 @@ class Guardian:
 def become(
     guardian: Guardian, root: str, before: "main_program.Before", pages: touched_pages.TouchedPages
 ) -> None:
-    """In a fork of the preloader: be the program that the guardian tells of. `root`: the runtime's directory;
-    `pages`: what it is to copy while it waits. Returns when the interpreter is to come up and go on with
-    it."""
+    """Become the program that the guardian describes; called in a fork of the preloader. `root`: the
+    runtime's directory. `pages`: memory to copy while it waits. Returns when the interpreter is to finish its
+    start and run the program."""
     connection = guardian.connection
     try:
         _be_guarded(guardian)
@@ -94,22 +95,23 @@ def become(
         os.chdir(last["directory"])
         _begin_again(last, root, before)
         note_pages()
-        # As an interpreter finds them that begins, whatever the one who started the service ignores.
+        # As in a new interpreter, whatever the starter of the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    except (Exception, SystemExit) as error:  # Whatever it is, the program can start by itself.
+    # Whatever fails, the program can start in its own interpreter.
+    except (Exception, SystemExit) as error:
         give_up(connection, "%s: %s" % (type(error).__name__, error))
     connection.sendall(b"started\n")
     connection.close()
 
 
 class Cold(Exception):
-    """This program has to start by itself. The message says why, as a clause."""
+    """This program has to start in its own interpreter. The message says why, as a clause."""
 
 
 def give_up(connection: socket.socket, why: str) -> "NoReturn":
-    """Say why the program is to start by itself, and end."""
+    """Send why the program has to start in its own interpreter, and end this process."""
     say(connection, "cold " + why.partition(": ")[2] if why.startswith("Cold: ") else "cold " + why)
     os._exit(0)
 
@@ -118,11 +120,12 @@ def say(connection: socket.socket, text: str) -> None:
     try:
         connection.sendall(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
     except OSError:
-        return  # The guardian is gone, or has stopped waiting.
+        return  # The guardian is gone, or no longer waits.
 
 
 def receive(connection: socket.socket) -> "tuple[dict[str, Any], list[int]]":
-    """The guardian's next line, and the handles beside it; ends this process if there is none."""
+    """Return the guardian's next line, and the handles that came with it; end this process if there is
+    none."""
     text = b""
     handles: "list[int]" = []
     while not text.endswith(b"\n"):
@@ -140,7 +143,7 @@ _GUARDIAN_SECONDS = 600.0
 
 
 def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
-    """Into the namespaces of these names; returns the handles that are something else."""
+    """Enter the namespaces of these names; return the handles of other things."""
     for name, handle in zip(names, handles):  # noqa: B905 - `strict` is too young
         kernel.enter_namespace(handle, _KINDS[name])
         os.close(handle)
@@ -148,7 +151,8 @@ def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
 
 
 def _be_guarded(guardian: Guardian) -> None:
-    """Be the guardian's child in its process namespace. Only the process that is returns."""
+    """Become a child of the guardian in its process namespace. Only the process that is that child
+    returns."""
     if not guardian.bears_forks:
         guardian.enter()
         if orphans.in_two_copies():
@@ -161,7 +165,7 @@ def _be_guarded(guardian: Guardian) -> None:
 
 
 def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.socket) -> None:
-    """Have no more rights than a program that the guardian starts; say that all is ready."""
+    """Drop to the rights of a program that the guardian starts; report `ready`."""
     if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != second["processors"]:
         raise Cold("it may use other processors than its runtime was loaded on")
     handles = _enter(second["namespaces"], places)
@@ -173,7 +177,7 @@ def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.so
         users.enter(handles.pop(0))
     if second["level"] != protocol.LEVEL_ROOT:
         users.have_programs_capabilities()
-        # The memory was another user's: from here on it is this program's own, as after an exec.
+        # The memory was another user's: from here on it is the program's own, as after an exec.
         kernel.allow_inspection()
     null = os.open(os.devnull, os.O_RDONLY)
     for handle, standard in ((null, 0), (handles[0], 1), (handles[1], 2)):
@@ -187,7 +191,7 @@ def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.so
 
 
 def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before") -> None:
-    """What an interpreter finds out at its start. Raises Cold."""
+    """Set what an interpreter determines at its start. Raises Cold."""
     argv, environ = last["argv"], last["environ"]
     python, template = last["python"], last["template"]
     os.environ.clear()
@@ -205,10 +209,10 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
     looked_at = list(sys.path)
     if packed is not None:
         argv = [python, *(["-m", packed.module] if packed.module else [packed.file]), *argv[3:]]
-        # What lies there will be in the directory that is looked in first.
+        # Its files will be in the directory that is searched first.
         looked_at.append(os.path.join(packed.files, os.path.dirname(packed.file)))
     if argv[1] == "-c":
-        argv[2].encode("utf-8")  # Else the interpreter says what is wrong.
+        argv[2].encode("utf-8")  # Otherwise an interpreter of its own reports what is wrong.
         sys.path[0] = ""
     elif argv[1] != "-m":
         if packed is None:
@@ -230,13 +234,13 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
 
 
 def _packed(argv: "list[str]") -> "main_program.Packed | None":
-    """What `trainshed run` has packed if that is to be started; None = it is not. Raises Cold."""
+    """Return the program that `trainshed run` has packed, if it is one; None = it is not. Raises Cold."""
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:
         return None
     found = PathFinder.find_spec(package, sys.path)
     if found is None or not found.origin:
-        return None  # As `-m` will say.
+        return None  # `-m` will report that.
     directory = os.path.dirname(found.origin)
     try:
         with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
@@ -250,11 +254,11 @@ def _packed(argv: "list[str]") -> "main_program.Packed | None":
 
 
 def _require_source(path: str) -> None:
-    """See that it is a file with Python's text: an interpreter runs archives, directories and bytecode in
+    """Check that it is a file with Python source: an interpreter runs archives, directories and bytecode in
     other ways. Raises Cold."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise Cold("%s is no file" % path)  # What is read of a pipe is gone.
+            raise Cold("%s is no file" % path)  # A pipe can only be read once.
         with open(path, "rb") as file:
             begin = file.read(len(MAGIC_NUMBER))
     except OSError as error:
@@ -264,8 +268,8 @@ def _require_source(path: str) -> None:
 
 
 def _is_searched(path: str) -> bool:
-    """Whether modules can be looked for in this file: it is an archive. The interpreter asks so as well, and
-    notes the answer."""
+    """Whether modules can be imported from this file, which is then an archive. The interpreter asks and
+    caches the same."""
     for hook in sys.path_hooks:
         try:
             hook(path)
@@ -277,8 +281,8 @@ def _is_searched(path: str) -> bool:
 
 
 def _set_paths(python: str, template: str, root: str, home: str) -> None:
-    """As the interpreter `python` of an environment has them; `home`: the directory of its prefix, which in
-    `root`, the runtime's own, is the one that it was loaded from."""
+    """Set `sys`'s paths as the interpreter `python` of an environment has them. `home`: directory of its
+    prefix. `root`: the runtime's own, from which modules were loaded."""
     library = [home + path[len(root) :] for path in sys.path[:3]]
     sys.path[:] = library
     sys.executable = python
@@ -291,20 +295,20 @@ def _set_paths(python: str, template: str, root: str, home: str) -> None:
             setattr(sys, name, home + place[len(root) :])
     site.PREFIXES[:] = [before, before]
     site.ENABLE_USER_SITE = site.USER_SITE = site.USER_BASE = None
-    # By itself: importlib.invalidate_caches() would import a library of 30 modules (Python 3.12).
+    # Done here: importlib.invalidate_caches() would import a library of 30 modules (Python 3.12).
     for finder in sys.path_importer_cache.values():
         getattr(finder, "invalidate_caches", int)()
     site.main()
-    # As in an interpreter that begins, `site` does not look there.
+    # `site` does not search there in a new interpreter either.
     sys.path.insert(0, os.getcwd())
 
 
 def _require_same(paths: "list[str]", home: str, root: str) -> None:
-    """See that nothing that was loaded would be found elsewhere by this program. Raises Cold."""
+    """Check that this program would find no loaded module elsewhere. Raises Cold."""
     library = os.path.join(root, "lib")
     loaded = {name for name in sys.modules if "." not in name}
     for path in paths:
-        # The standard library and the runtime's own packages are what was loaded from.
+        # Modules were loaded from the standard library and the runtime's own packages.
         if path.startswith(library + os.sep) or path.endswith(".zip"):
             continue
         if path.startswith(os.path.join(home, "lib") + os.sep) and "site-packages" not in path:
@@ -322,7 +326,7 @@ def _require_same(paths: "list[str]", home: str, root: str) -> None:
 
 
 def _forget() -> None:
-    """What modules have kept of the process that loaded them."""
+    """Reset what modules have kept of the process that loaded them."""
     _set("tempfile", tempdir=None)
     _set("platform", _uname_cache=None)
     for name in ("_platform_cache", "_sys_version_cache"):
@@ -349,10 +353,10 @@ def _set(name: str, **values: "Any") -> None:
 
 
 def _reseed() -> None:
-    """What a program of its own would have found random."""
+    """Seed the random generators anew, as in an interpreter of its own."""
     drawn = sys.modules.get("random")
     if drawn is not None and not hasattr(os, "register_at_fork"):
-        drawn.seed()  # Later Pythons do so in each fork.
+        drawn.seed()  # Newer Pythons do so in each fork.
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
@@ -361,5 +365,5 @@ def _reseed() -> None:
         numpy.seed(None)
     torch = sys.modules.get("torch")
     if torch is not None:
-        # That of the processors alone: torch.seed() would queue a call for GPUs as well.
+        # Only the generator of the CPU: torch.seed() would queue a call for GPUs as well.
         torch.default_generator.seed()

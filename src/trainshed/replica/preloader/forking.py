@@ -1,4 +1,5 @@
-"""The preloader's own process: imports, looks whether what was imported can be forked, and forks.
+"""The preloader's main process: it imports modules, checks whether it can be forked after that, and forks
+programs.
 
 Runs on Python 3.6.
 """
@@ -44,10 +45,10 @@ _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
 
 def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> None:
-    """Be a preloader; returns in programs alone. `custom`: the interpreter's own `sitecustomize`; `found`: of
-    before this was imported."""
+    """Run as a preloader; only forked programs return. `custom`: the interpreter's own `sitecustomize`.
+    `found`: the modules from before this one was imported."""
     configuration = json.loads(text)
-    # What follows is imported from the runtime, and from nowhere else.
+    # From here on modules are imported from the runtime alone.
     ours = sys.path.pop(0)
     sys.path_importer_cache.pop(ours, None)
     sys.dont_write_bytecode, writes = True, sys.dont_write_bytecode
@@ -83,7 +84,7 @@ def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> N
     _use_large_pages()
     _tell(control, {"imported": versions, "python": sys.version_info[:2]})
     pages = touched_pages.TouchedPages()
-    # A framework's own steps at a fork are for the process that forks, and for its child.
+    # Frameworks' at-fork handlers have to run in the forking process and in its child.
     bear = orphans.in_two_copies if configuration["modules"] else orphans.forker()
     guardian = _next_program(control, listener, configuration["idle"], pages, bear)
     before = main_program.Before(custom, printed, None if configuration["modules"] else found)
@@ -91,18 +92,18 @@ def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> N
 
 
 class Refused(Exception):
-    """These modules cannot be forked. The message says why, as a clause."""
+    """A process with these modules cannot be forked. The message says why, as a clause."""
 
 
 def _tell(control: socket.socket, message: "dict[str, Any]") -> None:
     try:
         control.sendall(json.dumps(message).encode("utf-8") + b"\n")
     except OSError:
-        os._exit(0)  # Who started it is gone.
+        os._exit(0)  # The process that started this one is gone.
 
 
 def _import(modules: "list[str]") -> "dict[str, str]":
-    """Import them; returns their versions. Raises Refused."""
+    """Import modules; return their versions. Raises Refused."""
     versions: "dict[str, str]" = {}
     for name in modules:
         try:
@@ -118,11 +119,11 @@ def _import(modules: "list[str]") -> "dict[str, str]":
 
 
 def _printed() -> "tuple[bytes, bytes]":
-    """What the import has printed on standard output and standard error, which lead to files now: programs
-    print it as well. Raises Refused."""
+    """Return what the imports have printed on standard output and standard error, which are files now;
+    programs print it again. Raises Refused."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # What a library in C has printed: each fork would, when it ends.
+    # Output in C buffers: each fork would print it at its end.
     ctypes.CDLL(None).fflush(None)
     output, errors = (os.pread(handle, _MOST_PRINTED + 1, 0) for handle in (1, 2))
     if max(len(output), len(errors)) > _MOST_PRINTED:
@@ -131,7 +132,7 @@ def _printed() -> "tuple[bytes, bytes]":
 
 
 def _require_forkable(known: "set[int]") -> None:
-    """See that nothing is lost or shared by a fork. `known`: handles that were open before. Raises
+    """Check that a fork neither loses nor shares anything. `known`: handles that were open before. Raises
     Refused."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -143,8 +144,8 @@ def _require_forkable(known: "set[int]") -> None:
         raise Refused(
             "their import keeps files open that programs would share (%s)" % ", ".join(kept[:5])
         )
-    # Pools that know of forks, such as OpenBLAS's, end their threads before one, in the parent as well, and
-    # begin anew when they are needed. Threads that are still there do not know.
+    # Thread pools that handle forks, such as OpenBLAS's, end their threads before one, in the parent as well,
+    # and restart them when needed. Remaining threads would be lost.
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -163,7 +164,7 @@ def _target(handle: int) -> str:
     try:
         return os.readlink("/proc/self/fd/%d" % handle)
     except OSError:
-        return ""  # The one that listed them.
+        return ""  # It is the handle of the listing itself.
 
 
 def _thread_name(thread: str) -> str:
@@ -172,7 +173,7 @@ def _thread_name(thread: str) -> str:
 
 
 def _use_large_pages() -> None:
-    """Have this process's memory in pages of 2 MiB, where the kernel can: a fork copies an entry for each
+    """Use pages of 2 MiB for this process's memory if the kernel can, because a fork copies an entry for each
     page."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
@@ -197,12 +198,13 @@ def _next_program(
     pages: touched_pages.TouchedPages,
     bear: "Callable[[], int]",
 ) -> becoming.Guardian:
-    """Fork a process for each guardian; returns it, in that process. `bear`: as `orphans.forker`."""
+    """Fork a process for each guardian, and return the guardian in that process. `bear`: forks, as
+    `orphans.forker` does."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
     listener.setblocking(False)
-    #: By handle: those that have not said yet where their fork is to be.
+    #: Connections, by handle, that have not named the namespaces of their fork yet.
     silent: "dict[int, socket.socket]" = {}
     until = time.monotonic() + idle
     while True:
@@ -217,7 +219,7 @@ def _next_program(
             if connection is not None:
                 silent[connection.fileno()] = connection
                 poll.register(connection, select.POLLIN)
-                ready.add(connection.fileno())  # It has mostly spoken by now.
+                ready.add(connection.fileno())  # Its first line has mostly come by now.
                 until = time.monotonic() + idle
         for handle in ready & set(silent):
             connection = silent[handle]
@@ -240,14 +242,14 @@ def _accept(listener: socket.socket) -> "socket.socket | None":
     try:
         connection, _ = listener.accept()
     except OSError:
-        return None  # It has gone again.
+        return None  # The guardian is gone again.
     connection.setblocking(True)
     return connection
 
 
 def _fork(guardian: becoming.Guardian, bear: "Callable[[], int]") -> int:
-    """As `os.fork`; the child is the guardian's own already, if it can be born in its namespace. -1 = there
-    is none, and the guardian knows why."""
+    """Fork as `os.fork` does; the child is the guardian's already, if it can be forked into its namespace. -1
+    = the fork failed, and the guardian was told why."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     child = -1
     try:
@@ -265,7 +267,7 @@ def _fork(guardian: becoming.Guardian, bear: "Callable[[], int]") -> int:
 
 
 def _answer(control: socket.socket) -> bool:
-    """That it takes programs, to who has started it; false: it is gone."""
+    """Tell the process that started this one that programs are taken; return False if it is gone."""
     try:
         return bool(control.recv(16)) and bool(control.send(b"!"))
     except OSError:

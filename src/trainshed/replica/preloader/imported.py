@@ -1,8 +1,8 @@
-"""Which modules a program finds imported that begins in a fork of an interpreter that is up: those that are
-in each interpreter when its program begins, and none that a preloader has imported for itself.
+"""Restores in a fork the modules that a program finds imported: those that every interpreter has when its
+program begins, and none that a preloader has imported for itself.
 
-So a program's own `socket.py` is the one that it imports, and `urllib` has no `parse` before somebody imports
-that. What a program imports is imported anew, as in an interpreter of its own. Runs on Python 3.6.
+So a program that has a `socket.py` imports that one, and `urllib` has no `parse` before it is imported. Other
+modules are imported anew, as in an interpreter of its own. Runs on Python 3.6.
 """
 
 import ctypes
@@ -16,20 +16,20 @@ _RUNNER = "runpy"
 
 
 class Imported:
-    """By name, and what comes of it in one program."""
+    """The modules that were imported before, by name."""
 
     def __init__(self, first: "set[str]", places: "set[str]", with_runner: "set[str]") -> None:
-        """`first`: the modules of an interpreter that has just come up; `places`: the directories that it has
-        looked into; `with_runner`: its modules when it has imported `runpy` as well, as for `-m`."""
+        """`first`: the modules of a newly started interpreter. `places`: the directories that it has
+        searched. `with_runner`: its modules after it has imported `runpy` as well, as for `-m`."""
         self._first = first
         self._places = places
         self._with_runner = with_runner
         self._found = first
 
     def begin_again(self, root: str, home: str, *, runs_module: bool) -> None:
-        """Have imported what an interpreter has before `site` runs, and what runs the program: `-m` if
-        `runs_module`. `root`, `home`: the prefix that it was imported from, and that of the program, which
-        has links to the same files."""
+        """Reduce the modules to those that an interpreter has before `site` runs, and to those that run the
+        program: by `-m` if `runs_module`. `root`: the prefix that they were imported from. `home`: the
+        program's prefix, which has links to the same files."""
         kept = self._with_runner if runs_module else {*self._first, _RUNNER}
         forget([name for name in sys.modules if name not in kept])
         for place in set(sys.path_importer_cache) - self._places:
@@ -39,22 +39,22 @@ class Imported:
                 _name_files(module, root, home)
 
     def note_found(self, *, runs_module: bool) -> None:
-        """`site` has run: from here on nothing is imported for the program."""
+        """Note the modules after `site` has run; later imports are not the program's."""
         self._found = set(sys.modules)
         if not runs_module:
             self._found.discard(_RUNNER)
 
     def forget_others(self) -> None:
-        """The program begins."""
+        """Remove all other modules, because the program begins."""
         forget([name for name in sys.modules if name not in self._found])
 
 
 def _name_files(module: "Any", root: str, home: str) -> None:
-    """Have this module of the standard library tell that it was imported from `home`."""
+    """Change the paths of a standard library module as if it was imported from `home`."""
     spec = getattr(module, "__spec__", None)
     for holder, name in ((module, "__path__"), (spec, "submodule_search_locations")):
         path: "list[str] | None" = getattr(holder, name, None)
-        if type(path) is list:  # Not of a package without files of its own.
+        if type(path) is list:  # Namespace packages have another type.
             path[:] = [_moved(each, root, home) for each in path]
     loader = getattr(module, "__loader__", None)
     for holder, name in (
@@ -75,10 +75,10 @@ def _moved(path: str, root: str, home: str) -> str:
 
 
 def forget(names: "Iterable[str]") -> None:
-    """Have these modules not be imported."""
+    """Remove modules from those that count as imported."""
     for name in names:
         module = sys.modules.pop(name)
-        # Not taken apart, which would have the fork copy all the memory that it lies in.
+        # Kept alive: freeing it would make the fork copy all the memory that it lies in.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
         package, _, attribute = name.rpartition(".")
         if getattr(sys.modules.get(package), attribute, None) is module:

@@ -1,9 +1,9 @@
-"""Has the preloader's own interpreter run from where it can only be read.
+"""Restarts the preloader's own interpreter from a read-only mount.
 
-A fork keeps the mount that its interpreter was started from: /proc/self/exe leads to it, in whatever view of
-the machine the fork is. Where that mount can be written through, a program that is the file's owner could
-change what the service and other jobs run in. So the preloader starts itself once more, by a handle that was
-opened in a mount namespace in which nothing can be written. Runs on Python 3.6.
+A fork keeps the mount that its interpreter was started from: /proc/self/exe leads to it from any mount
+namespace. If that mount is writable, a program that is the file's owner could change what the service and
+other jobs run in. So the preloader restarts itself by a handle that was opened in a mount namespace in which
+everything is read-only. Runs on Python 3.6.
 """
 
 import os
@@ -17,8 +17,8 @@ _EXE = "/proc/self/exe"
 
 
 def begin_read_only() -> None:
-    """Return if it runs from there, else start it from there. Raises OSError: it
-    cannot be."""
+    """Return if the interpreter runs from a read-only mount; otherwise restart it from one. Raises OSError if
+    that is not possible."""
     if _is_read_only(_EXE):
         return
     ours, theirs = socket.socketpair()
@@ -32,7 +32,7 @@ def begin_read_only() -> None:
     if len(handles) < 2 or not _is_read_only(handles[0]):
         kernel.close_all(handles)
         raise OSError("no mount of it is read-only (%s)" % said.decode("utf-8", "replace"))
-    # The namespace stays as long as this process: the loader asks for the interpreter's path in it.
+    # The namespace's handle stays open, because the dynamic loader resolves the interpreter's path in it.
     os.set_inheritable(handles[1], True)
     argv = [sys.executable, "-m", "trainshed.replica.preloader.program"]
     os.execv("/proc/self/fd/%d" % handles[0], argv)
@@ -43,7 +43,8 @@ def _is_read_only(place: "str | int") -> bool:
 
 
 def _answer(to: socket.socket) -> None:
-    """In a fork: send the interpreter opened in a namespace without anything to write, and the namespace."""
+    """Send handles of the interpreter, opened in a read-only mount namespace, and of that namespace; runs in
+    a fork."""
     try:
         path = os.readlink(_EXE)
         if os.geteuid():

@@ -1,9 +1,9 @@
-"""Has a preloader's interpreter run a program: a module, as by `-m`, a text, as by `-c`, or a file.
+"""Makes a preloader's interpreter run a program: a module, as by `-m`, a text, as by `-c`, or a file.
 
-The preloader was started by `-m`: the interpreter's main function, which is written in C, imports `runpy` and
-calls `_run_module_as_main` of it. In the fork for a program that name stands for another callable, which is
-written in C as well. So no Python code of ours lies beneath the program on the stack, and its end, its exit
-status and its tracebacks are those of an interpreter of its own. Runs on Python 3.6.
+The preloader was started by `-m`, so that the interpreter's main function, which is written in C, imports
+`runpy` and calls its `_run_module_as_main`. In a fork that name is bound to another callable that is written
+in C. So no Python frame of ours lies beneath the program, and its end, its exit status and its tracebacks are
+those of an interpreter of its own. Runs on Python 3.6.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ class Packed:
     """A program of `trainshed run`, whose package knows how its files get into the working directory."""
 
     def __init__(self, directory: str, file: str, module: str) -> None:
-        """`directory`: where the package lies. `file`: which of its files is run; "" = `module` is run."""
+        """`directory`: of the package. `file`: the file that is run; "" = `module` is run."""
         self._package = os.path.basename(directory)
         self.files = os.path.join(directory, "files")
         self.file = file
@@ -47,7 +47,7 @@ class Packed:
 
 
 class Before:
-    """What the preloader did before it forked, as far as a program is to find it."""
+    """The effects of the preloader's imports that a program has to find."""
 
     def __init__(
         self,
@@ -55,44 +55,44 @@ class Before:
         printed: "tuple[bytes, bytes]",
         found: "Optional[imported.Imported]" = None,
     ) -> None:
-        """`custom`: the interpreter's own `sitecustomize`; `printed`: by the imports, on standard output and
-        standard error; `found`: what programs find imported, None = all that there is."""
+        """`custom`: the interpreter's own `sitecustomize`. `printed`: output of the imports on standard
+        output and standard error. `found`: modules that programs find imported, None = all."""
         self.custom = custom
         self.found = found
         self._printed = printed
 
     def print_again(self) -> None:
-        """Print what the imports printed, as if the program began with them."""
+        """Print what the imports printed, as if they were the program's."""
         for handle, text in zip((1, 2), self._printed):  # noqa: B905 - `strict` is too young
             left = text
             while left:
                 try:
                     left = left[os.write(handle, left) :]
                 except OSError:
-                    break  # Nobody reads it.
+                    break  # Nothing reads the output.
 
 
 def go_on_with(argv: "list[str]", packed: "Optional[Packed]", before: Before) -> None:
-    """Have the interpreter run what `argv` says when it has come up: `[PYTHON, "-m", MODULE, ...]`,
-    `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]`. `packed`: what has to be put into the working
-    directory first."""
-    # A namespace of its own: the one that there is counts as older than all garbage, so what a program leaves
-    # in it would not be finalized.
+    """Have the interpreter run `argv` when its start is finished: `[PYTHON, "-m", MODULE, ...]`, `[PYTHON,
+    "-c", TEXT, ...]` or `[PYTHON, FILE, ...]`. `packed`: files that have to be put into the working directory
+    first."""
+    # A new namespace: the garbage collector ignores the existing one, which was frozen, so that objects a
+    # program leaves in it would not be finalized.
     main = types.ModuleType("__main__")
     main.__dict__.update(sys.modules["__main__"].__dict__)
     if "__annotations__" in main.__dict__:
         main.__annotations__ = {}
     sys.modules["__main__"] = main
     start = _Start(argv, packed, before, list(sys.path))
-    # `site` goes on to look for a `usercustomize`: not where the program lies.
+    # `site` still has to look for `usercustomize`, but not beside the program.
     del sys.path[0]
-    # `print` is a function in C that takes whatever arguments it is given, and in the end calls `file.flush`.
+    # `print` is a C function that accepts any arguments, and at its end calls `file.flush`.
     runpy._run_module_as_main = functools.partial(print, file=start, flush=True)  # type: ignore[attr-defined]
 
 
 class _Start:
-    """The file that `print` is given. `print` looks `flush` up, by which the program's surroundings are
-    completed, and calls what it found, which is the program."""
+    """The file that `print` is given. Looking up `flush` completes the program's surroundings, and the result
+    that `print` then calls is the program."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class _Start:
 
     @property
     def flush(self) -> "Callable[[], Any]":
-        """The program, as a function in C without arguments."""
+        """The program as a C function without arguments."""
         runpy._run_module_as_main = self._run_module  # type: ignore[attr-defined]
-        # The interpreter has put in front what it was started for.
+        # The interpreter has inserted an entry for the module it was started with.
         sys.path[:] = self._paths
         _forget_us(self._before)
         if self._packed is not None:
@@ -138,22 +138,22 @@ interpreter of its own, and that count against the recursion limit."""
 
 
 def _count_fewer_calls(number: int) -> None:
-    """Take `number` calls off the count of nested ones, so that a program which recurs without end gets as
-    deep as in an interpreter of its own."""
-    # Older interpreters export no such function; in newer ones functions in C have a limit of their own.
+    """Reduce the count of nested calls by `number`, so that a program that recurses without end gets as deep
+    as in an interpreter of its own."""
+    # Older interpreters export no such function; in newer ones C functions have a limit of their own.
     if (3, 9) <= sys.version_info[:2] <= (3, 11):
         for _ in range(number):
             ctypes.pythonapi.Py_LeaveRecursiveCall()
 
 
 def script_directory(file: str) -> str:
-    """Where the interpreter looks for modules first if it runs this file."""
+    """Return the directory that the interpreter searches first if it runs this file."""
     return os.path.dirname(os.path.realpath(file))
 
 
 def _runner(name: str, before: "list[Any]", after: "list[Any]") -> "Any":
-    """A function of the interpreter that runs code. `before`, `after`: the types of its parameters before and
-    after the global and the local variables."""
+    """Return a function of the interpreter's C API that runs code. `before`, `after`: the types of its
+    parameters before and after the global and local variables."""
     run = getattr(ctypes.pythonapi, name)
     run.restype = ctypes.py_object
     run.argtypes = [*before, ctypes.py_object, ctypes.py_object, *after]
@@ -161,8 +161,8 @@ def _runner(name: str, before: "list[Any]", after: "list[Any]") -> "Any":
 
 
 def _text(text: str) -> "Callable[[], Any]":
-    """Runs a text as interpreters before 3.13 run that of `-c`. Later ones also show its lines in tracebacks,
-    which cannot be had in another way."""
+    """Return what runs a text as interpreters before 3.13 run that of `-c`. Newer ones also show its lines in
+    tracebacks, which cannot be imitated."""
     variables = sys.modules["__main__"].__dict__
     run = _runner("PyRun_StringFlags", [ctypes.c_char_p, ctypes.c_int], [ctypes.c_void_p])
     cookies = _IGNORE_COOKIE if sys.version_info >= (3, 10) else 0
@@ -172,7 +172,7 @@ def _text(text: str) -> "Callable[[], Any]":
 
 
 def _file(name: str) -> "Callable[[], Any]":
-    """Runs a file as an interpreter does that is started with it."""
+    """Return what runs a file as an interpreter that is started with it."""
     path = name
     if sys.version_info >= (3, 9) and not os.path.isabs(name):
         path = os.path.join(os.getcwd(), name[2:] if name.startswith("./") else name)
@@ -203,7 +203,7 @@ def _flush(nothing: "Any", *_: "Any") -> "Any":
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except BaseException:  # Nobody is told, as there; None is no stream.
+        except BaseException:  # Errors are ignored, as there; a stream may be None.
             continue
     return nothing
 

@@ -1,6 +1,7 @@
-"""What others see of a process as its command line and environment (/proc/PID/cmdline, /proc/PID/environ).
+"""Replaces what others see as a process's command line and environment (/proc/PID/cmdline,
+/proc/PID/environ).
 
-They lie in the process's own memory, and the kernel is told where. Runs on Python 3.6.
+Both lie in the process's own memory, and the kernel is told where. Runs on Python 3.6.
 """
 
 import ctypes
@@ -21,11 +22,11 @@ _STAT = (23, 24, 25, 42, 43, 44)
 
 
 def show(argv: "Sequence[str]", environ: "dict[str, str]") -> None:
-    """Have these seen from here on, if the kernel can do that."""
+    """Show these arguments and variables from here on, if the kernel supports that."""
     arguments = b"".join(os.fsencode(each) + b"\0" for each in argv)
     variables = b"".join(os.fsencode("%s=%s" % pair) + b"\0" for pair in environ.items())
     try:
-        # Not shared memory: others are shown nothing of that.
+        # Private memory, because the kernel shows others nothing of shared memory.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         area = mmap.mmap(-1, len(arguments) + len(variables) + 1, flags)
         area.write(arguments + variables)
@@ -59,8 +60,8 @@ def show(argv: "Sequence[str]", environ: "dict[str, str]") -> None:
 
 
 def find() -> None:
-    """Find where the interpreter keeps the arguments that it was started with (Py_GetArgcArgv): before the
-    forks, since it takes a look at all of its variables."""
+    """Find where the interpreter keeps its original arguments (Py_GetArgcArgv). Called before forks, because
+    it searches all of the interpreter's variables."""
     count, place = ctypes.c_int(), ctypes.c_void_p()
     ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(place))
     try:
@@ -72,7 +73,7 @@ def find() -> None:
     end = inside
     for addresses, rights, _ in areas:
         first, last = (int(address, 16) for address in addresses.split("-"))
-        # The variables that begin with zeros are an area of their own, behind the others.
+        # Zero-initialised variables have an area of their own, behind the others.
         if (first <= inside < last or first == end > inside) and rights.startswith("rw"):
             end = last
             at = ctypes.string_at(first, last - first).find(
@@ -88,8 +89,8 @@ _found: "list[int]" = []
 
 
 def _own(argv: "Sequence[str]", variables: "list[tuple[str, str]]", place: int) -> None:
-    """Have the C library and the interpreter take them from where they are shown, as when a process begins:
-    libraries that change what is shown look for it there. `place`: the address of the first variable."""
+    """Point the C library and the interpreter to the shown memory, as in a new process, because libraries
+    that change what is shown look there. `place`: the address of the first variable."""
     if not _found:
         return
     places: "list[int]" = []
@@ -99,7 +100,7 @@ def _own(argv: "Sequence[str]", variables: "list[tuple[str, str]]", place: int) 
     environ = (ctypes.c_void_p * (len(places) + 1))(*places, None)
     ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(environ)
     _shown.append(environ)
-    # Memory that the interpreter frees when it ends.
+    # Allocated so that the interpreter can free it at its end.
     decode, allocate = ctypes.pythonapi.Py_DecodeLocale, ctypes.pythonapi.PyMem_RawMalloc
     decode.restype = allocate.restype = ctypes.c_void_p
     texts = [decode(os.fsencode(each), None) for each in argv]
@@ -110,7 +111,7 @@ def _own(argv: "Sequence[str]", variables: "list[tuple[str, str]]", place: int) 
 
 
 def name_invocation(name: str) -> None:
-    """Have the C library say that the program was started by this name, before what it says itself."""
+    """Set the program name that the C library puts before its own messages."""
     libc = ctypes.CDLL(None)
     for variable, value in (
         ("program_invocation_name", name),
@@ -119,7 +120,7 @@ def name_invocation(name: str) -> None:
         try:
             place = ctypes.c_char_p.in_dll(libc, variable)
         except ValueError:
-            return  # It is another C library.
+            return  # This is another C library.
         place.value = os.fsencode(value)
         _shown.append(place)
 

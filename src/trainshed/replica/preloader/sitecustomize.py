@@ -1,8 +1,8 @@
-"""Where a preloader's interpreter becomes a preloader: `site` imports this while that comes up, because this
+"""Turns a starting interpreter into a preloader: `site` imports this module during the start, because this
 package's directory is in PYTHONPATH.
 
-So early, all that is beneath it on the stack has ended when the interpreter's main function goes on
-(`main_program`). A `sitecustomize` of the interpreter's own runs first. Runs on Python 3.6.
+At this early point nothing stays on the stack beneath the program that the interpreter's main function runs
+later (`main_program`). A `sitecustomize` of the interpreter's own runs first. Runs on Python 3.6.
 """
 
 import os
@@ -17,7 +17,7 @@ CONFIGURATION = "TRAINSHED_PRELOADER"
 
 
 def _own() -> "ModuleType | None":
-    """That of the interpreter, run."""
+    """Import the interpreter's own `sitecustomize`, if any."""
     sys.path[:] = [path for path in sys.path if path != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
     this = sys.modules.pop(__name__)
@@ -26,18 +26,18 @@ def _own() -> "ModuleType | None":
     except ImportError:
         return None
     finally:
-        # The machinery that imports this one wants to find it.
+        # The import system, which is importing this module, expects it here.
         sys.modules[__name__] = this
     return own
 
 
 def _serve() -> None:
-    """Returns in programs alone."""
+    """Run as a preloader; only forked programs return."""
     own = _own()
     first = set(sys.modules), set(sys.path_importer_cache)
     __import__("runpy")
     with_runner = set(sys.modules)
-    # What follows is ours; `forking` takes the directory away again.
+    # The next imports are ours; `forking` removes the directory again.
     sys.path.insert(0, _HERE.rpartition(os.path.join("trainshed", "replica", "preloader"))[0])
     from trainshed.replica.preloader import forking, imported
 
@@ -47,6 +47,6 @@ def _serve() -> None:
 if CONFIGURATION in os.environ:
     try:
         _serve()
-    except BaseException as error:  # `site` would go on, and there is nothing to go on with.
+    except BaseException as error:  # `site` would continue the start, but there is no program.
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)

@@ -1,2 +1,1 @@
-"""What a replica is kept apart by: its view of the files, its user, its namespaces and the filter of its
-calls."""
+"""Isolates a replica: its view of the files, its user, its namespaces and the filter of its system calls."""

@@ -1,12 +1,11 @@
-"""The filter of a replica's system calls: which the shim is asked about, and which would go round the
-question.
+"""Filters a replica's system calls: the shim is asked about some, and those that would bypass the question
+are refused.
 
-A bind and a connect are asked about (`socket_calls`). Refused as by a kernel that does not have them, which
-is what libraries are prepared for: io_uring, whose requests are no system calls of the program's; x32
-numbers; a bind by the calls of 32-bit programs, which otherwise run; MPTCP and SMC sockets, over which TCP
-ports can be had that Landlock does not look at. Landlock, where the kernel has it for the network (Linux
-6.7), then forbids each bind of TCP that the kernel would make itself: no argument that changes after it was
-looked at gets past that. Runs on Python 3.6.
+The shim is asked about bind and connect (`socket_calls`). Some calls are refused as by a kernel without them,
+for which libraries are prepared: io_uring, whose requests are no system calls; x32 numbers; bind by the calls
+of 32-bit programs, which otherwise run; MPTCP and SMC sockets, which can take TCP ports unseen by Landlock.
+Landlock, if the kernel has it for the network (Linux 6.7), then forbids every TCP bind that the kernel would
+make itself, so that changing an argument after the check is useless. Runs on Python 3.6.
 """
 
 import ctypes
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 
 BIND, CONNECT = "bind", "connect"
 
-# machine: the kernel's name of the architecture, its numbers, and the same of 32-bit programs on it
+# By machine: the kernel's id of the architecture, its call numbers, and both for 32-bit programs on it.
 _MACHINES = {
     "x86_64": (0xC000003E, {BIND: 49, CONNECT: 42, "socket": 41, "seccomp": 317}),
     "aarch64": (0xC00000B7, {BIND: 200, CONNECT: 203, "socket": 198, "seccomp": 277}),
 }
 _SHORT_MACHINES = {
-    # socketcall takes its arguments from memory, where no filter sees them.
+    # socketcall takes its arguments from memory, which filters cannot read.
     "x86_64": (0x40000003, {BIND: 361, "socket": 359, "socketcall": 102}),
     "aarch64": (0x40000028, {BIND: 282, "socket": 281}),
 }
@@ -50,19 +49,19 @@ _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 
 
 def number_of(call: str) -> "int | None":
-    """This machine's number of a system call that is asked about; None on machines that are not known
-    here."""
+    """Return this machine's number of a system call that the shim is asked about; None on unsupported
+    machines."""
     return _MACHINES[os.uname().machine][1][call] if is_known() else None
 
 
 def is_known() -> bool:
-    """Whether there can be a filter on this machine."""
+    """Whether this machine is supported."""
     return kernel.LINUX and os.uname().machine in _MACHINES
 
 
 def install(*, connect: bool) -> int:
-    """Filter the calls of this process and all its descendants; `connect`: be asked about that as well.
-    Returns the handle that is asked by; -1 on machines whose numbers are not known here. Raises OSError."""
+    """Filter the calls of this process and all its descendants. `connect`: ask about that call as well.
+    Returns the handle on which questions arrive; -1 on unsupported machines. Raises OSError."""
     if not is_known():
         return -1
     seccomp = _MACHINES[os.uname().machine][1]["seccomp"]
@@ -70,7 +69,7 @@ def install(*, connect: bool) -> int:
     held = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
     try:
-        # A signal in between would have the call made twice; older kernels cannot wait otherwise.
+        # Otherwise a signal would repeat the call; older kernels do not have this flag.
         flags = _NEW_LISTENER | _WAIT_KILLABLE
         handle = kernel.syscall(seccomp, "seccomp", _SET_MODE_FILTER, flags, described)
     except OSError as error:
@@ -93,15 +92,15 @@ def _code(connect: bool) -> bytes:
 
 
 def prepare() -> None:
-    """Have what `install` needs at hand in all processes that this one will fork."""
+    """Prepare what `install` needs, for all processes that this one will fork."""
     if is_known():
         _code(False)
         _code(True)
 
 
 def can_take_part() -> bool:
-    """Whether a supervisor of the same user may take a handle of another process's, as far as can be known
-    beforehand."""
+    """Whether a supervisor of the same user may duplicate another process's handle, as far as that can be
+    known beforehand."""
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False
@@ -113,14 +112,14 @@ def can_take_part() -> bool:
         finally:
             kernel.close_all([own])
     except OSError:
-        return False  # An old kernel, or a policy around us.
+        return False  # The kernel is old, or a security policy forbids it.
     finally:
         kernel.close_all([read, write])
     return True
 
 
 def _forbid_bind() -> None:
-    """Have the kernel make no bind of TCP itself, where it can be told so."""
+    """Forbid the kernel any TCP bind of this process, if it supports that."""
     try:
         if kernel.syscall(_LANDLOCK_CREATE, "landlock", 0, 0, 1) < _LANDLOCK_OF_NETWORK:
             return
@@ -131,11 +130,11 @@ def _forbid_bind() -> None:
         finally:
             kernel.close_all([handle])
     except OSError:
-        return  # Not in this kernel.
+        return  # This kernel does not support it.
 
 
 def _steps(machine: str, *, connect: bool) -> "list[Step]":
-    """What is done with a call, in order; names are places to go to."""
+    """Return the steps by which a call is judged, in order; names are jump targets."""
     architecture, numbers = _MACHINES[machine]
     short, short_numbers = _SHORT_MACHINES[machine]
     steps: "list[Step]" = [
@@ -179,7 +178,7 @@ def _common(socket_number: int) -> "list[Step]":
 
 
 def _assembled(steps: "list[Step]") -> bytes:
-    """As the kernel takes it: jumps by distance, and "" for the step that follows."""
+    """Assemble the steps to the kernel's form, in which jumps are distances; "" is the next step."""
     places: "dict[str, int]" = {}
     kept: "list[tuple[int, ...] | tuple[int, int, str, str]]" = []
     for step in steps:

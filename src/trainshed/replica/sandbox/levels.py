@@ -1,11 +1,11 @@
-"""Isolation levels: how far a replica can be kept apart on this machine.
+"""Implements the isolation levels of a replica, and finds out which work on this machine.
 
 Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own),
 `root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a
 session of its own: macOS, hosts that forbid user namespaces). Runs on Python 3.6.
 
-Order: `detach` in the shim, then a fork, whose child is the first process of the namespace; there
-`View.enter` (`view` module), then `drop`. Who comes later, in another fork of the shim: `join`, then
+Calls come in this order: `detach` in the shim, then a fork, whose child is the first process of the
+namespace; there `View.enter` (`view` module), then `drop`. A later fork of the shim calls `join`, then
 `drop_as`.
 """
 
@@ -49,8 +49,8 @@ def detach(level: str) -> None:
 
 
 def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
-    """Give up, in the view, the rights that making it took. Programs of an image find themselves root, as
-    they expect. Raises OSError."""
+    """Give up, inside the view, the rights that making it took. Programs of an image are root in their user
+    namespace, as they expect. Raises OSError."""
     if owners is not None:
         owners.enter()
     elif level == protocol.LEVEL_USER and in_image:
@@ -59,11 +59,11 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
 
 
 def _drop_rest(level: str) -> None:
-    """What is left to be given up in the user namespace of the programs."""
+    """Give up the remaining rights, in the user namespace of the programs."""
     if level == protocol.LEVEL_ROOT:
         return
     if os.geteuid() == 0:
-        # Its programs, too, are root of the namespace that the mounts belong to, and could undo them.
+        # Its programs are root of the namespace that owns the mounts, and could undo them.
         users.drop_capabilities()
     kernel.forbid_inspection()
 
@@ -76,9 +76,8 @@ _SHARED = (
 
 
 def join(process: int) -> int:
-    """Have the view that `process` has, in a fork of the shim whose `detach` made its process namespace.
-    Returns a handle of the user namespace that its programs are in, -1 = the one that we are in. Raises
-    OSError."""
+    """Enter the view of `process`; called in a fork of the shim that made its process namespace by `detach`.
+    Returns a handle of its programs' user namespace, -1 = the current one. Raises OSError."""
     places = "/proc/%d/ns/" % process
     opened = [(os.open(places + name, os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in _SHARED]
     owners = os.open(places + "user", os.O_RDONLY | os.O_CLOEXEC)
@@ -92,8 +91,8 @@ def join(process: int) -> int:
 
 
 def drop_as(level: str, owners: int) -> None:
-    """Give up the same rights as `drop` did in the process that was joined, into whose user namespace
-    `owners` leads, if it is another. Raises OSError."""
+    """Give up the same rights as `drop` did in the joined process. `owners`: handle of its user namespace, if
+    that is another. Raises OSError."""
     if owners >= 0 and level == protocol.LEVEL_OWN:
         users.enter(owners)
     elif owners >= 0:
@@ -103,17 +102,17 @@ def drop_as(level: str, owners: int) -> None:
 
 
 class ProbeFailed(Exception):
-    """Whether a level works could not be found out: the machine is short of something, most likely for a
-    while."""
+    """Whether a level works could not be found out, because the machine is short of a resource, probably for
+    a while."""
 
 
 def probe(
     scratch: str, wanted: "Sequence[str]" = LEVELS, pauses: "Sequence[float]" = _PAUSES
 ) -> "tuple[str, dict[str, str]]":
-    """The strongest of the `wanted` levels that works here ("" = none), found by trying each in a child; and
-    why those before it do not. `scratch`: an empty directory. `pauses`: seconds before each new try of a
-    level while the machine is short of something. Raises ProbeFailed if it stays so: a weaker level is never
-    taken for want of a file handle."""
+    """Return the first of the `wanted` levels that works here ("" = none), found by trying each in a child
+    process, and by level why those before it do not. `scratch`: an empty directory. `pauses`: seconds before
+    each retry while the machine is short of a resource. Raises ProbeFailed if it stays short: a weaker level
+    is never chosen for lack of a file handle."""
     refused: "dict[str, str]" = {}
     for level in wanted:
         cause = _lasting_cause(level, scratch, pauses)
@@ -124,7 +123,7 @@ def probe(
 
 
 def _lasting_cause(level: str, scratch: str, pauses: "Sequence[float]") -> str:
-    """Why a program can never be started at this level; "" = it can. Raises ProbeFailed."""
+    """Return why no program can ever be started at this level; "" = one can. Raises ProbeFailed."""
     for pause in pauses:
         try:
             return _cause(level, scratch)
@@ -134,7 +133,7 @@ def _lasting_cause(level: str, scratch: str, pauses: "Sequence[float]") -> str:
 
 
 def _cause(level: str, scratch: str) -> str:
-    """Why a program cannot be started at this level; "" = it can. Raises ProbeFailed."""
+    """Return why a program cannot be started at this level now; "" = it can. Raises ProbeFailed."""
     if level == protocol.LEVEL_SESSION:
         return ""
     if not kernel.LINUX:
@@ -153,7 +152,7 @@ def _cause(level: str, scratch: str) -> str:
 
 
 def _in_child(attempt: "Callable[[], str]") -> str:
-    """What `attempt` returns in a child process, or how that was killed. Raises OSError: there is no
+    """Return what `attempt` returns in a child process, or how that was killed. Raises OSError if there is no
     child."""
     answer, say = os.pipe()
     try:
@@ -174,12 +173,12 @@ def _in_child(attempt: "Callable[[], str]") -> str:
         return text
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     killed = "the attempt was killed by signal %d" % number if number else "the attempt ended"
-    # A filter of system calls kills by SIGSYS, and will do so again. Who is short of memory kills by others.
+    # A filter of system calls kills by SIGSYS, always. A lack of memory kills by other signals, and may pass.
     return (_SHORT if number not in (0, signal.SIGSYS) else "") + killed
 
 
 def _text(error: "OSError | MemoryError") -> str:
-    """The error, marked if it may pass."""
+    """Return the error's text, marked if it may pass."""
     passes = isinstance(error, MemoryError) or (
         error.errno in _PASSING and not isinstance(error, kernel.NamespaceRefused)
     )
@@ -187,7 +186,8 @@ def _text(error: "OSError | MemoryError") -> str:
 
 
 def _try(level: str, scratch: str) -> str:
-    """In a child of its own: what came of starting a program."""
+    """Start a program in a view of this level, in a child of its own; return why that failed, "" = it
+    worked."""
     files = os.path.join(scratch, "files")
     hosts = os.path.join(scratch, "hosts")
     try:
@@ -202,7 +202,7 @@ def _try(level: str, scratch: str) -> str:
 
 def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
     try:
-        # As a guardian's: directories on the way to what is shown are for everybody.
+        # A guardian's umask: directories on the way to mounts are for everybody.
         os.umask(0o022)
         own = level == protocol.LEVEL_OWN
         isolation = protocol.Isolation(
@@ -216,7 +216,7 @@ def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
         seen = view.View(isolation, files=files, scratch=os.path.join(scratch, "view"))
         seen.enter()
         drop(level, seen.owners, in_image=False)
-        # Whoever it is now, its own files must be its own.
+        # Whichever user it is now, it must be able to write its own files.
         with open(os.path.join(files, "written"), "w", encoding="utf-8") as file:
             file.write("x")
         os.unlink(os.path.join(files, "written"))

@@ -1,7 +1,8 @@
-"""The pieces that a view is put together from: things held open to be shown elsewhere, the places they are
-shown in, and a container image as a root file system.
+"""Makes the parts of a view: mounts of files and directories that are held open, the mount points for them,
+and a container image as root file system.
 
-An image stays unchanged below; what the program changes goes to a layer of its own above. Runs on Python 3.6.
+An image is the unchanged lower layer; the program's changes go to an upper layer of its own. Runs on Python
+3.6.
 """
 
 import errno
@@ -28,7 +29,7 @@ SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
 class Source:
-    """Something of the machine's, held open, to be shown in another place."""
+    """A file or directory of the machine, held open to be mounted in another place."""
 
     __slots__ = ("_handle", "_owners", "is_directory")
 
@@ -38,12 +39,12 @@ class Source:
         self.is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
 
     def bind(self, target: str) -> None:
-        """Show it as it is."""
+        """Mount it unchanged."""
         kernel.bind("/proc/self/fd/%d" % self._handle, target)
         os.close(self._handle)
 
     def show(self, target: str) -> None:
-        """Show it as the program's own."""
+        """Mount it with its owner mapped to the program's."""
         if self._owners is None:
             self.bind(target)
             return
@@ -51,16 +52,16 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Show what is only to be read: as the program's own, if its file system can do that, else to whom
-        its own bits let read it."""
+        """Mount something read-only: with its owner mapped to the program's if the file system supports that,
+        else readable as its permission bits say."""
         try:
             self.show(target)
         except OSError:
             self.bind(target)
 
     def make_place(self, way: str, directory: bool) -> None:
-        """Make what something else can be shown on: `way` leads there from this directory, in which the
-        program may have made links; none is followed. Raises OSError."""
+        """Make a mount point in this directory at the relative path `way`. The program may have made links
+        there; none is followed. Raises OSError."""
         above, last = way.split("/"), ""
         if not directory:
             last = above.pop()
@@ -87,8 +88,7 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 
 def freeze(place: str) -> None:
-    """What is mounted at `place` and below can only be read there from here on; who holds it open already may
-    write."""
+    """Make the mounts at `place` and below read-only, except for files that are open for writing already."""
     if not os.path.isdir(place):
         return
     kernel.bind(place, place)
@@ -100,8 +100,8 @@ def freeze(place: str) -> None:
 
 
 def freeze_all(kept: "Iterable[str]") -> None:
-    """Nothing that is mounted can be written to from here on but what is mounted at the `kept` places; needs
-    Linux 5.12, without which nothing happens. Raises OSError."""
+    """Make all mounts read-only except those at the `kept` places. Does nothing before Linux 5.12. Raises
+    OSError."""
     try:
         _set_read_only("/", _MOUNT_ATTR_RDONLY, 0, _AT_RECURSIVE)
     except OSError as error:
@@ -126,7 +126,8 @@ def _set_read_only(place: str, given: int, taken: int, flags: int) -> None:
 
 
 def is_directory(path: str) -> bool:
-    """Raises OSError where that cannot be seen: what is not looked at would not be hidden."""
+    """Whether it is a directory. Raises OSError if that cannot be seen, because a wrong "no" would leave it
+    visible."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -141,7 +142,7 @@ def is_file(path: str) -> bool:
 
 
 def have_directory(path: str) -> None:
-    """Make it and those above it, if it is not there: to look costs less than to be told so."""
+    """Make a directory and those above it if needed. Checking first is cheaper than a failing call."""
     if not os.path.isdir(path):
         os.makedirs(path, exist_ok=True)
 
@@ -157,7 +158,8 @@ def make_target(path: str, directory: bool) -> None:
 
 
 def first_closed(path: str) -> str:
-    """The first directory on the way to `path` that others may not pass; "" = there is none."""
+    """Return the first directory on the way to `path` that others have no search permission for; "" = there
+    is none."""
     way = ""
     for part in path.strip("/").split("/")[:-1]:
         way += "/" + part
@@ -170,7 +172,7 @@ def first_closed(path: str) -> str:
 
 
 def outermost(directories: "list[str]") -> "list[str]":
-    """Those that exist and lie in none of the others. Raises OSError."""
+    """Return the directories that exist and lie in none of the others. Raises OSError."""
     found: "list[str]" = []
     for path in sorted(set(directories)):
         if is_directory(path) and not any(holds(outer, [path]) for outer in found):
@@ -181,7 +183,7 @@ def outermost(directories: "list[str]") -> "list[str]":
 def holds(directory: str, places: "list[str]") -> bool:
     """Whether one of the places lies in a directory."""
     inside = directory + "/"
-    # A quarter of the time that `any` takes, some fifty times in a start.
+    # This takes a quarter of the time of `any`, some fifty times in a start.
     for place in places:  # noqa: SIM110
         if place.startswith(inside):
             return True
@@ -189,7 +191,8 @@ def holds(directory: str, places: "list[str]") -> bool:
 
 
 def add_file(path: str, scratch: str) -> None:
-    """Have a file at `path`, whose links are resolved, without making anything on the machine's disks."""
+    """Make an empty file appear at `path`, whose links are resolved, without creating anything on the
+    machine's disks."""
     if os.path.lexists(path):
         return
     parent, missing = path, ""
@@ -200,10 +203,10 @@ def add_file(path: str, scratch: str) -> None:
 
 
 def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> None:
-    """Cover `parent` by a copy of itself, made of mounts, that has one more directory, or an empty file.
+    """Cover `parent` by a copy of itself, made of mounts, with one more directory or empty file.
 
-    What needs no right on the real directory: an in-memory directory, every entry of the old one bound into
-    it.
+    The copy is an in-memory directory with every old entry bound into it, which needs no rights on the real
+    directory.
     """
     os.makedirs(scratch, exist_ok=True)
     kernel.mount("tmpfs", scratch, "tmpfs", SAFE, "mode=755,size=1m")
@@ -232,11 +235,13 @@ _MOST_ENTRIES = 100
 
 
 def show_machine(place: str, owners: "users.Users | None", names: "Iterable[str]") -> None:
-    """Make the directory `place` the root, as the program's own, with what the machine has in its root: the
-    same links, and mounts of all else. OPEN_DIRECTORIES are made in the same way; they and those that are
-    `names` are there in any case. Links that a program left in it lead nowhere. Raises OSError."""
+    """Make the directory `place` a root of the program's own, with the entries of the machine's root: the
+    same links, and mounts of everything else. OPEN_DIRECTORIES are made in the same way; these and the
+    directories `names` exist in any case. Links that a program left in it are not followed. Raises
+    OSError."""
     handle = open_path(place, os.O_DIRECTORY | os.O_NOFOLLOW)
-    # Made by this handle: behind the mount that maps owners a user of the machine can make nothing.
+    # Entries are created through this handle, because the machine's users cannot create any behind a mount
+    # with mapped owners.
     os.chmod("/proc/self/fd/%d" % handle, 0o755)
     shown = _copy_entries("/", handle, (*names, *OPEN_DIRECTORIES))
     for name in OPEN_DIRECTORIES:
@@ -246,20 +251,20 @@ def show_machine(place: str, owners: "users.Users | None", names: "Iterable[str]
             shown += _copy_entries("/" + name, inner)
             os.close(inner)
     Source(handle, owners).show(place)
-    # Else what is bound into it would have it again, with all that is hidden later.
+    # Otherwise directories bound into it would contain it again, with everything that is hidden later.
     kernel.mount(None, place, None, kernel.MS_UNBINDABLE)
     for path in shown:
         try:
             kernel.bind(path, place + path)
         except FileNotFoundError:
-            pass  # It was deleted meanwhile.
+            pass  # The entry was deleted meanwhile.
     kernel.pivot_root(place)
     kernel.mount(None, "/", None, kernel.MS_PRIVATE)
 
 
 def _is_open(path: str) -> bool:
-    """Whether all may see what is in a directory of the machine's, and none but root may change it: with that
-    bound into another directory nothing is to be had that was not, and nothing missed."""
+    """Whether everybody may read a directory of the machine and only root may change it: binding its entries
+    elsewhere then neither reveals nor misses anything."""
     return (
         os.stat(path).st_mode & 0o007 == 0o005
         and (os.geteuid() == 0 or not os.access(path, os.W_OK))
@@ -268,8 +273,8 @@ def _is_open(path: str) -> bool:
 
 
 def _copy_entries(directory: str, handle: int, names: "Iterable[str]" = ()) -> "list[str]":
-    """Have directories of these names in another one, and the entries of a directory: links as they are,
-    empty files and directories for what is to be mounted there, whose paths are returned."""
+    """Create directories `names` in another directory, and the entries of `directory`: links as they are, and
+    empty files and directories as mount points, whose paths are returned."""
     places: "list[str]" = []
     for name in names:
         _have(name, handle, True, "")
@@ -283,8 +288,8 @@ def _copy_entries(directory: str, handle: int, names: "Iterable[str]" = ()) -> "
 
 
 def _have(name: str, handle: int, directory: bool, link: str) -> None:
-    """Have an empty file, a directory or a link in a directory. What a program has made in its place goes out
-    of the way."""
+    """Create an empty file, a directory or a link in a directory. Anything else that a program put in its
+    place is moved away."""
     try:
         mode = os.lstat(name, dir_fd=handle).st_mode
     except FileNotFoundError:
@@ -307,19 +312,19 @@ def _have(name: str, handle: int, directory: bool, link: str) -> None:
 
 
 def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:
-    """Mount it; returns where. `layer`: a directory that keeps the changes, made if needed; the same one
-    again shows them again. Raises OSError."""
+    """Mount an image and return the mount point. `layer`: directory that keeps the changes, made if needed
+    and reusable. Raises OSError."""
     upper, work = os.path.join(layer, "upper"), os.path.join(layer, "work")
     lower, root = os.path.join(scratch, "image"), os.path.join(scratch, "root")
     for path in (upper, work, lower, root):
         os.makedirs(path, exist_ok=True)
-    # What "/" is to its users is what the upper layer's directory is.
+    # The upper layer's directory decides the permissions of "/".
     os.chmod(upper, stat.S_IMODE(os.stat(image).st_mode) | 0o755)
     if owners is None:
         lower = image
     else:
         owners.show(image, lower)
-        # The upper layer is written as the program's own users (its mount cannot be mapped).
+        # The upper layer belongs to the program's own users, because the mount's owners cannot be mapped.
         owners.give(upper)
     options = "lowerdir=%s,upperdir=%s,workdir=%s" % (
         _escaped(lower),
@@ -333,8 +338,8 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
 
 
 def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
-    """A directory of the image that is the root by now, and those above it, if they are not there: the
-    program's own."""
+    """Make a directory, and those above it, in the image that is the root by now; they belong to the
+    program."""
     way = ""
     for part in path.strip("/").split("/"):
         way += "/" + part
@@ -346,8 +351,8 @@ def make_directory(path: str, mode: int, owners: "users.Users | None") -> None:
 
 
 def user_of(text: str, root: str) -> "tuple[int, int, str]":
-    """(user, group, home directory) of `USER[:GROUP]`, names and numbers as in the image at `root`; "" is
-    root. Raises OSError: it knows no such name."""
+    """Return (user id, group id, home directory) of `USER[:GROUP]`, by the image at `root`; "" is root.
+    Raises OSError if it knows no such name."""
     name, _, group = text.partition(":")
     name = name or "0"
     found = _entry(inside(root, "/etc/passwd"), name, 7)
@@ -365,7 +370,7 @@ def user_of(text: str, root: str) -> "tuple[int, int, str]":
 
 
 def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
-    """The line of a name or number in a file of the kind of /etc/passwd."""
+    """Return the fields of a name or id in a file like /etc/passwd."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [line.rstrip("\n").split(":") for line in file]
@@ -377,8 +382,8 @@ def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
 
 
 def inside(root: str, path: str) -> str:
-    """Where `path` of an image lies below `root`, with the image's own links followed as they will be once it
-    is the root: none of them leads out."""
+    """Return where `path` of an image lies below `root`, with the image's links followed as if it were the
+    root, so that none leads out."""
     place = root
     parts = path.strip("/").split("/")[::-1]
     for _ in range(255):
@@ -402,5 +407,5 @@ def inside(root: str, path: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """A path within the options of a mount."""
+    """Escape a path for the options of a mount."""
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

@@ -1,15 +1,15 @@
-"""Two socket calls that a replica's shim makes in its program's place, so that replicas can share the
+"""Makes two socket calls in place of a replica's program, in its shim, so that replicas can share the
 machine's network.
 
-A bind of the cluster port on the wildcard address becomes one of the replica's own address: every replica can
-have port 2222 (spec/program#hostnames), also programs that know no other way than 0.0.0.0. Other replicas'
-addresses cannot be bound, nor the service's ports, which are free while it is away. A connection to where
-Google's hosts are said to be goes to the replica's own endpoint instead. The kernel asks us
-(seccomp_unotify(2), `call_filter`).
+A bind of the cluster port to the wildcard address becomes one to the replica's own address, so that every
+replica can have port 2222 (spec/program#hostnames), even if its program only knows 0.0.0.0. Other replicas'
+addresses cannot be bound, nor the service's ports, which are free while it is away. A connection to the
+addresses that stand for Google's hosts goes to the replica's own endpoint. The kernel asks the shim about
+these calls (seccomp_unotify(2), `call_filter`).
 
-A bind of an internet address is always ours to make, with the bytes that were looked at: what the program
-changes meanwhile changes nothing. A connect is made by the kernel unless it is redirected, which is a
-convenience and no barrier. Runs on Python 3.6.
+The shim itself makes every bind of an internet address, with the bytes that it checked, so that later changes
+by the program have no effect. The kernel makes a connect unless it is redirected, which is a convenience and
+no barrier. Runs on Python 3.6.
 """
 
 import errno
@@ -55,8 +55,8 @@ _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
 def be_asked(shim: socket.socket, network: protocol.Network) -> "bool | None":
-    """Let the shim make some calls in our program's place, if any are to be; without it, where the kernel
-    cannot do that. Returns whether calls of connect are among them, None = no call is made in its place."""
+    """Have the shim make some calls in the program's place, if any need it and the kernel supports that.
+    Returns whether connect is among them, None = no call is made in its place."""
     connects = bool(network.certificate)
     if not (network.cluster_port or connects):
         return None
@@ -68,28 +68,27 @@ def be_asked(shim: socket.socket, network: protocol.Network) -> "bool | None":
 
 
 def hand_over(shim: socket.socket, handle: int) -> None:
-    """Give the shim a handle by which it is asked about calls; -1 = there is none. Raises OSError."""
+    """Send the shim the handle on which the kernel asks about calls; -1 = there is none. Raises OSError."""
     if handle >= 0:
         unix_sockets.send(shim, b"asked\n", handle)
         os.close(handle)
 
 
 def listen(*, connect: bool) -> int:
-    """Have the kernel ask about this process's and all its descendants' calls of bind, and of `connect` if
-    so. Returns the handle that it asks by; -1 on machines whose numbers are not known here. Raises
-    OSError."""
+    """Have the kernel ask about bind calls of this process and all its descendants, with `connect` also about
+    those. Returns the handle on which it asks; -1 on unsupported machines. Raises OSError."""
     return call_filter.install(connect=connect)
 
 
 def redirected(own: str, port: int) -> "dict[Address, Address]":
-    """Where calls of Google's hosts go: to the replica's endpoint (`own`:`port`), over TLS to the port behind
-    that one."""
+    """Return where connections to Google's hosts go: to the replica's endpoint (`own`:`port`), and with TLS
+    to the next port."""
     plain = (own, port)
     return {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
 
 
 class SocketCalls:
-    """The shim's side: makes the calls that it is asked about."""
+    """The shim's side, which makes the calls that it is asked about."""
 
     def __init__(
         self,
@@ -99,15 +98,15 @@ class SocketCalls:
         redirected: "Mapping[Address, Address]",
         kept: "Container[int]" = (),
     ) -> None:
-        #: What `listen` returned, ours from here on.
+        #: The handle that `listen` returned, owned from here on.
         self._handle = handle
         #: The replica's address.
         self._own = own
-        #: The cluster port; 0 = none is the replica's own on each address.
+        #: The cluster port; 0 = there is none.
         self._port = port
-        #: Where calls go that go elsewhere.
+        #: Redirected addresses of connections.
         self._redirected = redirected
-        #: Ports that can be had on the replica's own address alone.
+        #: Ports that can be bound on the replica's own address alone.
         self._kept = kept
         self._buffer = bytearray(_REQUEST.size)
         self._bind = call_filter.number_of(call_filter.BIND) or 0
@@ -120,8 +119,8 @@ class SocketCalls:
         os.close(self._handle)
 
     def answer(self) -> bool:
-        """Answer the one question that can be read now, if there is one. False: nobody is left who could
-        ask."""
+        """Answer the one question that can be read now, if there is one. Returns False if no process is left
+        that could ask."""
         ready = select.poll()
         ready.register(self._handle, select.POLLIN)
         events = dict(ready.poll(0)).get(self._handle, 0)
@@ -131,7 +130,7 @@ class SocketCalls:
         try:
             fcntl.ioctl(self._handle, _RECEIVE, self._buffer)
         except OSError as error:
-            # Whoever asked has died meanwhile, or was interrupted and asks again.
+            # The asking process has died meanwhile, or was interrupted and asks again.
             return error.errno in (errno.EINTR, errno.ENOENT)
         question, process, _, number, _, _, handle, pointer, length, _, _, _ = _REQUEST.unpack(
             self._buffer
@@ -145,9 +144,9 @@ class SocketCalls:
         return True
 
     def _make(self, asked: "_Call", pointer: int, length: int) -> "int | None":
-        """Make the call in its place; returns the error number, 0 = none. None: the kernel shall make it as
-        it is."""
-        # The kernel takes the length for a C integer.
+        """Make the call in the process's place. Returns the error number, 0 = none; None = the kernel is to
+        make the call unchanged."""
+        # The kernel reads the length as a C int.
         length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
         if not 0 <= length <= _LONGEST_ADDRESS:
             return errno.EINVAL
@@ -160,7 +159,7 @@ class SocketCalls:
         return asked.do(call_filter.CONNECT, _as_given(given, there))
 
     def _bind_for(self, asked: "_Call", given: "bytes | None", length: int) -> "int | None":
-        # One who hides what he binds is none who may bind, where we could look at others.
+        # A process whose memory we cannot read may not bind, if we can read that of others.
         hidden = errno.EACCES if self._takes_part else None
         if given is None:
             return hidden
@@ -182,7 +181,7 @@ class SocketCalls:
 
 
 class _Call:
-    """A question of the kernel's: `process`, or a thread of it, calls `number` on its `handle`."""
+    """A question of the kernel: `process`, or a thread of it, calls `number` on its `handle`."""
 
     __slots__ = ("_listener", "_question", "handle", "number", "process")
 
@@ -196,15 +195,15 @@ class _Call:
         self.handle = handle
 
     def do(self, call: str, address: bytes) -> "int | None":
-        """Make the call with these bytes on the process's socket; returns the error number, 0 = none. None:
-        we may not take part, by a policy."""
+        """Make the call with these bytes on the process's socket. Returns the error number, 0 = none; None =
+        a security policy forbids us to take part."""
         number = call_filter.number_of(call)
         assert number is not None
         try:
             lent = _pidfd(self.process)
             try:
-                # It may have died, and its number be another's by now, whose address and socket these are
-                # not.
+                # The process may have died and its id been reused meanwhile: then the address and the socket
+                # are wrong.
                 fcntl.ioctl(self._listener, _IS_VALID, struct.pack("Q", self._question))
                 copy = kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
             finally:
@@ -224,7 +223,7 @@ def _pidfd(process: int) -> int:
     try:
         return kernel.process_handle(process)
     except OSError:
-        # Only of processes, and this may be one of its threads.
+        # Handles exist only of processes, and this may be a thread.
         return kernel.process_handle(_leader(process))
 
 
@@ -234,10 +233,10 @@ def _first_free_port() -> int:
 
 
 def _may_have_any_port(process: int) -> bool:
-    """Whether it could bind a port that is kept for root, as we may be able to: it has the right to, in our
+    """Whether a process itself could bind a privileged port, because it has that capability in our user
     namespace."""
     if os.geteuid():
-        return True  # The kernel judges by us, who have no such right.
+        return True  # The kernel will judge by our rights, which do not include it.
     for line in processes.read("/proc/%d/status" % process).splitlines():
         if line.startswith(b"CapEff:") and int(line.split()[1], 16) & _CAN_BIND_SERVICE:
             try:
@@ -250,7 +249,7 @@ def _may_have_any_port(process: int) -> bool:
 
 
 def _leader(thread: int) -> int:
-    """The process that a thread is of: the kernel opens nothing else. The number itself if the thread is
+    """Return the process of a thread, because the kernel only opens processes; the id itself if the thread is
     gone."""
     for line in processes.read("/proc/%d/status" % thread).splitlines():
         if line.startswith(b"Tgid:"):
@@ -259,7 +258,7 @@ def _leader(thread: int) -> int:
 
 
 def _read(process: int, pointer: int, length: int) -> "bytes | None":
-    """Fewer bytes where its memory ends; None: we may not read it."""
+    """Read a process's memory: fewer bytes where it ends, None if it may not be read."""
     try:
         memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
     except OSError:
@@ -273,17 +272,18 @@ def _read(process: int, pointer: int, length: int) -> "bytes | None":
 
 
 def _family(given: bytes) -> int:
-    """-1: it has none."""
+    """Return the family of a socket address; -1 if it has none."""
     return struct.unpack_from("=H", given)[0] if len(given) >= 2 else -1
 
 
 def _is_other(given: bytes) -> bool:
-    """Whether no socket of the internet takes it; the wildcard address may have no family."""
+    """Whether a socket address is none of the internet; the wildcard address may have no family."""
     return _family(given) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
 
 
 def _address(given: bytes) -> "Address":
-    """As an IPv4 address, "" if it is none, and its port; ("", 0) of what is none of the internet."""
+    """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) if it is none
+    of the internet."""
     host = b""
     if len(given) >= 8 and _family(given) in (socket.AF_UNSPEC, socket.AF_INET):
         host = given[4:8]
@@ -301,14 +301,14 @@ def _is_wildcard(given: bytes) -> bool:
 
 
 def _is_anothers(host: str, own: str) -> bool:
-    """Whether it is an address that another replica has, or may have: of 127.64.0.0/10, and not this
-    one's."""
+    """Whether another replica has, or may have, this address: it is in 127.64.0.0/10 and not this
+    replica's."""
     parts = host.split(".")
     return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 
 
 def _as_given(given: bytes, address: "Address") -> bytes:
-    """An IPv4 address as sockets take it that were `given` one."""
+    """Encode an IPv4 address in the form of the address that the program has `given`."""
     host, port = socket.inet_aton(address[0]), struct.pack(">H", address[1])
     if _family(given) == socket.AF_INET6:
         return given[:2] + port + given[4:8] + _MAPPED + host + bytes(4)

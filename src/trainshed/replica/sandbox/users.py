@@ -1,9 +1,9 @@
-"""Users of a replica's own: a user namespace with a range of the machine's user numbers, and the files that
+"""Gives a replica its own users: a user namespace with a range of the machine's user ids, and the files that
 belong to it.
 
-A program that is root in it is nobody outside. Files need not change hands: a mount is shown with its owners
-mapped (mount_setattr(2)), so that what the service owns is the program's, and what the program writes the
-service's. Needs root; runs on Python 3.6.
+A program that is root in it has no rights outside. Files need not change owners: mounts have their owners
+mapped (mount_setattr(2)), so that the service's files appear as the program's, and what the program writes
+belongs to the service. Needs root; runs on Python 3.6.
 """
 
 import errno
@@ -23,23 +23,22 @@ _OPEN_TREE_CLOEXEC = 0x80000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 
-# Of root's capabilities, those that harmless programs use: owners and modes of files, other users, low ports.
+# The capabilities of root that harmless programs use: owners and modes of files, other users, low ports.
 # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD,
 # SETFCAP
 _CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
 
 
 class Namespace:
-    """A user namespace whose users are still to be said: it can be made before anybody knows whose it will
-    be.
+    """A user namespace whose users are set later, so that it can be made before its replica is known.
 
-    What is held open are its maps and itself; no process has to stay in it.
+    It is kept alive by open handles of itself and its maps; no process has to stay in it.
     """
 
     __slots__ = ("handle", "handles")
 
     def __init__(self) -> None:
-        """Needs this process's /proc. Raises OSError: none can be made."""
+        """Needs this process's /proc. Raises OSError if none can be made."""
         opened: "list[int]" = []
         try:
             with kernel.IdleChild(kernel.CLONE_NEWUSER) as child:

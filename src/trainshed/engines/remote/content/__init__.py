@@ -1,3 +1,3 @@
-"""How a node that shares no files with the service gets what programs and agents need: environments,
-interpreters, images, and the agent's own code (docs/adr/0063).
+"""Gives nodes that share no files with the service what programs and agents need: environments, interpreters,
+images, and the agent's own code (docs/adr/0063).
 """

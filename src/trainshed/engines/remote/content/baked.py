@@ -3,8 +3,8 @@
     python -m trainshed.engines.remote.content.baked DIRECTORY
     PYTHON -I -S DIRECTORY/code/trainshed/engines/remote/content/baked.py
 
-The first, where the service is installed, lays the code down; the second one, in the image and by its own
-Python, compiles it.
+The first command, run where the service is installed, writes the code; the second, run in the image by its
+own Python, compiles it.
 """
 
 import compileall
@@ -16,7 +16,7 @@ from py_compile import PycInvalidationMode
 
 
 def lay_down(directory: Path) -> None:
-    """Fill it with this service's code, and what becomes an agent by it. Raises OSError."""
+    """Write this service's code and the agent's entry point into a directory. Raises OSError."""
     from trainshed.engines.remote.content import resident
     from trainshed.engines.remote.content.bootstrap import AgentCode
 
@@ -30,13 +30,13 @@ def lay_down(directory: Path) -> None:
 
 
 def compile_for(directory: Path) -> None:
-    """Compile what was laid down there for the Python that runs this. Raises OSError, CalledProcessError."""
+    """Compile the code in a directory for the Python that runs this. Raises OSError, CalledProcessError."""
     code = directory / "code"
     sys.path.insert(0, str(code))
     from trainshed.engines.remote.content import resident
     from trainshed.engines.remote.module_bundle import collect
 
-    # Of images' files the times are not always kept.
+    # Images do not always keep their files' times.
     mode = PycInvalidationMode.UNCHECKED_HASH
     if not compileall.compile_dir(code, quiet=1, invalidation_mode=mode):
         raise OSError(f"{code} cannot be compiled by {sys.executable}")
@@ -44,7 +44,7 @@ def compile_for(directory: Path) -> None:
 
 
 def main() -> int:
-    """As the module says."""
+    """Run either command of the module."""
     if len(sys.argv) == 2:
         lay_down(Path(sys.argv[1]))
         return 0

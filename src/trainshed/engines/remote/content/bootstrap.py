@@ -1,5 +1,5 @@
-"""The command that starts an agent on a node where nothing of ours is, and what it is given: a loader, the
-agent's document, and the code itself in case the node has not got it yet."""
+"""Makes the command that starts an agent on a node where nothing of ours is, and its input: a loader, the
+agent's document, and the code itself if the node does not have it yet."""
 
 import gzip
 import hashlib
@@ -45,17 +45,17 @@ _TIME = 315532800
 
 @dataclass(frozen=True, slots=True)
 class AgentCode:
-    """The code of an agent, as it is sent. Made once, off the loop."""
+    """The code of an agent as it is sent. It is made once, in a thread."""
 
     archive: bytes
-    #: Of the archive.
+    #: Digest of the archive.
     digest: str
-    #: Of what is in it, however it was packed.
+    #: Digest of its content, however it was packed.
     content: str
 
     @staticmethod
     def collect() -> "AgentCode":
-        """What this process runs. Blocks, for half a second. Raises OSError."""
+        """Pack the code that this process runs. Blocks for half a second. Raises OSError."""
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w") as tar:
             for name, path in _files():
@@ -69,9 +69,9 @@ class AgentCode:
         return AgentCode(archive, hashlib.sha256(archive).hexdigest(), content)
 
     def unpack(self, directory: Path) -> None:
-        """Into a directory that is empty. Raises OSError."""
+        """Unpack it into an empty directory. Raises OSError."""
         with tarfile.open(fileobj=io.BytesIO(self.archive), mode="r:gz") as tar:
-            if hasattr(tarfile, "tar_filter"):  # Since 3.11.4.
+            if hasattr(tarfile, "tar_filter"):  # Python has it since 3.11.4.
                 tar.extractall(directory, filter="tar")
             else:
                 tar.extractall(directory)
@@ -79,26 +79,27 @@ class AgentCode:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """`code`: as it is here. `python`: a command of the nodes. `directory`: absolute, on the nodes, where the
-    code is kept, in `code/DIGEST`."""
+    """How agents are started. `code`: the service's own. `python`: a command on the nodes. `directory`:
+    absolute path on the nodes, where the code is kept in `code/DIGEST`."""
 
     code: AgentCode
     python: str
     directory: str
     module: str = AGENT
-    #: What the Python is told to run.
+    #: Source that the Python is given by -c.
     script: str = READ
-    #: Further arguments, of which the script may make use.
+    #: Further arguments of the script.
     arguments: Sequence[str] = ()
 
     @property
     def argv(self) -> Sequence[str]:
         """The command that starts an agent."""
-        # The last word is for those who look at the node's processes.
+        # The first argument only names the process for people.
         return self.python, "-I", "-S", "-c", self.script, "trainshed-agent", *self.arguments
 
     def parcel(self, document: bytes, has: str = "") -> bytes:
-        """All of its standard input. `has`: which code is there (`AgentCode.content`); "" = none."""
+        """Return its whole standard input. `has`: the code that is already there (`AgentCode.content`); "" =
+        none."""
         if has == self.code.content:
             return resident.KNOWN + document
         header = json.dumps(
@@ -125,7 +126,7 @@ def _sized(content: bytes) -> bytes:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Name in the archive and where it lies, in the order of names."""
+    """Yield (name in the archive, path) of each file, in order of names."""
     root = Path(trainshed.__file__).parent
     found = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
     for package in PACKAGES:

@@ -1,8 +1,7 @@
-"""The node's side: has everything there that a launch needs, fetched once however many agents ask.
+"""The node's side of content: it fetches everything that a launch needs, once however many agents ask.
 
-What an agent was given stays for as long as the agent lives, or a program that lives in it: both hold shared
-locks. Nothing slow happens on the loop: a process for each unit that has to be fetched unpacks it
-(`unpacking`).
+A unit stays as long as an agent that was given it lives, or a program that runs in it: both hold shared
+locks. Nothing slow happens on the loop: a process for each fetched unit unpacks it (`unpacking`).
 """
 
 import asyncio
@@ -32,9 +31,9 @@ _SOURCE = str(Path(__file__).resolve().parents[4])
 
 
 class NodeCache:
-    """`root`: the service's cache directory, at the same path on the node. `limit`: bytes of what is fetched,
-    beyond which what was not used for longest goes; 0 = the disk alone sets one. `node`: its name, for
-    messages. `leases`: handles that keep units already, by path, as of now; closed with the others."""
+    """A node's cache. `root`: the service's cache directory, at the same path on the node. `limit`: most
+    bytes of fetched units, beyond which the least recently used go; 0 = only the disk limits it. `node`: its
+    name, for messages. `leases`: handles that lock units already, by path; closed with the others."""
 
     def __init__(
         self,
@@ -52,8 +51,8 @@ class NodeCache:
         self._helpers: set[asyncio.Task[int]] = set()
 
     async def have(self, manifest: Manifest, fetch: Fetch) -> None:
-        """Return once all of it is there, to stay until `close`. Raises LaunchRejected (this node will never
-        have it), EngineUnavailable; nothing half-stored is left then."""
+        """Return once all units of a manifest are there, to stay until `close`. Raises LaunchRejected (this
+        node can never have them), EngineUnavailable; no incomplete unit is left then."""
         missing = await asyncio.to_thread(_missing, manifest.outside)
         if missing:
             raise LaunchRejected(
@@ -62,13 +61,14 @@ class NodeCache:
                 "a Python of its own (pyenv, uv), which is sent along"
             )
         for unit in manifest.units:
-            # Launches of one agent that ask for the same wait here; those of others, for the unit's lock.
+            # Launches of one agent that need the same unit wait here; those of other agents wait for the
+            # unit's lock.
             async with self._turns.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     await self._have(unit, fetch)
 
     def close(self) -> None:
-        """Let go of everything; what programs live in, their shims hold."""
+        """Release all locks; shims hold those of their programs' units."""
         for handle in self._leases.values():
             os.close(handle)
         self._leases.clear()
@@ -100,7 +100,7 @@ class NodeCache:
                 child.kill()
             raise
         finally:
-            # It goes on for as long as the disk takes, which nobody has to wait for.
+            # The process goes on until the unit is synced to disk, which need not be waited for.
             child.stdin.close()
             helper = begin(child.wait(), f"{unit.path}: its helper's end")
             self._helpers.add(helper)
@@ -117,7 +117,7 @@ class NodeCache:
         into: asyncio.StreamWriter,
         told: asyncio.StreamReader,
     ) -> tuple[str, str]:
-        """Hand on what the service sends, until the helper has told what came of it."""
+        """Pass what the service sends to the helper, until that has reported a result."""
         try:
             reader, writer = await fetch(path)
         except OSError as failure:
@@ -127,10 +127,10 @@ class NodeCache:
         try:
             await asyncio.wait((pouring, telling), return_when=asyncio.FIRST_COMPLETED)
             if not telling.done():
-                # Of a helper that has ended already uvloop says that its handle is closed, as a RuntimeError.
+                # If the helper has ended, uvloop raises RuntimeError because its handle is closed.
                 with contextlib.suppress(OSError, RuntimeError):
                     await pouring
-                # Whether it was whole the helper says, which then has no more to wait for.
+                # The stream has ended: the helper now says whether it was complete.
                 if not telling.done():
                     with contextlib.suppress(OSError, RuntimeError):
                         into.write_eof()
@@ -142,7 +142,8 @@ class NodeCache:
             writer.close()
 
     async def _lease(self, unit: Unit, *, whatever: bool = False) -> bool:
-        """`whatever`: the unit's lock is held for us, and whoever holds it says that it is there."""
+        """Take a shared lock on a unit; return whether it is there. `whatever`: the helper that holds the
+        unit's lock has said that it is there, so that it is not checked."""
         handle = await asyncio.to_thread(self._shelf.lease, unit, whatever=whatever)
         if handle is None:
             return False
@@ -161,6 +162,6 @@ async def _pour(reader: asyncio.StreamReader, into: asyncio.StreamWriter) -> Non
 
 
 async def _line(told: asyncio.StreamReader) -> tuple[str, str]:
-    """A word of the helper, and what it says besides; "" if it was killed."""
+    """Read a line of the helper: its first word, and the rest; "" if the helper was killed."""
     word, _, rest = (await told.readline()).decode(errors="replace").strip().partition(" ")
     return word, rest

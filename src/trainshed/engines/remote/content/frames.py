@@ -1,7 +1,7 @@
-"""A stream that tells whether it is whole: a tar in pieces, then what it must have been, or why there is no
-more of it.
+"""Frames make a stream that tells whether it is complete: a tar in pieces, then its identity, or why the
+sender failed.
 
-Each frame: one byte of its kind, four of its length, its content. Standard library only.
+Each frame consists of one byte of kind, four of length, and its content. Standard library only.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ _LONGEST = 1 << 20
 
 
 class Torn(Exception):
-    """The stream is no good. The message says why."""
+    """The stream is broken or incomplete. The message says why."""
 
 
 def failed(text: str) -> bytes:
-    """The last frame of a stream that cannot be told to its end."""
+    """Return the last frame of a stream whose sender failed. `text`: why."""
     content = text.encode(errors="replace")[:_LONGEST]
     return _HEAD.pack(_FAILED, len(content)) + content
 
 
 class FrameWriter:
-    """Writes such a stream. `put`: takes bytes, all of them."""
+    """Writes such a stream. `put`: writes all bytes that it is given."""
 
     def __init__(self, put: Callable[[bytes], None]) -> None:
         self._put = put
@@ -50,14 +50,14 @@ class FrameWriter:
             self._put(_HEAD.pack(_DATA, len(piece)) + piece)
 
     def end(self, identity: str) -> None:
-        """`identity`: of what was written."""
+        """End the stream. `identity`: of what was written."""
         self._flush()
         content = json.dumps({"stream": self._digest.hexdigest(), "identity": identity}).encode()
         self._put(_HEAD.pack(_END, len(content)) + content)
 
 
 class FrameReader:
-    """Reads such a stream. `get`: returns so many bytes, fewer only at the end."""
+    """Reads such a stream. `get`: returns that many bytes, fewer only at the end."""
 
     def __init__(self, get: Callable[[int], bytes]) -> None:
         self._get = get
@@ -66,7 +66,7 @@ class FrameReader:
         self._identity: str | None = None
 
     def read(self, size: int) -> bytes:
-        """Fewer than `size` only at the end. Raises Torn."""
+        """Return `size` bytes, fewer only at the end. Raises Torn."""
         if len(self._piece) >= size:
             data, self._piece = self._piece[:size], self._piece[size:]
             return bytes(data)

@@ -1,9 +1,9 @@
-"""Unpacks what a failed replica left on its node: a process of its own on the service's machine, which is fed
-a tar of the files and may be killed at any moment.
+"""Unpacks the files of a failed replica on the service's machine. It runs as a process of its own, which
+reads a tar of the files and may be killed at any moment.
 
-A program chose every name in there, and the node may be anybody's: nothing is written but below the new
-directory, by no link, and all of it belongs to who unpacks it. It writes one line: `done` or
-`failed WHY`. Its arguments: the directory, which it makes, and how many bytes the files may have at most.
+A program chose every name in the tar, and the node is not trusted: files are only written below the new
+directory, through no link, and belong to the user who unpacks them. It writes one line: `done` or `failed
+WHY`. Its arguments are the directory, which it makes, and the most bytes that the files may have.
 """
 
 import os
@@ -18,7 +18,8 @@ _MOST_ENTRIES = 200_000
 
 
 class FilesLeft(Unpacking):
-    """The files, which stay writable: a shell is opened among them. `limit`: bytes of all of them."""
+    """Unpacks such files. They stay writable, because shells are opened among them. `limit`: most bytes of
+    all files."""
 
     def __init__(self, root: Path, limit: int) -> None:
         super().__init__(root)
@@ -33,7 +34,7 @@ class FilesLeft(Unpacking):
         super()._make(member, stream)
 
     def _finish(self, path: str, member: tarfile.TarInfo) -> None:
-        # Nobody else's, and nothing that would give another's rights.
+        # No access for other users, and no setuid bits.
         Path(path).chmod(member.mode & 0o777 | (0o700 if member.isdir() else 0o600))
         os.utime(path, (member.mtime, member.mtime))
 

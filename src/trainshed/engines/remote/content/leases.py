@@ -1,6 +1,7 @@
-"""What keeps a unit of a node's cache from being removed: a shared lock, for as long as its handle is open.
+"""A lease keeps a unit of a node's cache from being removed: it is a shared lock, held for as long as its
+handle is open.
 
-Of the standard library alone, and little of that: programs wait for it (`remote.opening`).
+It imports only a little of the standard library, because programs wait for it (`remote.opening`).
 """
 
 import fcntl
@@ -18,10 +19,10 @@ BUILT = ".built"
 
 
 def hold(path: str) -> "int | None":
-    """None: it is being removed, or gone."""
+    """Lock a unit; return the handle, or None if it is being removed, or gone."""
     name = os.path.join(path, BUILT)
     if not os.path.exists(name):
-        # An interpreter of others has no such file; nobody removes it either.
+        # A foreign interpreter has no such file, and is never removed either.
         name = path
     try:
         handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -39,14 +40,15 @@ def hold(path: str) -> "int | None":
 
 
 def hold_as_recorded(unit: "dict[str, str]", boots: "Container[str]") -> int:
-    """`unit`: its `path`, its `digest`, and the file of what is known of it, `record` (`shelf.Record`).
-    `boots`: those since which it is not hollow. Raises OSError: that very unit is not there; ValueError."""
+    """Lock a unit if it is the recorded one. `unit`: its `path`, its `digest`, and the path of its record,
+    `record` (`shelf.Record`). `boots`: boots of the machine whose units are intact. Raises OSError,
+    ValueError if that very unit is not there."""
     with open(unit["record"], encoding="utf-8") as file:
         known = json.loads(file.read())
     if known["digest"] == unit["digest"] and known["boot"] in boots:
         handle = hold(unit["path"])
         if handle is not None:
-            # Of those that nobody uses it is the last to go.
+            # Marks the unit as the most recently used.
             os.utime(unit["record"])
             return handle
     raise FileNotFoundError(unit["path"])

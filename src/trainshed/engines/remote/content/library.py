@@ -1,4 +1,5 @@
-"""The service's side: which of its directories nodes may have, what each is known by, and how it is sent."""
+"""The service's side of content: it decides which of its directories nodes may fetch, identifies each, and
+sends it."""
 
 import asyncio
 import contextlib
@@ -29,7 +30,7 @@ _SOURCE = str(Path(__file__).resolve().parents[4])
 
 
 def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
-    """The directories of the service's machine that plans name."""
+    """Return the directories of the service's machine that plans name."""
     found: dict[str, None] = {}
     for plan in plans:
         software = plan.software
@@ -42,7 +43,7 @@ def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
 
 
 class Refused(Exception):
-    """That directory is not given to nodes. The message says why."""
+    """A directory may not be sent to nodes. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ class _Place:
 
 
 class Library:
-    """`roots`: directories whose finished units may be asked for, and nothing else that lies there.
-    `interpreters`: prefixes of the Pythons that are not the system's own; asked in threads."""
+    """The units of a service. `roots`: directories whose finished units may be fetched, and nothing else
+    there. `interpreters`: returns the prefixes of the Pythons that are not the system's own; called in
+    threads."""
 
     def __init__(
         self, roots: Sequence[Path], interpreters: Callable[[], Collection[Path]] = tuple
@@ -67,8 +69,8 @@ class Library:
         self._sending = asyncio.Semaphore(_SENDERS)
 
     async def manifest(self, paths: Collection[str]) -> Manifest:
-        """What a node needs where plans name these absolute directories (`named_by`). Raises OSError, and
-        Refused: one lies in the service's cache, and is none that is finished."""
+        """Return what a node needs for plans that name these absolute directories (`named_by`). Raises
+        OSError, and Refused if one lies in the service's cache and is no finished unit."""
         return await asyncio.to_thread(self._manifest, paths)
 
     async def send(
@@ -79,9 +81,9 @@ class Library:
         granted: Collection[str] | None = None,
         sent: Callable[[int], None] | None = None,
     ) -> None:
-        """Write a unit, then close the writer. Refusals and failures are written, too: the other side says
-        them. `granted`: paths of the units that who asks may have; None = any. `sent`: told of so many bytes
-        more that were taken."""
+        """Write a unit, then close the writer. Refusals and failures are written into the stream, for the
+        other side to report. `granted`: paths of the units that the agent may fetch; None = any. `sent`:
+        called with each number of bytes that were sent."""
         try:
             async with self._sending:
                 try:
@@ -92,7 +94,7 @@ class Library:
                     await _send(place, writer, sent)
             await writer.drain()
         except (ConnectionError, TimeoutError):
-            writer.transport.abort()  # Who asked has gone, or hangs; it asks again.
+            writer.transport.abort()  # The agent is gone or hangs; it asks again.
         finally:
             writer.close()
 
@@ -119,11 +121,11 @@ class Library:
                 try:
                     found = self._place(other, prefixes)
                 except Refused:
-                    continue  # What packages mention is theirs; nothing that a plan needs.
+                    continue  # A path that a package mentions is not needed by a plan.
                 if found is not None:
                     waiting.append(str(found.path))
                 elif (Path(other) / "os.py").is_file():
-                    outside.add(other)  # A standard library of the machine's own.
+                    outside.add(other)  # The machine's own standard library.
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
 
     def _prefixes(self) -> list[Path]:
@@ -140,7 +142,7 @@ class Library:
         return place
 
     def _place(self, path: str, prefixes: Sequence[Path]) -> _Place | None:
-        """None: it is the machine's own. Raises Refused."""
+        """Return the unit of a directory; None = it is the machine's own. Raises Refused."""
         asked = Path(os.path.normpath(path))
         if not asked.is_absolute():
             raise Refused(f"{path!r} is no absolute path")
@@ -152,14 +154,14 @@ class Library:
                 return _Place(prefix, prefix.parent, is_interpreter=True)
         real = Path(os.path.realpath(asked))
         if any(is_below(real, Path(os.path.realpath(root))) for root in self._roots):
-            # By another name it would not be found on a node.
+            # A node would not find it under another path.
             raise Refused(
                 f"{path} lies in the service's cache, but is no name by which that is known"
             )
         return None
 
     def _unit(self, place: _Place) -> tuple[Unit, tuple[str, ...]]:
-        """With what it refers to. Looked at once for as long as it is the same."""
+        """Return a unit and what it refers to, cached for as long as it is unchanged."""
         key = _key(place.path)
         known = self._units.get(place.path)
         if known is not None and known[0] == key:
@@ -180,7 +182,7 @@ class Library:
 
 
 def _finished(asked: Path, root: Path) -> Path:
-    """The unit in which something below a root lies. Raises Refused."""
+    """Return the unit that contains a path below a root. Raises Refused."""
     place = root
     for part in asked.relative_to(root).parts[:_DEEPEST]:
         place = place / part
@@ -195,8 +197,8 @@ def _finished(asked: Path, root: Path) -> Path:
 
 
 def _key(place: Path) -> tuple[int, ...]:
-    """Another one whenever the directory, or what is known of its bytecode, is another one. Numbers of files
-    are given out again, times are not."""
+    """Return a key that changes whenever the directory, or the record of its bytecode, is replaced. Inode
+    numbers are reused, which times are not."""
     status = place.stat()
     numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
     for name in (BUILT, COMPILED):
@@ -215,7 +217,7 @@ def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
 async def _send(
     place: _Place, writer: asyncio.StreamWriter, sent: Callable[[int], None] | None
 ) -> None:
-    """By a process that reads and packs: it ends with this call. Raises ConnectionError,
+    """Send a unit by a process that packs it and that ends with this call. Raises ConnectionError,
     TimeoutError."""
     command = [sys.executable, "-I", "-S", "-c", _PACK, _SOURCE, str(place.path)]
     if place.is_interpreter:

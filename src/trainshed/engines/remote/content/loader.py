@@ -1,8 +1,8 @@
-"""Starts an agent where nothing of ours is: run from standard input by whatever Python a node has, so that it
-can say what does not fit. Python 3.4 and its standard library only, no import of ours.
+"""Starts an agent on a node where nothing of ours is. Any Python there runs it from standard input, so that
+it can report an unfit one: Python 3.4 and its standard library only, no import of ours.
 
-What follows it on the input: a header, the agent's document, an archive of code (`bootstrap`). The agent says
-when it has taken all (`opening.say_taken`): until then whoever hands it over is there to be told why not.
+A header, the agent's document and an archive of code follow it on the input (`bootstrap`). The agent confirms
+that it has read all (`opening.say_taken`); until then the sender waits and can be told of errors.
 """
 
 import _imp
@@ -24,7 +24,7 @@ _OLD = 7 * 86400.0
 
 
 def load(stream: "IO[bytes]") -> None:
-    """Take in the rest of `stream`, have the code there, become the agent."""
+    """Read the rest of `stream`, unpack the code if needed, become the agent."""
     header = json.loads(stream.read(int(stream.read(8), 16)).decode())
     document = stream.read(header["document"])
     _require_same_python(header)
@@ -42,10 +42,10 @@ def load(stream: "IO[bytes]") -> None:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
         _give_up("the agent's code cannot be loaded by %s: %s" % (sys.executable, failure))
-    # Who started this may have set a limit to how long it takes to come.
+    # The starting script may have set an alarm against input that never comes.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # The last line of all comes when whoever sent this wants it to begin.
+    # The last line comes when the sender lets the agent begin.
     _give(document + stream.readline())
     agent.main()
 
@@ -72,7 +72,8 @@ def _give_up(why: str) -> "NoReturn":
 
 
 def _have(directory: str, digest: str, archive: bytes) -> str:
-    """The directory of the code, unpacked unless it is there; nobody removes it while this process lives."""
+    """Return the directory of the code, unpacked if needed and locked against removal while this process
+    lives."""
     import fcntl
 
     parent = os.path.join(directory, "code")
@@ -101,8 +102,8 @@ def _have(directory: str, digest: str, archive: bytes) -> str:
 
 
 def _hold(code: str) -> "int | None":
-    """A shared lock on code that is whole; None: it is not there, or may be hollow since the machine went
-    down."""
+    """Take a shared lock on complete code; None = it is not there, or may have lost data when the machine
+    went down."""
     import fcntl
 
     try:
@@ -115,13 +116,13 @@ def _hold(code: str) -> "int | None":
             os.utime(handle)
             return handle
     except OSError:
-        pass  # Being removed.
+        pass  # It is being removed.
     os.close(handle)
     return None
 
 
 def _unpack(parent: str, digest: str, archive: bytes) -> None:
-    """Whole or not at all; the lock is held."""
+    """Unpack the archive, completely or not at all. The lock is held."""
     import hashlib
     import io
     import shutil
@@ -150,7 +151,7 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
 
 
 def _sweep(parent: str, digest: str) -> None:
-    """Remove what killed ones left, what is hollow, and old code that nobody runs."""
+    """Remove what killed loaders left, code that may be incomplete, and old code that no agent runs."""
     import fcntl
     import shutil
     import time
@@ -169,14 +170,14 @@ def _sweep(parent: str, digest: str) -> None:
                     continue
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                continue  # It runs.
+                continue  # An agent runs it.
             finally:
                 os.close(handle)
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _boot() -> bytes:
-    """What tells this boot of the machine from every other."""
+    """Return the identity of the machine's current boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip()
@@ -185,9 +186,9 @@ def _boot() -> bytes:
 
 
 def _give(document: bytes) -> None:
-    """Have it on standard input, as an agent finds it that was started by its module. In memory, and gone as
-    soon as that is let go. No pipe: one as large as this is refused to users who have many, root included
-    (pipe(7), `pipe-user-pages-soft`)."""
+    """Put the document on standard input, where the agent expects it, as a file in memory that vanishes when
+    it is closed. A pipe of this size would be refused to users with many pipes, root included (pipe(7),
+    `pipe-user-pages-soft`)."""
     handle = os.memfd_create("document")
     with open(handle, "wb", closefd=False) as file:
         file.write(document)

@@ -1,4 +1,5 @@
-"""What a launch needs of the service's directories, told to a node: the words that both sides share.
+"""Declares the manifest that tells a node what a launch needs of the service's directories; both sides share
+it.
 
 A *unit* is a directory that is built once and then never changed: an environment, a layer, an image, an
 interpreter. It lies at the same path on every node, because environments hold absolute paths.
@@ -15,28 +16,28 @@ COMPILED = ".compiled"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A directory that a node needs whole."""
+    """A directory that a node needs completely."""
 
     path: str
-    #: Tells its content from any other (`trees.Identity`).
+    #: Digest of its content (`trees.Identity`).
     digest: str
-    #: Of its files.
+    #: Size of its files.
     bytes: Bytes
-    #: All of its bytecode is there; of a directory that is not, there may be more another time.
+    #: All of its bytecode is there; otherwise more may be added later.
     is_compiled: bool
-    #: (directory, permission bits) of those that it lies in, from the outermost that belongs to the service.
+    #: (directory, permission bits) of the directories around it, from the service's outermost one.
     parents: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that the plans of a launch name, and what that refers to."""
+    """All units that the plans of a launch name, and those that they refer to."""
 
     units: tuple[Unit, ...] = ()
-    #: Directories of the machine that are not sent: the node has to have its own.
+    #: Directories of the machine that are not sent, so that the node must have its own.
     outside: tuple[str, ...] = ()
 
 
 def is_below(path: Path, root: Path) -> bool:
-    """By name alone."""
+    """Whether a path is below another, by names alone."""
     return path == root or path.is_relative_to(root)

@@ -1,4 +1,4 @@
-"""Writes a unit as a tar to its standard output: a process of its own, so that nothing of it holds up the
+"""Writes a unit as a tar to its standard output, in a process of its own so that it does not delay the
 service.
 
     python -m trainshed.engines.remote.content.packing DIRECTORY [without-sites]
@@ -41,7 +41,7 @@ def pack(root: Path, put: frames.FrameWriter, *, without_sites: bool = False) ->
 
 
 def _write_content(path: str, size: int, put: frames.FrameWriter) -> None:
-    # What has become something else meanwhile must not lead elsewhere.
+    # A link that replaced the file meanwhile must not be followed.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         left = size
@@ -60,7 +60,7 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
     member.mode = stat.S_IMODE(status.st_mode)
     member.uid, member.gid = status.st_uid, status.st_gid
-    # Whole seconds, as bytecode knows its source by.
+    # In whole seconds, as bytecode records its source's time.
     member.mtime = int(status.st_mtime)
     member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
     if member.issym():
@@ -72,7 +72,7 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    # It is not cleared away while it is sent.
+    # The unit must not be removed while it is sent.
     program.hold_leases([str(root)])
 
     def put(data: bytes) -> None:
@@ -83,8 +83,8 @@ def main() -> None:
     try:
         pack(root, frames.FrameWriter(put), without_sites=WITHOUT_SITES in sys.argv[2:])
     except BrokenPipeError:
-        sys.exit(1)  # Nobody wants it any more.
-    except Exception as failure:  # It has no other way to say so.
+        sys.exit(1)  # The receiver has gone.
+    except Exception as failure:  # The process has no other way to report a failure.
         put(frames.failed(f"{root} cannot be read: {failure}"))
         sys.exit(1)
 

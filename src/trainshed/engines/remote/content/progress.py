@@ -1,4 +1,4 @@
-"""How far nodes have come that are sent what programs need, and how that is told."""
+"""Tracks how far sending content to nodes has come, and describes it."""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
@@ -12,33 +12,33 @@ _NAMED = 3
 
 
 class Sending:
-    """What one agent may have of the service's directories, and what of it was sent."""
+    """The units that one agent may fetch, and how much of them was sent."""
 
     def __init__(self) -> None:
-        #: Bytes of each unit that it may have, by its path.
+        #: Bytes of each unit that it may fetch, by path.
         self._sizes: dict[str, int] = {}
-        #: Bytes that were sent of those that it has asked for.
+        #: Bytes that were sent of each requested unit.
         self._sent: dict[str, int] = {}
 
     @property
     def granted(self) -> Set[str]:
-        """Paths of the units that it may have."""
+        """Paths of the units that it may fetch."""
         return self._sizes.keys()
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """How much was sent, and of how much: of the units that it has asked for. What it has already it does
-        not ask for."""
+        """Return (bytes sent, bytes in all) of the units that it has requested. It does not request units
+        that it has already."""
         sent = sum(min(count, self._sizes[path]) for path, count in self._sent.items())
         return sent, sum(self._sizes[path] for path in self._sent)
 
     def grant(self, units: Iterable[Unit]) -> None:
-        """It may have them from now on."""
+        """Let it fetch these units from now on."""
         self._sizes |= {unit.path: unit.bytes for unit in units}
 
     @contextlib.contextmanager
     def underway(self, path: str) -> Generator[Callable[[int], None]]:
-        """A unit is being sent; what is yielded takes note of so many bytes more."""
+        """Context in which a unit is being sent; yields a function that counts sent bytes."""
         if path in self._sizes:
             self._sent[path] = 0
 
@@ -50,7 +50,7 @@ class Sending:
 
 
 def delay_of_sending(nodes: Mapping[str, Sending]) -> Delay:
-    """What a start waits for whose nodes, of these names, are not all ready yet."""
+    """Return the delay to report while these nodes, by name, are sent content."""
     underway = {
         node: sending.bytes
         for node, sending in nodes.items()

@@ -1,8 +1,9 @@
-"""What an environment refers to by absolute paths: its interpreter, and the environment that it lies on.
+"""Finds what an environment refers to by absolute paths: its interpreter, and the environment that it
+extends.
 
-Found where environments have such things: the home that `pyvenv.cfg` names, links of `bin` and of the
-standard library, path files of `site-packages`. An image's own links mean places in the image, and are none.
-Packages of users may have put anything there: nothing is followed, what is read is bounded.
+It reads the home in `pyvenv.cfg`, links of `bin` and of the standard library, and path files of
+`site-packages`. Links in a container image mean paths in the image, and do not count. Users' packages may
+have put anything there, so that no link is followed and reads are bounded.
 """
 
 import os
@@ -16,7 +17,7 @@ _SITES = ("lib/python*/site-packages", "template/lib/python*/site-packages")
 
 
 def references(unit: Path) -> tuple[str, ...]:
-    """Absolute directories outside of `unit`, sorted. Raises OSError."""
+    """Return the absolute directories outside of `unit` that it refers to, sorted. Raises OSError."""
     found = {os.path.normpath(path) for path in _mentioned(unit)}
     return tuple(sorted(path for path in found if not Path(path).is_relative_to(unit)))
 
@@ -31,7 +32,7 @@ def _mentioned(unit: Path) -> Iterator[str]:
         for directory in _directories(unit, pattern):
             for entry in os.scandir(directory):
                 if entry.is_symlink() and (target := Path(entry.path).readlink()).is_absolute():
-                    # The directory in which it lies is what has to be there, as one for all of its files.
+                    # The target's directory has to be there as a whole.
                     yield str(target.parent)
     for pattern in _SITES:
         for directory in _directories(unit, pattern):
@@ -41,7 +42,7 @@ def _mentioned(unit: Path) -> Iterator[str]:
 
 
 def _directories(unit: Path, pattern: str) -> Iterator[Path]:
-    """Directories that are really there, reached through no link."""
+    """Yield the existing directories of a pattern that are reached through no link."""
     found = [unit]
     for part in Path(pattern).parts:
         below = [path for directory in found for path in directory.glob(part)]
@@ -50,7 +51,7 @@ def _directories(unit: Path, pattern: str) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Of a small plain file; none of any other."""
+    """Return the lines of a small plain file; none of any other."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return []

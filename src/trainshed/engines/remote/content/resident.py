@@ -1,7 +1,7 @@
-"""Process 1 of a Pod whose image has the agent's code (`baked`): loads the agent while nobody has said yet
-what it is to do, says which code it has, and becomes the agent; or runs other code, if it is sent that.
+"""Runs as process 1 of a Pod whose image has the agent's code (`baked`): it loads the agent before it is told
+what to do, says which code it has, and becomes the agent, or runs other code if it is sent that.
 
-Read as a file by the command of Pods, the last argument of which is its directory. Standard library only.
+The Pods' command reads it as a file; the command's last argument is its directory. Standard library only.
 """
 
 import gc
@@ -22,9 +22,9 @@ MODULES, DIGEST = "agent.modules", "digest"
 
 def main(directory: str) -> None:
     """Become the agent."""
-    # Modules are no garbage.
+    # Modules are never garbage: collections while they load would only cost time.
     gc.disable()
-    # The image stays as it is, for the next job (`scrubbing`).
+    # The image must stay unchanged for the next job (`scrubbing`).
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.join(directory, "code"))
     try:
@@ -33,14 +33,15 @@ def main(directory: str) -> None:
                 finder = marshal.loads(code.read(int(code.readline())))
                 exec(finder, {"code": code, "__name__": "bundle_finder"})
     except (OSError, ValueError, EOFError, TypeError):
-        pass  # They are looked for one by one.
+        pass  # Without the bundle, modules are found one by one.
     from trainshed.engines.remote import start
 
     start.main(lambda: _receive(directory))
 
 
 def _receive(directory: str) -> None:
-    """Return when an agent's document comes next on standard input; be another process if its code does."""
+    """Return when an agent's document comes next on standard input; if other code comes, replace this process
+    by one that runs it."""
     from trainshed.engines.local.hosts_file import MachineHosts
     from trainshed.engines.remote.start import load_until_told
     from trainshed.replica.system.lean_json import dumps
@@ -61,13 +62,14 @@ def _receive(directory: str) -> None:
 
 
 def _run_other(loader: bytes) -> None:
-    """A loader in a new interpreter, which has loaded nothing of this code: the rest of the input is its."""
+    """Run a loader in a new interpreter, which has loaded nothing of this code and reads the rest of the
+    input."""
     handle = os.memfd_create("loader", 0)
     with open(handle, "wb", closefd=False) as file:
         file.write(loader)
     with open("/proc/self/cmdline", "rb") as file:
         own = file.read().split(b"\0")
-    # The very interpreter with its own options, also where another program loads it.
+    # The same interpreter with its options, also if a dynamic loader is the program that runs it.
     command = own[: own.index(b"-c") + 1]
     command += [b"exec(open(%d, 'rb').read())" % handle, b"trainshed-agent"]
     os.lseek(handle, 0, os.SEEK_SET)
@@ -75,7 +77,8 @@ def _run_other(loader: bytes) -> None:
 
 
 def _exactly(count: int) -> bytes:
-    """Not more: what follows is for others. Raises EOFError."""
+    """Read exactly that many bytes from standard input, because what follows is for other readers. Raises
+    EOFError."""
     found = b""
     while len(found) < count:
         part = os.read(0, count - len(found))

@@ -1,9 +1,10 @@
-"""What lies in a node's cache: which units are there and whole, who uses them, which may go.
+"""Manages the files of a node's cache: which units are there and complete, which are in use, and which may be
+removed.
 
-All agents of a node share it. For each unit that was fetched there is a record; a unit without one was put
-there by others (a service of the node's own, a shared file system) and is used as it is, if it is finished,
-but never replaced and never removed. A unit is trusted if it is known to be on disk, or was fetched since
-this boot. Runs in child processes as well: standard library only.
+All agents of a node share it. Each fetched unit has a record; a unit without one was put there by others (a
+service on the node, a shared file system) and is used as it is, if it is finished, but never replaced or
+removed. A unit is trusted if it is known to be synced to disk, or was fetched since this boot. It also runs
+in child processes: standard library only.
 """
 
 import contextlib
@@ -33,18 +34,18 @@ _MARKS = ".marks"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a unit that was fetched."""
+    """The record of a fetched unit."""
 
     path: str
     digest: str
     bytes: Bytes
     is_compiled: bool
-    #: The boot in which it was fetched; "" = all of it is known to be on disk.
+    #: The boot in which it was fetched; "" = it is known to be synced to disk.
     boot: str
 
 
 class NodeShelf:
-    """The units below `root`, and interpreters beside it."""
+    """The cached units below `root`, and interpreters elsewhere."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -52,7 +53,8 @@ class NodeShelf:
         self._boot = _boot()
 
     def record(self, path: str) -> Record | None:
-        """None if the unit was not fetched, or may be hollow since the machine went down."""
+        """Return a unit's record; None if it was not fetched, or may have lost data when the machine went
+        down."""
         try:
             known = Record(**json.loads(self.record_of(path).read_text()))
         except (OSError, ValueError, TypeError):
@@ -60,10 +62,10 @@ class NodeShelf:
         return known if known.path == path and known.boot in ("", self._boot) else None
 
     def is_finished(self, unit: Unit) -> bool:
-        """Whether others have put it there, and whole."""
+        """Whether others have put the unit there, and completely."""
         place = Path(unit.path)
         if not unit.parents:
-            # An interpreter, installed as people do.
+            # An interpreter that was installed in the usual way.
             return (place / "bin").is_dir() and any(place.glob("lib/python3*/os.py"))
         try:
             return (place.parent / _MARKS / place.name).exists() or (
@@ -73,8 +75,8 @@ class NodeShelf:
             return False
 
     def lease(self, unit: Unit, *, whatever: bool = False) -> int | None:
-        """A handle that keeps the unit from being removed until it is closed; None: it has to be fetched
-        first, or is just being removed. `whatever`: without a look at whether there is better to be had."""
+        """Return a handle that keeps the unit from being removed until it is closed; None = it has to be
+        fetched first, or is just being removed. `whatever`: do not check whether the unit is outdated."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):
@@ -93,7 +95,7 @@ class NodeShelf:
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Generator[None]:
-        """Nobody else on this node fetches or removes the unit meanwhile. Blocks. Raises OSError."""
+        """Context in which nothing else on this node fetches or removes the unit. Blocks. Raises OSError."""
         handle = self._open_lock(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -102,7 +104,7 @@ class NodeShelf:
             os.close(handle)
 
     def make_parents(self, unit: Unit) -> None:
-        """The directories that it lies in, with the permissions that they have on the service's machine.
+        """Make the directories around a unit, with the permissions that they have on the service's machine.
         Raises OSError."""
         if not unit.parents:
             Path(unit.path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -115,20 +117,21 @@ class NodeShelf:
                 place.chmod(mode)
             status = place.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-                # Its owner could put anything there that programs are to run.
+                # Its owner could replace what programs are to run.
                 raise PermissionError(
                     f"{path} is a link, or belongs to user {status.st_uid}, on this node"
                 )
 
     def draft(self, path: str) -> Path:
-        """Where to unpack: on the same disk. What a killed process left there is removed."""
+        """Return an empty directory on the same disk in which to unpack. Removes what a killed process left
+        there."""
         place = Path(path)
         for left in place.parent.glob(f".{place.name}.*.fetching"):
             remove(left)
         return place.parent / f".{place.name}.{secrets.token_hex(4)}.fetching"
 
     def place(self, draft: Path, unit: Unit, size: int) -> None:
-        """Put what was unpacked where it belongs: in one step, or not at all. Raises OSError."""
+        """Move an unpacked unit to its path, atomically. Raises OSError."""
         bits = stat.S_IMODE(draft.stat().st_mode)
         draft.chmod(bits | stat.S_IWUSR)
         (draft / BUILT).write_text(self._boot)
@@ -137,20 +140,21 @@ class NodeShelf:
         record = Record(unit.path, unit.digest, size, unit.is_compiled, self._boot)
         if not self._boot:
             sync(draft)
-        # First the record: of a unit without one it would be believed that others have put it there.
+        # The record comes first: a unit without one would count as put there by others.
         self._write(record)
         draft.rename(unit.path)
 
     def settle(self, path: str) -> None:
-        """Have it last beyond this boot. Blocks for as long as the disk takes; raises OSError."""
+        """Sync a unit to disk, so that it outlives this boot. Blocks for as long as the disk takes. Raises
+        OSError."""
         record = self.record(path)
         if record is not None and record.boot:
             sync(Path(path))
             self._write(replace(record, boot=""))
 
     def take_away(self, path: str) -> bool:
-        """Remove a unit that was fetched; false: it is in use, or others have put it there (who may see it
-        on other machines, too). Raises OSError."""
+        """Remove a fetched unit. Returns False if it is in use, or others have put it there (and may use it
+        from other machines, too). Raises OSError."""
         record, place = self.record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
@@ -170,8 +174,8 @@ class NodeShelf:
         return True
 
     def make_room(self, needed: int, limit: int, free: int) -> None:
-        """Remove what was not used for longest until `needed` more bytes keep to `limit` (0 = none), and to
-        what is `free` on the disk; never what is in use. Blocks. Raises OSError."""
+        """Remove the least recently used units until `needed` more bytes keep to `limit` (0 = none) and to
+        the bytes `free` on the disk; never those in use. Blocks. Raises OSError."""
         records = sorted(self._records(), key=lambda found: found[0])
         total = sum(record.bytes for _, record in records)
         excess = max(total + needed - limit if limit else 0, needed - free)
@@ -186,13 +190,13 @@ class NodeShelf:
                 os.close(lock)
 
     def _records(self) -> Iterator[tuple[int, Record]]:
-        """With when each was used last."""
+        """Yield (time of last use, record) of each fetched unit."""
         for place in (self.state / "units").glob("*.json"):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 yield place.stat().st_mtime_ns, Record(**json.loads(place.read_text()))
 
     def record_of(self, path: str) -> Path:
-        """The file of a unit's record."""
+        """Return the path of a unit's record."""
         return self.state / "units" / f"{_name(path)}.json"
 
     def _open_lock(self, path: str) -> int:
@@ -212,7 +216,7 @@ class NodeShelf:
 
 
 def remove(root: Path) -> None:
-    """All of a tree, whatever its permissions; links are removed, never followed."""
+    """Remove a tree, whatever its permissions. Links are removed, never followed."""
     if root.is_symlink() or not root.exists():
         return
     for directory, names, _ in os.walk(root):
@@ -224,7 +228,7 @@ def remove(root: Path) -> None:
 
 
 def sync(place: Path) -> None:
-    """Bring everything written so far on the file system of `place` to the disk. Raises OSError."""
+    """Sync the file system of `place` to disk. Raises OSError."""
     handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(handle):
@@ -234,7 +238,7 @@ def sync(place: Path) -> None:
 
 
 def _lock_alone(path: Path) -> int | None:
-    """None: somebody uses it."""
+    """Lock a unit exclusively; return the handle, or None if it is in use."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if _try(handle):
         return handle
@@ -255,7 +259,7 @@ def _name(path: str) -> str:
 
 
 def _boot() -> str:
-    """What tells this boot of the machine from every other; "" where the system does not say."""
+    """Return the identity of the machine's current boot; "" if the system does not tell it."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""A directory tree in the order in which it is told apart and sent, and what its content is known by.
+"""Walks a directory tree in the order in which it is identified and sent, and identifies its content.
 
-Runs in child processes as well: standard library only.
+It also runs in child processes: standard library only.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ Entry = tuple[str, os.stat_result]
 
 
 def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
-    """All that lies below `root`, each directory before what is in it, by name. Links are not followed, and
-    neither sockets nor devices are told. `without_sites`: without the packages of an interpreter. Raises
+    """Yield everything below `root` in order of names, each directory before its content. Links are not
+    followed; sockets and devices are left out. `without_sites`: leave out an interpreter's packages. Raises
     OSError.
     """
     waiting = [""]
@@ -36,12 +36,12 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if path == BUILT:
-                continue  # Each machine has its own.
+                continue  # Each machine has its own packages.
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 if _BYTECODE in path:
-                    continue  # It was being written.
+                    continue  # It was still being written.
                 raise
             if stat.S_ISDIR(status.st_mode):
                 below.append(path)
@@ -56,10 +56,10 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
 
 
 class Identity:
-    """What tells the content of a unit from any other: names, kinds, permissions, sizes, times and targets.
+    """Identifies the content of a unit by names, kinds, permissions, sizes, times and link targets.
 
-    Nothing is read: a unit is built once, so whatever was built anew has other times. Bytecode does not
-    count, which is added while an environment is used already.
+    No file is read: a unit is built once, so that a rebuilt one has other times. Bytecode does not count,
+    because it is added to environments that are already in use.
     """
 
     def __init__(self, root: Path) -> None:
@@ -68,7 +68,7 @@ class Identity:
         self._digest = hashlib.sha256()
 
     def add(self, entry: Entry) -> None:
-        """The next one of `walk`. Raises OSError."""
+        """Add the next entry of `walk`. Raises OSError."""
         path, status = entry
         self.bytes += status.st_size
         if path in _MARKS or f"/{_BYTECODE}/" in f"/{path}/":
@@ -77,7 +77,7 @@ class Identity:
         if stat.S_ISLNK(mode):
             rest = os.readlink(f"{self._root}/{path}")
         elif stat.S_ISDIR(mode):
-            # The owner's right to write comes and goes while bytecode is added.
+            # The write permission changes while bytecode is added.
             mode, rest = mode & ~0o222, ""
         else:
             rest = f"{status.st_size} {status.st_mtime_ns}"
@@ -90,7 +90,7 @@ class Identity:
 
 
 def identify(root: Path, *, without_sites: bool = False) -> Identity:
-    """Of a tree. Blocks. Raises OSError."""
+    """Identify a tree. Blocks. Raises OSError."""
     identity = Identity(root)
     for entry in walk(root, without_sites=without_sites):
         identity.add(entry)

@@ -1,5 +1,5 @@
-"""Puts one unit into a node's cache: a process of its own, which an agent starts, tells the unit, feeds with
-what the service sends, and may kill at any moment.
+"""Puts one unit into a node's cache. It runs as a process of its own, which an agent starts, tells the unit,
+feeds with what the service sends, and may kill at any moment.
 
 It writes lines: `have` (it is there), `need` (send it now), `done`, `failed WHY`. It holds the unit's lock
 until its input ends, so that the agent can take its own lease first.
@@ -32,19 +32,19 @@ _ON_DISK = 4096
 
 
 class ByteSource(Protocol):
-    """Where a tar is read from."""
+    """A source of a tar's bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Fewer than `size` only at the end."""
+        """Return `size` bytes, fewer only at the end."""
         ...
 
 
 class Unpacking:
-    """A tar on its way into the directory `root`, which it makes. Only what the same tar has made before is
-    written into: no link leads anything elsewhere."""
+    """Unpacks a tar into the directory `root`, which it makes. It only writes into directories that the same
+    tar has made, so that no link leads it elsewhere."""
 
     def __init__(self, root: Path) -> None:
-        #: Of the disk.
+        #: Bytes on disk so far.
         self.bytes = 0
         self._root = root
         self._directories: dict[str, tarfile.TarInfo | None] = {"": None}
@@ -56,7 +56,8 @@ class Unpacking:
         self._root.mkdir(mode=0o700)
         while (member := next_member(stream)) is not None:
             self._make(member, stream)
-        # From the inside out, and only now: nothing can be put into what is read-only.
+        # Permissions come last, from the inside out, because nothing can be written into read-only
+        # directories.
         for name, member in reversed(self._directories.items()):
             if member is not None:
                 self._finish(f"{self._root}/{name}", member)
@@ -110,14 +111,14 @@ class Unpacking:
         if self._is_root:
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         else:
-            mode &= ~0o6000  # It would be another's rights that it gives.
+            mode &= ~0o6000  # setuid bits would grant another user's rights.
         os.chmod(path, mode)
         os.utime(path, (member.mtime, member.mtime))
 
 
 def next_member(stream: ByteSource) -> tarfile.TarInfo | None:
-    """The header of what comes next, with what an extended one before it says; None at the end. The module
-    for tars would read the stream in small pieces, or copy large ones again and again. Raises Torn."""
+    """Return the next entry's header, completed by its extended header; None at the end. The standard module
+    tarfile would read the stream in small pieces, or copy large ones repeatedly. Raises Torn."""
     more: dict[str, str] = {}
     while True:
         try:
@@ -142,7 +143,7 @@ def next_member(stream: ByteSource) -> tarfile.TarInfo | None:
 
 
 def _records(content: bytes) -> dict[str, str]:
-    """Of an extended header: `LENGTH NAME=VALUE`, each with an end of line. Raises ValueError."""
+    """Parse an extended header: lines `LENGTH NAME=VALUE`. Raises ValueError."""
     found: dict[str, str] = {}
     while content:
         length = int(content[: content.index(b" ")])
@@ -160,7 +161,7 @@ def _exactly(stream: ByteSource, size: int) -> bytes:
 
 
 def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
-    """Ask for the unit, unpack it beside its place, move it there. With the unit's lock held. Raises Torn,
+    """Request the unit, unpack it beside its path, move it there. The unit's lock is held. Raises Torn,
     OSError."""
     shelf.make_parents(unit)
     place = Path(unit.path).parent
@@ -186,7 +187,7 @@ def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
 
 
 def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
-    """Have the unit there. Returns `have` or `done`. Raises Torn, OSError."""
+    """Make sure that the unit is there. Returns `have` or `done`. Raises Torn, OSError."""
     record = shelf.record(unit.path)
     if record is None and shelf.is_finished(unit):
         return "have"
@@ -208,7 +209,7 @@ def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
 
 
 def main() -> None:
-    """Arguments: the cache, its limit in bytes, the unit as JSON."""
+    """Run the process. Its arguments are the cache, its limit in bytes, and the unit as JSON."""
     shelf, limit = NodeShelf(Path(sys.argv[1])), int(sys.argv[2])
     given = json.loads(sys.argv[3])
     given["parents"] = tuple((path, mode) for path, mode in given["parents"])
@@ -228,13 +229,13 @@ def main() -> None:
         named = getattr(failure, "filename", None)
         advice = _WHERE if isinstance(failure, PermissionError) else ""
         tell(f"failed {told}{f': {named}' if named else ''}{advice}")
-    except Exception as failure:  # It has no other way to say so.
+    except Exception as failure:  # The process has no other way to report a failure.
         tell(f"failed {failure!r}")
         raise
 
 
 def tell(line: str) -> None:
-    """Write a line to whoever has started this process; without him it is of no use."""
+    """Write a line to the process that started this one; exit if that is gone."""
     try:
         os.write(1, " ".join(line.split()).encode(errors="replace") + b"\n")
     except BrokenPipeError:

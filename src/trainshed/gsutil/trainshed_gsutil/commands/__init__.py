@@ -1,4 +1,4 @@
-"""One module for each command, loaded when it is asked for."""
+"""Finds the module of each command, which is imported only when the command is run."""
 
 import importlib
 
@@ -69,16 +69,16 @@ NOT_SERVED = frozenset(
         "web",
     )
 )
-"""Commands of gsutil about what buckets do not have here."""
+"""Commands of gsutil for properties that buckets do not have here."""
 
 
 def names() -> "list[str]":
-    """Every command, without what is only another name for one."""
+    """The names of all commands, without aliases."""
     return sorted({name for name, module in _MODULES.items() if name == module} | {"acl", "iam"})
 
 
 def find(name: str) -> "Callable[[Context], int]":
-    """What runs a command. Raises CommandFailure."""
+    """Returns the function that runs a command. Raises CommandFailure."""
     if name in NOT_SERVED:
         raise CommandFailure(
             'Command "%s" is not served: buckets here have nothing that it is about. Commands: %s.'

@@ -1,6 +1,6 @@
-"""`iam` of buckets; and `acl`, `defacl` and the rest of `iam`, which change nothing and say so.
+"""`iam` changes a bucket's policy; `acl`, `defacl` and the rest of `iam` change nothing, and say so.
 
-Whose a bucket is decides who may do what with an object: there are no lists of their own for objects.
+What somebody may do with an object depends on its bucket alone: objects have no access lists of their own.
 """
 
 import json
@@ -68,7 +68,8 @@ def _bucket_policy(context: Context, verb: str, arguments: "list[str]") -> None:
 
 
 def changed(policy: "Policy", changes: "list[str]") -> "Policy":
-    """With grants `MEMBER:ROLE[,ROLE]` added, and those behind a `-d` removed. Raises CommandFailure."""
+    """Returns the policy after the changes `MEMBER:ROLE[,ROLE]`: those behind a `-d` are removed, others
+    added. Raises CommandFailure."""
     bindings = {each["role"]: list(each["members"]) for each in policy.get("bindings", ())}
     removing = False
     for text in changes:

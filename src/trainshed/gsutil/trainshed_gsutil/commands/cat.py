@@ -1,4 +1,4 @@
-"""`cat`: the content of objects on standard output."""
+"""`cat` writes the content of objects to standard output."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ def run(context: Context) -> int:
 def show(
     context: Context, given: "Sequence[str]", *, headers: bool = False, asked: str = ""
 ) -> None:
-    """`asked`: a range, as `FIRST-LAST`, `FIRST-` or `-COUNT`. Raises Failure."""
+    """Write the objects. `asked`: a byte range, as `FIRST-LAST`, `FIRST-` or `-COUNT`. Raises Failure."""
     first, last = _range(asked)
     shown = False
     for text in given:
@@ -57,7 +57,7 @@ def show(
 
 
 def _range(asked: str) -> "tuple[int, int | None]":
-    """(first byte, last byte or None); a negative first counts from the end."""
+    """Returns (first byte, last byte or None); a negative first byte counts from the end."""
     if asked in ("", "-"):
         return 0, None
     match = _RANGE.fullmatch(asked)

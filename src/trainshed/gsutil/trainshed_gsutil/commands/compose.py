@@ -1,4 +1,4 @@
-"""`compose`: several objects become one."""
+"""`compose` joins several objects into one."""
 
 from trainshed_gsutil import properties, urls
 from trainshed_gsutil.commands.context import Context

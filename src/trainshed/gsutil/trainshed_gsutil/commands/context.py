@@ -1,4 +1,4 @@
-"""What every command gets: what it was asked for, where it speaks, and storage."""
+"""What every command is given: its options and arguments, its output, and the storage."""
 
 from trainshed_gsutil import options
 from trainshed_gsutil.connection import Connection
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """`storage` is looked for when it is first needed: some commands do without."""
+    """The context of one command. `storage` is connected when it is first needed, since some commands need
+    none."""
 
     def __init__(self, asked: Asked, output: Output) -> None:
         self.asked = asked
@@ -22,19 +23,19 @@ class Context:
 
     @property
     def storage(self) -> Storage:
-        """Raises Unreachable: nothing says where it is."""
+        """The storage of the caller's project. Raises Unreachable if nothing says where it is."""
         if self._storage is None:
             self._storage = Storage(Connection.of_environment(), self.asked.project)
         return self._storage
 
     def of_project(self, project: str) -> Storage:
-        """The same storage, with another project's buckets."""
+        """The same storage for another project's buckets."""
         return Storage(self.storage.connection, project) if project else self.storage
 
     def parsed(
         self, known: str, known_long: "Sequence[str]" = (), *, at_least: int = 0
     ) -> "tuple[Options, list[str]]":
-        """The command's options, and what follows them. Raises CommandFailure."""
+        """Returns the command's options and the arguments behind them. Raises CommandFailure."""
         asked = self.asked
         found, rest = options.of_command(asked.command, asked.arguments, known, known_long)
         if len(rest) < at_least:

@@ -1,11 +1,11 @@
-"""`cp`: files and objects to where they are wanted."""
+"""`cp` copies files and objects."""
 
 import sys
 
 from trainshed_gsutil import urls
 from trainshed_gsutil.commands import cat
 from trainshed_gsutil.commands.context import Context
-from trainshed_gsutil.copying import Copier, Wishes
+from trainshed_gsutil.copying import Copier, CopyOptions
 from trainshed_gsutil.errors import CommandFailure
 
 OPTIONS = "a:AcDeIL:MNnpPrRs:tUvz:Zj:J"
@@ -16,7 +16,7 @@ def run(context: Context) -> int:
 
 
 def transfer(context: Context, *, moving: bool) -> int:
-    """`cp`, and `mv`, which removes what has been copied. Raises Failure."""
+    """Run `cp`, or `mv`, which also removes each source that was copied. Raises Failure."""
     command = "mv" if moving else "cp"
     options, given = context.parsed(OPTIONS, ["stet"], at_least=1)
     if options.has("I"):
@@ -34,5 +34,7 @@ def transfer(context: Context, *, moving: bool) -> int:
         for text in sources:
             if urls.parse(text).is_bucket:
                 raise CommandFailure("The mv command disallows naming source bucket URLs")
-    Copier(context, Wishes.of(options, context.asked.headers), command).copy(sources, given[-1])
+    Copier(context, CopyOptions.of(options, context.asked.headers), command).copy(
+        sources, given[-1]
+    )
     return 0

@@ -1,4 +1,4 @@
-"""`du`: how many bytes objects have, and prefixes and buckets have below them."""
+"""`du` prints the sizes of objects, and the total sizes below prefixes and buckets."""
 
 import fnmatch
 import sys
@@ -55,7 +55,7 @@ class _Usage:
             raise CommandFailure("One or more URLs matched no objects.")
 
     def _size(self, entry: Entry) -> int:
-        """Of an object, or of all below a prefix; says so on the way."""
+        """Returns the bytes of an object, or of everything below a prefix, and prints them on the way."""
         if any(fnmatch.fnmatch(str(entry.url), pattern) for pattern in self._excluded):
             return 0
         if not entry.is_container:

@@ -1,4 +1,4 @@
-"""`hash`: the checksums of files and objects."""
+"""`hash` prints the checksums of files and objects."""
 
 import base64
 import binascii

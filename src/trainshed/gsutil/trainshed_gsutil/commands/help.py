@@ -1,4 +1,4 @@
-"""`help`, and what is said where no command was given."""
+"""`help` prints the commands; so does gsutil without a command."""
 
 from trainshed_gsutil import commands
 from trainshed_gsutil.commands.context import Context

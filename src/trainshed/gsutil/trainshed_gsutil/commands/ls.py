@@ -1,4 +1,4 @@
-"""`ls`: buckets, objects, prefixes."""
+"""`ls` lists buckets, objects and prefixes."""
 
 from trainshed_gsutil import describing, sizes, urls
 from trainshed_gsutil.commands.context import Context

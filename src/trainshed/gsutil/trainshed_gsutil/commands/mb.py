@@ -1,4 +1,4 @@
-"""`mb`: buckets are made."""
+"""`mb` makes buckets."""
 
 from trainshed_gsutil import urls
 from trainshed_gsutil.commands.context import Context

@@ -1,4 +1,4 @@
-"""`mv`: as `cp -r`, and each source is removed as soon as it has been copied."""
+"""`mv` works as `cp -r`, and removes each source as soon as it has been copied."""
 
 from trainshed_gsutil.commands import cp
 from trainshed_gsutil.commands.context import Context

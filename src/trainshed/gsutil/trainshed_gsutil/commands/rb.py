@@ -1,4 +1,4 @@
-"""`rb`: empty buckets are removed."""
+"""`rb` removes empty buckets."""
 
 from trainshed_gsutil import urls
 from trainshed_gsutil.commands.context import Context

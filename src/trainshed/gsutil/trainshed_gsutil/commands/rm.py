@@ -1,4 +1,4 @@
-"""`rm`: objects, everything below prefixes with -r, and with a bucket the bucket itself."""
+"""`rm` removes objects; with -r everything below prefixes, and a bucket itself."""
 
 import sys
 
@@ -58,7 +58,7 @@ class _Removal:
             missing=failed,
             omitted=lambda entry: omitted.append(entry.url),
         )
-        # A listing that goes on while its objects go is still right: it goes on behind a name.
+        # Removing objects while they are listed is safe: each page begins behind a name.
         work.do_each(found, self._found, parallel=parallel, failed=failed)
         for url in omitted:
             self._context.output.error(

@@ -1,4 +1,4 @@
-"""`rsync`: a directory or prefix made equal to another one."""
+"""`rsync` makes a directory or prefix equal to another one."""
 
 import re
 
@@ -92,7 +92,7 @@ class _Sync:
 
 
 def _excluded(options: Options) -> "Pattern[str] | None":
-    """Names below source and destination that match are left alone."""
+    """Returns the expression of option -x: names that it matches are left alone on both sides."""
     text = options.value("x") or options.value("y")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""`setmeta`: properties of objects are changed, their content is not."""
+"""`setmeta` changes properties of objects, and not their content."""
 
 from trainshed_gsutil import properties, work
 from trainshed_gsutil.commands.context import Context

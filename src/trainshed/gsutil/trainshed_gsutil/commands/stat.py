@@ -1,4 +1,4 @@
-"""`stat`: the properties of objects."""
+"""`stat` prints the properties of objects."""
 
 from trainshed_gsutil import describing, urls
 from trainshed_gsutil.commands.context import Context

@@ -1,4 +1,4 @@
-"""`version`: whose gsutil this is, in the form that scripts take apart."""
+"""`version` says which gsutil this is, in the form that scripts parse."""
 
 import os
 import platform
@@ -6,7 +6,7 @@ import platform
 from trainshed_gsutil.commands.context import Context
 
 STANDS_FOR = "5.34"
-"""The release of gsutil whose commands and options it has."""
+"""The release of Google's gsutil that it corresponds to."""
 
 
 def run(context: Context) -> int:
