@@ -88,7 +88,6 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
         "reader.find": ["SCAN found", "USE TEMP B-TREE FOR ORDER BY"],
         "reader.quotas": ["SCAN quotas"],
         "jobs.why_stale": ["SCAN CONSTANT ROW"],
-        "works.reserve_name": ["SCAN CONSTANT ROW"],
         "operations.running_operations": ["SCAN operations USING INDEX operations_running"],
     }
     assert sorted_or_scanned == allowed.get(name, [])

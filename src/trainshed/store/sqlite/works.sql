@@ -1,9 +1,6 @@
 -- name: reserve_name
 INSERT INTO job_names (api, project_id, location, job_id, uid)
-SELECT :api, :project_id, :location, :job_id, :uid
-WHERE :numbered = 0 OR NOT EXISTS (
-    SELECT 1 FROM jobs
-    WHERE uid = :numbered AND api = :api AND project_id = :project_id AND location = :location AND job_id = :job_id)
+VALUES (:api, :project_id, :location, :job_id, :uid)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_job

@@ -42,11 +42,17 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
     # begin with a letter (facts/limits#ids).
     is_chosen = job.name.job_id != str(job.uid)
 
+    def is_taken(connection: sqlite3.Connection) -> bool:
+        return connection.execute(_WORKS["has_name"], parameters).fetchone() is not None
+
     def store(connection: sqlite3.Connection) -> None:
-        if is_chosen and connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1:
+        if is_chosen and (
+            is_taken(connection)
+            or connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1
+        ):
             raise _taken(job)
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
-            if connection.execute(_WORKS["has_name"], parameters).fetchone():
+            if is_taken(connection):
                 raise _taken(job)
             raise Unavailable("two jobs were given one number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
