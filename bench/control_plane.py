@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,17 +103,16 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def _kept_in_memory(file: Path) -> Iterator[None]:
+def _kept_in_memory(file: Path) -> Generator[None]:
     """By a process of its own: closing the file here would drop the locks that SQLite holds on it."""
     command = [sys.executable, "-c", _KEEP, str(file)]
     pipe = subprocess.PIPE
+    # It ends when its input does, at the end of this block.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as keeper:
-        assert keeper.stdin is not None
         assert keeper.stdout is not None
         if not keeper.stdout.readline():
             print(f"{file} is read from the disk: no memory may be locked (ulimit -l)")
         yield
-        keeper.stdin.close()
 
 
 async def _measure(

@@ -50,8 +50,6 @@ def why_not() -> str:
             "needs the Debian packages etcd-server, docker.io, kubernetes-client and iproute2: no "
             f"{', '.join(missing)}"
         )
-    if not Path(rootfs.PYTHON).exists():
-        return f"needs {rootfs.PYTHON}, for the image of the Pods"
     if missing := [name for name in _BINARIES if not (binaries() / name).exists()]:
         return f"needs {', '.join(missing)} in {binaries()}: `./dev test-kubernetes` builds them"
     return ""
@@ -433,7 +431,7 @@ class KubernetesLab(Machines):
             (own / f"kubelet.{name}.json").write_text(json.dumps(self._kubelet(name)))
         wrapper = own / "runc"
         script = Path(__file__).with_name("runc_wrapper.py")
-        wrapper.write_text(f'#!/bin/sh\nexec {rootfs.PYTHON} -ISE {own}/runc.py "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nexec {rootfs.INTERPRETER} -ISE {own}/runc.py "$@"\n')
         # Where nodes see it: the tree is not shown to them below /tmp alone.
         shutil.copy(script, own / "runc.py")
         wrapper.chmod(0o755)

@@ -1,6 +1,9 @@
-"""The image of the lab's Pods, put together from this machine's own files: Debian's Python, a shell, and what
-they load. What a real one is made of says deploy/kubernetes/base/Containerfile."""
+"""The image of the lab's Pods, put together from this machine's own files: the Python that runs the tests
+(an image's has to be of the service's version), a shell, and what they load. What a real one is made of says
+deploy/kubernetes/base/Containerfile."""
 
+import os
+import platform
 import re
 import shutil
 import subprocess
@@ -9,7 +12,11 @@ from pathlib import Path
 
 from trainshed.engines.remote.content import baked
 
-PYTHON = "/usr/bin/python3.11"
+INTERPRETER = Path(sys.executable).resolve()
+"""The Python of this machine, outside of any environment."""
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON = f"/usr/bin/{_VERSION}"
+"""The Python of the image."""
 _COMMANDS = ("sh", "sleep", "cat", "ls", "env", "true", "ps", "head", "tail", "dd", "rm", "mkdir")
 _LIBRARIES = (
     "libpthread.so.0",
@@ -21,12 +28,15 @@ _LIBRARIES = (
     "libstdc++.so.6",
 )
 """Libraries that compiled packages name, which come from elsewhere."""
-_LEFT_OUT = ("test", "dist-packages", "idlelib", "tkinter", "lib2to3", "ensurepip")
+_LEFT_OUT = (
+    *("test", "tests", "site-packages", "dist-packages"),
+    *("idlelib", "tkinter", "lib2to3", "ensurepip"),
+)
 
 
 def make(directory: Path) -> None:
     """Fill an empty directory with it."""
-    library = Path("/usr/lib/python3.11")
+    library = Path(os.__file__).parent
     for name in ("tmp", "proc", "sys", "dev", "etc", "root", "var/lib/trainshed", "run", "usr/bin"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -35,17 +45,18 @@ def make(directory: Path) -> None:
     (directory / "tmp").chmod(0o1777)
     shutil.copytree(
         library,
-        directory / library.relative_to("/"),
+        directory / "usr/lib" / _VERSION,
         ignore=shutil.ignore_patterns(*_LEFT_OUT, "config-*"),
         dirs_exist_ok=True,
     )
-    programs = [Path(PYTHON), *(Path(found) for name in _COMMANDS if (found := shutil.which(name)))]
+    programs = [Path(found) for name in _COMMANDS if (found := shutil.which(name))]
     for path in programs:
         _copy(path, directory / "usr/bin" / path.name)
-    (directory / "usr/bin/python3").symlink_to("python3.11")
-    libraries = next(Path("/usr/lib").glob("*-linux-gnu"))
+    _copy(INTERPRETER, directory / PYTHON.removeprefix("/"))
+    (directory / "usr/bin/python3").symlink_to(_VERSION)
+    libraries = Path("/usr/lib", f"{platform.machine()}-linux-gnu")
     needed = {str(libraries / name) for name in _LIBRARIES}
-    for path in (*programs, *(library / "lib-dynload").glob("*.so")):
+    for path in (INTERPRETER, *programs, *(library / "lib-dynload").glob("*.so")):
         told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
         needed.update(re.findall(r"(/\S+) \(0x", told))
     for name in needed:
