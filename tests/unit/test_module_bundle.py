@@ -14,8 +14,14 @@ _LOADED = "EOFError: the agent's document broke off"
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> ModuleBundle:
-    made = ModuleBundle(tmp_path_factory.mktemp("cache"), module_paths())
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Where modules are looked for; the last one is for tests to put something into."""
+    return [*module_paths(), str(tmp_path_factory.mktemp("packages"))]
+
+
+@pytest.fixture(scope="module")
+def bundle(paths: list[str], tmp_path_factory: pytest.TempPathFactory) -> ModuleBundle:
+    made = ModuleBundle(tmp_path_factory.mktemp("cache"), paths)
     assert made.path() == ""
     made.wait()
     return made
@@ -47,13 +53,28 @@ def test_what_comes_after_programs_is_in_the_bundle_too(bundle: ModuleBundle) ->
     assert told.rstrip().endswith("engines/remote/agent_process.py")
 
 
-def test_a_service_of_the_same_code_takes_what_is_there(bundle: ModuleBundle) -> None:
+def test_a_service_of_the_same_code_takes_what_is_there(
+    bundle: ModuleBundle, paths: list[str]
+) -> None:
     path = Path(bundle.path())
     before = path.stat().st_ino
-    other = ModuleBundle(path.parent, module_paths())
+    # A service's working directory is among them, and Python writes beside modules, too.
+    Path(paths[-1], "notes.txt").touch()
+    Path(paths[-1], "__pycache__").mkdir()
+    other = ModuleBundle(path.parent, paths)
     other.path()
     other.wait()
     assert other.path() == str(path) and path.stat().st_ino == before
+
+
+def test_another_version_of_a_package_is_not_passed_over(
+    bundle: ModuleBundle, paths: list[str]
+) -> None:
+    Path(paths[-1], "msgspec-99.dist-info").mkdir()
+    other = ModuleBundle(Path(bundle.path()).parent, paths)
+    other.path()
+    other.wait()
+    assert other.path() != bundle.path()
 
 
 def test_two_of_one_service_are_made_at_once(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""The modules that agents load, compiled, in one file: while programs wait, to look for each of them where
-Python looks takes as long as to run them (docs/adr/0100).
+"""Bundles the compiled modules that agents load in one file, because Python takes as long to find them one by
+one as to run them, while programs wait (docs/adr/0100).
 
-For nodes that see the service's cache and run the service's own interpreter. It is made in the background, by
-a process that loads what an agent does, when the first agent of this code is started. That one does without;
-so do agents that cannot read it, or are another build of Python.
+The bundle is for nodes that see the service's cache and run the service's own interpreter. A background
+process that loads what an agent loads makes it when the first agent of this code is started. That agent does
+without it, as do agents that cannot read it, or run another build of Python.
 """
 
 import contextlib
@@ -86,7 +86,8 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 class ModuleBundle:
-    """`cache`: where it is kept, for all services of the same code. `paths`: where modules are looked for."""
+    """The bundle of this service's code. `cache`: where it is kept, for all services of the same code.
+    `paths`: where modules are looked for."""
 
     def __init__(self, cache: Path, paths: Sequence[str]) -> None:
         self._cache = cache
@@ -95,14 +96,14 @@ class ModuleBundle:
         self._path = ""
 
     def path(self) -> str:
-        """Where it is; "" = nowhere yet. Sees to it that it is made."""
+        """Return the bundle's path; "" = it does not exist yet. The first call has it made."""
         if self._making is None:
             self._making = threading.Thread(target=self._make, name="agents' modules", daemon=True)
             self._making.start()
         return self._path
 
     def wait(self) -> None:
-        """Until it is made, or cannot be; only after `path`."""
+        """Wait until it is made, or cannot be. Called after `path`."""
         if self._making is not None:
             self._making.join()
 
@@ -120,28 +121,31 @@ class ModuleBundle:
             log.warning("agents look for their modules one by one: %s %s", failure, told[-500:])
 
     def _code(self) -> str:
-        """What tells this code from any other: Python's build, what is installed, and the package's files."""
+        """Return what identifies this code: Python's build, the installed packages, and this package's
+        files."""
         said = hashlib.sha256(ascii((sys.version, sys.executable, *self._paths)).encode())
-        for path in (*self._paths, *sorted(_PACKAGE.rglob("*.py"))):
-            found = Path(path).stat()
+        # Not the directories: the working directory may be one, and compiled modules come into others.
+        installed = (info for path in self._paths for info in sorted(Path(path).glob("*-info")))
+        for path in (*installed, *sorted(_PACKAGE.rglob("*.py"))):
+            found = path.stat()
             said.update(b"%d %d %d\n" % (found.st_ino, found.st_mtime_ns, found.st_size))
         return said.hexdigest()[:16]
 
 
 def remove_unused(cache: Path, pattern: str) -> None:
-    """Remove files of the cache that no service has used for a month: each touches those that it uses.
+    """Remove files of the cache that no service has used for a month, by their times, which services update.
     Raises OSError."""
     for one in cache.glob(pattern):
-        # Another service may do the same.
+        # Another service may remove them as well.
         with contextlib.suppress(FileNotFoundError):
             if one.stat().st_mtime < time.time() - _OLD:
                 one.unlink()
 
 
 def collect(path: Path, paths: Sequence[str]) -> None:
-    """Make the file. `paths`: where modules are looked for. Blocks for seconds. Raises OSError,
+    """Make the bundle at `path`. `paths`: where modules are looked for. Blocks for seconds. Raises OSError,
     SubprocessError."""
-    # Another cluster of this service may make the same.
+    # Another cluster's engine of this service may make the same.
     draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
     command = [sys.executable, "-I", "-S", "-c", _COLLECT, str(draft), *paths]
     subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST)
