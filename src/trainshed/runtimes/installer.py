@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -167,6 +168,9 @@ class InstallFailed(Exception):
         return text
 
 
+_PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
+
+
 class Installer:
     """uv, as the runtimes use it: where scripts of users write, files are copies, so that no job can reach
     into uv's own cache."""
@@ -272,16 +276,8 @@ class Installer:
         if self._owns_cache:
             self._close_cache()
         doing = "finding out which packages are needed"
-        # uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE
-        # names others; or from the project that this lies in, if it does: so it lies in one of its own.
-        settings = {"uv.toml": corrections.SETTINGS, "pyproject.toml": ""}
-        try:
-            for name, text in settings.items():
-                (target.parent / name).write_text(text)
+        with _settings(target.parent):
             self._execute(command, target.parent, progress, doing, stop=stop, apart=apart)
-        finally:
-            for name in settings:
-                (target.parent / name).unlink(missing_ok=True)
         (target / ".lock").unlink(missing_ok=True)
 
     def _close_cache(self) -> None:
@@ -290,6 +286,26 @@ class Installer:
         # One that somebody else has made is his.
         with suppress(PermissionError):
             self.cache.chmod(0o700)
+
+    def newest(
+        self, python: str, requirements: Sequence[str], place: Path, stop: Stop | None = None
+    ) -> dict[str, str]:
+        """The newest version of each requirement that has a wheel for Python `major.minor` = `python`, by the
+        distribution's name; what it needs itself is not looked at.
+
+        Blocks. `place`: an empty directory for what is asked and answered. Raises InstallFailed.
+        """
+        (place / "asked.in").write_text("".join(f"{each}\n" for each in requirements))
+        # The service's own interpreter: any other runs what packages have left for its start.
+        command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
+        command += ["--python-version", python]
+        command += ["--only-binary", ":all:", "--no-header", "--no-annotate", "asked.in"]
+        with _settings(place):
+            self._execute(
+                [*command, "-o", "answer.txt"], place, _say_nothing, quiet=True, stop=stop
+            )
+        pins = (_PIN.match(line) for line in (place / "answer.txt").read_text().splitlines())
+        return {pin["name"]: pin["version"] for pin in pins if pin}
 
     def wheel(
         self,
@@ -402,6 +418,20 @@ class Installer:
                 )
             self._binary = found
         return self._binary
+
+
+@contextmanager
+def _settings(place: Path) -> Generator[None]:
+    """uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE names
+    others; or from the project that this lies in, if it does: so it lies in one of its own."""
+    settings = {"uv.toml": corrections.SETTINGS, "pyproject.toml": ""}
+    try:
+        for name, text in settings.items():
+            (place / name).write_text(text)
+        yield
+    finally:
+        for name in settings:
+            (place / name).unlink(missing_ok=True)
 
 
 def _say_nothing(line: str) -> None:

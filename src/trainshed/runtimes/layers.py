@@ -35,6 +35,10 @@ _WORKSPACE = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
+_REQUIRED = re.compile(
+    r"^Requires-Dist: (?P<all>(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\\n]*)$", re.MULTILINE
+)
+"""Of an index, by its name. What is to come from an address is not asked of it."""
 _MOST_TOLD = 500
 """Names in one line."""
 
@@ -228,7 +232,11 @@ def _lay_ghosts(prefix: Prefix) -> None:
 
 def _distribution(metadata: Path) -> tuple[str, str]:
     name, _, version = metadata.name.removesuffix(".dist-info").partition("-")
-    return re.sub(r"[-_.]+", "-", name).lower(), version
+    return _normal(name), version
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _summary(prefix: Prefix, base: dict[str, str]) -> str:
@@ -285,6 +293,59 @@ class Installation(Struct, frozen=True):
             # said "error": without a word more it would read as the end.
             self.progress("Wheels alone will not do; what has none is built from its source.")
             self._thoroughly(what)
+        else:
+            self._replace_other_versions(what)
+
+    def _replace_other_versions(self, wheels: Sequence[Path]) -> None:
+        """Where the newest version of what was asked for needs something that has no wheel, the installer has
+        gone back to versions that do not: years old ones, or pre-releases."""
+        others = self._other_versions(wheels)
+        if not others:
+            return
+        self.progress(
+            f"With wheels alone it would be {', '.join(others)}; what has no wheel is built from its source."
+        )
+        self.renew()
+        try:
+            self._thoroughly(self._paths())
+        except InstallFailed as failure:
+            if failure.is_final:
+                raise
+            self.progress("That cannot be built here, so these versions stay.")
+            self.renew()
+            self._from_wheels([self._wheel(path) for path in self._paths()])
+
+    def _other_versions(self, wheels: Sequence[Path]) -> list[str]:
+        """What the packages ask for, was installed, and is not the newest that has a wheel, by name and
+        version."""
+        own = {_distribution(wheel)[0] for wheel in wheels}
+        installed: dict[str, str] = {}
+        asked: list[re.Match[str]] = []
+        for metadata in self.prefix.site.glob("*.dist-info"):
+            if read_small(metadata / "INSTALLER") == _GHOST.encode():
+                continue
+            name, version = _distribution(metadata)
+            installed[name] = version
+            if name in own:
+                header, _, _ = (read_small(metadata / "METADATA") or b"").partition(b"\n\n")
+                asked += _REQUIRED.finditer(header.decode(errors="replace"))
+        wanted = [each["all"] for each in asked if _normal(each["name"]) in installed]
+        if not wanted:
+            return []
+        place = self.prefix.root / f"{_WORKSPACE}-newest"
+        place.mkdir()
+        try:
+            newest = self.installer.newest(self.prefix.python, wanted, place, self.stop)
+        except InstallFailed as failure:
+            if failure.is_final:
+                raise
+            # Two packages that ask for two versions, say: what was installed is what suits both.
+            return []
+        return [
+            f"{name} {installed[name]} (not {version})"
+            for name, version in newest.items()
+            if installed.get(name, version) != version
+        ]
 
     def _wheel(self, path: Path) -> Path:
         """The package as a wheel, built apart if it is none."""

@@ -142,6 +142,18 @@ def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> 
     assert "+ pandas 0.24.2" in lines[-1]
 
 
+@pytest.mark.parametrize("asked", ["hydra-core", "hydra-core>=1.3"])
+def test_what_needs_something_without_a_wheel_is_not_had_in_an_old_version(
+    workshop: Workshop, asked: str
+) -> None:
+    """Hydra 1 needs an antlr4-python3-runtime that is released as source alone; 0.11 and a pre-release of 1.4
+    do not."""
+    prepared = workshop.prepare(_package(workshop, f"configured{len(asked)}", [asked, "six"]))
+    (hydra,) = [name for name in _site(prepared) if name.startswith("hydra_core-")]
+    assert hydra.startswith("hydra_core-1.3.")
+    assert any("what has no wheel is built" in line for line in workshop.said)
+
+
 def test_a_missing_package_is_named(workshop: Workshop) -> None:
     with pytest.raises(PackageFailed, match=r"gs://bucket/nowhere\.tar\.gz does not exist"):
         workshop.prepare("gs://bucket/nowhere.tar.gz")
