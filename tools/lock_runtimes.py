@@ -31,11 +31,13 @@ dependencies = {requirements}
 [tool.uv]
 # Only what has wheels, and has them for this platform: the Pythons that they are for decide as well then.
 no-build = true
-{environments} = ["{x86}"]
+environments = {environments}
+required-environments = {required}
 exclude-dependencies = {excluded}
 override-dependencies = {overrides}
 """
 _X86 = "platform_machine == 'x86_64' and sys_platform == 'linux'"
+_WHEELS_FOR = "x86_64-manylinux_2_28"
 _SAYS_X86 = re.compile(
     rf" ; {_X86}$| and platform_machine == 'x86_64'| and sys_platform == 'linux'|"
     r"platform_machine == 'x86_64' and "
@@ -44,31 +46,82 @@ _OF_TODAY = ("pip", "setuptools", "wheel", "packaging", "certifi")
 
 
 def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
-    """The pinned requirements for every Python and platform of the release, a line each."""
+    """The pinned requirements for every Python and platform of the release, a line each.
+
+    The resolver looks for one version that serves all Pythons. If some of those have no wheel for the
+    newest of them, that Python gets pins of its own.
+    """
+    pins = _resolved(sheet, release, interpreter)
+    newest = release.pythons[1]
+    # Those for x86 alone hold packages that were never released as wheels.
+    if not release.only_x86 and _lacks_wheels(sheet, release, pins, newest):
+        since = f"python_full_version >= '{format_minor(newest)}'"
+        before = f"python_full_version < '{format_minor(newest)}'"
+        of_newest = _resolved(sheet, release, interpreter, since)
+        pinned, wanted = (set(map(_pin, some)) for some in (pins, of_newest))
+        pins = [
+            *(pin if _pin(pin) in wanted else _only_where(before, pin) for pin in pins),
+            *(_only_where(since, pin) for pin in of_newest if _pin(pin) not in pinned),
+        ]
+    return "".join(f"{pin}\n" for pin in sorted(pins))
+
+
+def _pin(line: str) -> str:
+    """Without its marker."""
+    return line.partition(" ; ")[0]
+
+
+def _only_where(marker: str, pin: str) -> str:
+    name, semicolon, own = pin.partition(" ; ")
+    if own.startswith("python_full_version < "):
+        return pin
+    if " or " in own:
+        own = f"({own})"
+    return f"{name} ; {marker} and {own}" if semicolon else f"{name} ; {marker}"
+
+
+def _resolved(sheet: Sheet, release: Release, interpreter: str, only: str = "") -> list[str]:
+    """`only`: a marker of the Pythons for which to resolve; "" = all of the release."""
     low, high = release.pythons
     sources = sheet.built_from(release)
+    platforms = f"{only} and {_X86}" if only else _X86
+    environments = platforms if release.only_x86 else only
     project = _PROJECT.format(
         low=format_minor(low),
         end=format_minor((high[0], high[1] + 1)),
         requirements=json.dumps(sheet.asks_for(release)),
         excluded=json.dumps([*release.excluded, *(text.partition("=")[0] for text in sources)]),
-        environments="environments" if release.only_x86 else "required-environments",
-        x86=_X86,
+        environments=json.dumps([environments] if environments else []),
+        required=json.dumps([] if release.only_x86 else [platforms]),
         overrides=json.dumps(release.overrides),
     )
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "pyproject.toml").write_text(project)
         _run("lock", *_as_of(release.day), "--python", interpreter, directory=directory)
         answer = _run("export", *_AS_REQUIREMENTS, "--python", interpreter, directory=directory)
+    lines = answer.splitlines()
+    if only:
+        lines = [re.sub(rf" ; {only}$|{only} and ", "", line) for line in lines]
     if release.only_x86:
-        answer = "".join(f"{_SAYS_X86.sub('', line)}\n" for line in answer.splitlines())
+        lines = [_SAYS_X86.sub("", line) for line in lines]
     exact = {_name(text) for text in release.requirements if "===" in text}
-    pins = [
-        # Only three signs keep builds with a label of their own out, such as the ones for CPUs.
-        pin.replace("==", "===", 1) if _name(pin) in exact else pin
-        for pin in (*answer.splitlines(), *sources)
+    # Only three signs keep builds with a label of their own out, such as the ones for CPUs.
+    return [
+        pin.replace("==", "===", 1) if _name(pin) in exact else pin for pin in (*lines, *sources)
     ]
-    return "".join(f"{pin}\n" for pin in sorted(pins))
+
+
+def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: Minor) -> bool:
+    """Whether a pin has no wheel for that Python on Linux and x86-64 that is not made from source by
+    intent."""
+    by_intent = {_name(text) for text in sheet.built_from(release)}
+    with tempfile.TemporaryDirectory() as directory:
+        wanted = Path(directory, "wanted.txt")
+        wanted.write_text("".join(f"{pin}\n" for pin in pins if _name(pin) not in by_intent))
+        command = [_UV, "pip", "compile", *_QUIETLY, "--no-deps", "--only-binary", ":all:"]
+        platform = ["--python-version", format_minor(python), "--python-platform", _WHEELS_FOR]
+        answer = subprocess.run([*command, *platform, wanted], capture_output=True, check=False)
+    return answer.returncode != 0
 
 
 def main(asked: Sequence[str]) -> None:

@@ -1,7 +1,13 @@
 """How ./dev gets its packages (tools/install.py)."""
 
+import os
+import shutil
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
+import pytest
 from tools.install import locked
 
 from tests.e2e.running import ROOT
@@ -34,3 +40,31 @@ def test_no_setting_of_uv_is_taken_for_a_requirement_without_a_hash() -> None:
     """With constraints there `./dev` would install by pip, which takes minutes."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"].get("uv", {})
     assert not [name for name in settings if name.endswith("-dependencies")]
+
+
+@pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 2)])
+def test_a_python_that_packages_are_not_built_for_is_refused(
+    tmp_path: Path, version: tuple[int, int, int]
+) -> None:
+    """At once, in place of a compiler's messages minutes later."""
+    shutil.copy(ROOT / "dev", tmp_path)
+    (tmp_path / "locks").mkdir()
+    shutil.copy(ROOT / "locks" / "run.txt", tmp_path / "locks")
+    python = tmp_path / "python"
+    pretend = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{pretend}' \"$2\"\n")
+    python.chmod(0o755)
+    told = subprocess.run(
+        ["sh", "dev", "setup"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 1
+    assert (
+        f"trainshed needs Python 3.11 to 3.14, with pip and all of its standard library; PYTHON={python}"
+        in told.stderr
+    )
+    assert not (tmp_path / ".venv").exists()

@@ -51,6 +51,11 @@ _SINCE_2_12 = (
 _CLOUDPICKLE = ("cloudpickle>=1.6",)
 _PYYAML = ("pyyaml>=5.4",)
 _PANDAS_2 = (*_PYYAML, "pandas>=2,<3")
+# What tfx-bsl keeps low where there is a release of it has no wheels for 3.12, for which there is none.
+_PYARROW_OF_3_12 = (
+    "pyarrow>=10,<11; python_version < '3.12'",
+    "pyarrow>=14,<17; python_version >= '3.12'",
+)
 
 
 def _release(
@@ -188,7 +193,7 @@ SHEET = Sheet(
                 *("2.16", ((3, 9), (3, 12)), "2024-12-01", *_SINCE_2_12, "sympy==1.12"),
                 *("xgboost==2.0.*", "keras<3.10", "tf-keras==2.16.*"),
                 "tensorflow-probability==0.24.*",
-                overrides=_PANDAS_2,
+                overrides=(*_PANDAS_2, *_PYARROW_OF_3_12),
                 until={"transform": 11, "text": 11, "models": 11, "nlp": 11, "agents": 0},
             )
         ),
@@ -196,8 +201,11 @@ SHEET = Sheet(
             _release(
                 *("2.15", ((3, 9), (3, 11)), "2024-12-01", *_SINCE_2_12, "sympy==1.12"),
                 *("xgboost==2.0.*", "keras==2.15.*", "tensorflow-probability==0.23.*"),
-                "tensorflow-io==0.36.*",
+                # The newest agents keep it lower than Pydantic 2 needs.
+                *("tensorflow-io==0.36.*", "typing-extensions>=4.6"),
                 overrides=_PANDAS_2,
+                # They want a pygame that has no wheels for newer Pythons.
+                until={"agents": 10},
             )
         ),
         _release(
@@ -212,7 +220,7 @@ SHEET = Sheet(
             *("xgboost==2.0.*", "keras==2.13.*", "tensorflow-probability==0.21.*"),
             "tensorflow-io==0.34.*",
             overrides=_PANDAS_2,
-            until={"transform": 10, "text": 10, "models": 10, "nlp": 10},
+            until={"transform": 10, "text": 10, "models": 10, "nlp": 10, "agents": 10},
         ),
         _release(
             *("2.12", ((3, 8), (3, 11)), "2023-11-01", *_SINCE_2_12, "sympy==1.10.*"),
