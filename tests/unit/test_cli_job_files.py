@@ -24,6 +24,15 @@ workerPoolSpecs:
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "It is empty."), ("# all of it\n", "It is empty."), ("[1]", "not an object")],
+)
+def test_what_is_no_object(text: str, told: str) -> None:
+    with pytest.raises(Unreadable, match=told):
+        read(text)
+
+
+@pytest.mark.parametrize(
     ("found", "file"),
     [
         (SPEC, VERTEX),

@@ -129,6 +129,10 @@ def local(data: Path, token: str | None = None) -> Endpoint:
         raise Unreachable(
             f"No Trainshed service is running with its data in {data}. {_start_at(data)}"
         ) from None
+    except NotADirectoryError:
+        raise Unreachable(
+            f"{data} is not a directory: it cannot be the data directory of a service."
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise Unreachable(
             f"{file} cannot be read ({type(failure).__name__}: {failure}). Stop the service and start it"

@@ -16,6 +16,7 @@ from trainshed.cli.connection import Endpoint, data_directory, local, on_this_ma
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.processes import Process
+from trainshed.cli.time_limits import TimeLimit
 
 _SECOND = 10**9
 _AT_ONCE = 32
@@ -27,10 +28,10 @@ _NAMED = 20
 @click.command()
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
-    default=90.0,
+    type=TimeLimit(),
+    default="90s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="Time limit for cancelling jobs and stopping the service.",
 )
 @takes_actions

@@ -50,6 +50,14 @@ def test_an_unreadable_service_file_is_told(trainshed: Invoke, tmp_path: Path) -
     assert "service.json cannot be read" in result.stderr
 
 
+def test_a_data_directory_that_is_a_file_is_told(trainshed: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    result = trainshed("jobs", "list", "--data", str(file))
+    assert result.exit_code == 1
+    assert f"{file} is not a directory: it cannot be the data directory" in result.stderr
+
+
 def test_nothing_answers(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:1")
     result = trainshed("jobs", "list")

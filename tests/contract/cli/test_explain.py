@@ -133,7 +133,7 @@ def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) ->
 def test_what_is_no_job_is_not_sent(trainshed: Invoke, service: FakeService, text: str) -> None:
     result = trainshed("explain", "-f", "-", input=text)
     assert result.exit_code == 1
-    assert "no object" in result.stderr or "--api" in result.stderr
+    assert "not an object" in result.stderr or "--api" in result.stderr
     assert service.asked == []
 
 

@@ -54,6 +54,19 @@ def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
     assert "Not over after 0.2 s: 7" in result.stderr
 
 
+def test_how_long_is_waited_is_written_as_other_times_are(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED"))
+    service.on("GET", f"{JOBS}/7/watch", Stream([job("7", "SUCCEEDED")]))
+    for length in ("45", "90s", "10m", "2h", "1d"):
+        assert trainshed("jobs", "wait", "7", "--timeout", length).exit_code == 0, length
+    for wrong in ("1x", "-1", "nan", "900000d"):
+        refused = trainshed("jobs", "wait", "7", "--timeout", wrong)
+        assert refused.exit_code == 2
+        assert f"write a time such as 45s, 10m or 2h, not '{wrong}'" in refused.stderr
+
+
 def test_delete_goes_on_after_one_that_fails(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED"))
     service.on("DELETE", f"{JOBS}/7", {})

@@ -45,6 +45,16 @@ def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeServ
     assert service.asked[0].query["state"] == "running"
 
 
+def test_a_list_says_whether_there_are_more(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed(job("3"), job("2"), job("1")))
+    cut = trainshed("jobs", "list", "--limit", "2")
+    assert [row.split()[0] for row in cut.stdout.splitlines()] == ["JOB", "3", "2"]
+    assert cut.stderr == "These are the newest 2; more of them: --limit NUMBER\n"
+    whole = trainshed("jobs", "list", "--limit", "3")
+    assert len(whole.stdout.splitlines()) == 4
+    assert whole.stderr == ""
+
+
 def test_an_empty_list_says_what_to_try(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", JOBS, listed())
     result = trainshed("jobs", "list")
@@ -252,7 +262,7 @@ def test_describe_shows_the_facts_of_a_failure_and_restarts(
     assert "Retries  4 (replica_lost 3, preempted 1)" in lines
     assert lines[lines.index("Error    It failed.") + 1 :][:3] == [
         "Code     3",
-        "Cause    lost of workerpool1-0, status 137",
+        "Cause    lost: workerpool1-0, status 137",
         "         node-1 does not answer",
     ]
     header, first, second = lines[-3:]

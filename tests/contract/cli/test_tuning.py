@@ -90,7 +90,7 @@ def test_a_list_of_the_trials_jobs(trainshed: Invoke, service: FakeService) -> N
     service.on("GET", f"{JOBS}/7", search())
     service.on("GET", JOBS, {"jobs": [job("71")], "nextPageToken": ""})
     assert "71" in trainshed("jobs", "list", "--parent", "7").stdout
-    assert service.asked[-1].query == {"parent": NAME, "limit": "20", "glance": "true"}
+    assert service.asked[-1].query == {"parent": NAME, "limit": "21", "glance": "true"}
 
 
 def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) -> None:

@@ -191,7 +191,7 @@ def _check_notify_label(work: Work, known: Collection[str]) -> None:
         there = (
             f"there are {', '.join(sorted(known))}, with one _ between several"
             if known
-            else "none is set up here: [[notify]] in the service's configuration"
+            else "the service has none; its operator adds one as [[notify]] in its configuration"
         )
         wrong = f"There is no target {', '.join(map(repr, unknown)) or repr('')}; {there}."
         raise InvalidRequest((Violation(f"labels.{NOTIFY_LABEL}", wrong),))

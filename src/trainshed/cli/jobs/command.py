@@ -103,7 +103,9 @@ def list_(
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
-    jobs = list_jobs(client, chosen, state=state, limit=limit, parent=above, glance=True)
+    # In a table one more is asked for, to say whether there are more.
+    asked = limit if form == "json" else limit + 1
+    jobs = list_jobs(client, chosen, state=state, limit=asked, parent=above, glance=True)
     if form == "json":
         print_data(jobs)
         return
@@ -114,8 +116,11 @@ def list_(
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
-    for line in job_table([JobView.parse(job) for job in jobs], session.now(), terminal_width()):
+    views = [JobView.parse(job) for job in jobs[:limit]]
+    for line in job_table(views, session.now(), terminal_width()):
         click.echo(line)
+    if len(jobs) > limit:
+        click.echo(f"These are the newest {limit}; more of them: --limit NUMBER", err=True)
 
 
 @command.command(short_help="Show everything about a job: state, waiting, failure, replicas.")

@@ -209,9 +209,9 @@ def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
 
 def _failure_lines(failure: FailureView, message: str) -> Iterator[str]:
     """What the public message does not say, or says only in passing."""
-    whose = f" of {failure.task}" if failure.task else ""
-    status = f", status {failure.status}" if failure.status is not None else ""
-    yield f"{failure.cause}{whose}{status}"
+    status = "" if failure.status is None else f"status {failure.status}"
+    facts = ", ".join(filter(None, (failure.task, status)))
+    yield f"{failure.cause}: {facts}" if facts else failure.cause
     if failure.reason not in message:
         yield failure.reason
 

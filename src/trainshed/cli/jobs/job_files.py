@@ -54,8 +54,12 @@ def read(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as no_json:
         value = _yaml(text, no_json)
+    if value is None:
+        raise Unreadable("It is empty.")
     if not isinstance(value, dict):
-        raise Unreadable("It holds no object, which is a list of `name: value`.")
+        raise Unreadable(
+            "What it holds is not an object, which has a `name: value` for each field."
+        )
     return cast(dict[str, Any], value)
 
 

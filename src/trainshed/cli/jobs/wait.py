@@ -15,6 +15,7 @@ from trainshed.cli.jobs.references import find_job, job_path, takes_jobs
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import state_colour
+from trainshed.cli.time_limits import TimeLimit
 from trainshed.core.lifecycle.states import JobState
 
 _TIMED_OUT = 124
@@ -25,7 +26,10 @@ _RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
 @click.command()
 @takes_jobs
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time."
+    "--timeout",
+    type=TimeLimit(),
+    metavar="TIME",
+    help="Give up after this time, such as 45s or 2h.",
 )
 @output_format("text", "Output as text, or the jobs that are over as JSON or YAML for programs.")
 @takes_endpoint

@@ -32,6 +32,8 @@ _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _INSTEAD = {".ipynb": " Of a notebook make a file first: jupyter nbconvert --to script."}
 """What to do with files of other kinds, by their endings."""
+_ADDRESS = re.compile(r"(gs|https?|s3|file):/+(.+)")
+"""What somebody gave as an address: of several slashes a path keeps one."""
 _LARGEST = 200 * 2**20
 """Bytes of files that are packed: data belong into a bucket."""
 _SHOWN = 5
@@ -90,6 +92,12 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
     package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on the disk.
     Raises PackagingError."""
     if not path.exists():
+        if address := _ADDRESS.fullmatch(str(path)):
+            given = f"{address[1]}://{address[2]}"
+            how = f": trainshed buckets cp {given} ." if address[1] == "gs" else "."
+            raise PackagingError(
+                f"{given} is an address: copy the program to this machine first{how}"
+            )
         raise PackagingError(f"There is no file or directory {path}.")
     needed = _checked(requirements)
     if path.is_dir():

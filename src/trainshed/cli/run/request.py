@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trainshed.cli.text.moments import seconds_of
 from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.images import named_image, short_names
 from trainshed.core.catalog.machines import closest, machine_types
@@ -17,8 +18,6 @@ from trainshed.core.units import Nanos
 DEFAULT_IMAGE = "scikit-learn"
 DEFAULT_MACHINE = "n1-standard-4"
 _USUAL_GPU = "NVIDIA_TESLA_T4"
-_TIMEOUT = re.compile(r"(\d{1,6})([smhd]?)")
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
@@ -118,9 +117,14 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not _NAME.fullmatch(name):
-            # Not the value: it may be what nobody is to read.
+        # What is refused names no value: it may be what nobody is to read.
+        if not equals:
             raise click.UsageError(f"{option}: write NAME=VALUE, not {name!r} alone.")
+        if not _NAME.fullmatch(name):
+            raise click.UsageError(
+                f"{option}: {name!r} is no name of a variable; it has letters, digits and underscores and "
+                "does not begin with a digit."
+            )
         found[name] = value
     return found
 
@@ -142,10 +146,13 @@ def timeout(text: str) -> str:
     """`2h` or `90m` as the API has it; "" stays "". Raises click.UsageError."""
     if not text:
         return ""
-    match = _TIMEOUT.fullmatch(text)
-    if match is None or not int(match[1]):
+    try:
+        seconds = round(seconds_of(text))
+    except ValueError:
+        seconds = 0
+    if not seconds:
         raise click.UsageError(f"--timeout: write a time such as 90m, 2h or 1d, not {text!r}.")
-    return f"{int(match[1]) * _SECONDS[match[2]]}s"
+    return f"{seconds}s"
 
 
 def output_directory(bucket: str, name: str, now: Nanos) -> str:

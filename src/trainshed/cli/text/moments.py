@@ -9,6 +9,10 @@ from datetime import UTC, datetime, tzinfo
 from trainshed.core.units import Nanos
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
+_LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_CENTURY = 100 * 365 * 86400
+"""Seconds: what the API takes at most, and what Python's waits can count."""
 _SECOND = 10**9
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
@@ -28,6 +32,16 @@ def parse_moment(text: str) -> int:
         raise ValueError(f"{text!r} is not a moment such as 2026-11-20T05:55:42.123456Z")
     seconds = int(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp())
     return seconds * _SECOND + int((match[2] or "").ljust(9, "0"))
+
+
+def seconds_of(text: str) -> float:
+    """`45`, `0.5`, `90s`, `10m`, `2h` or `1d` in seconds. Raises ValueError for anything else, and for more
+    than a hundred years."""
+    match = _LENGTH.fullmatch(text)
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
+    if not 0 <= seconds <= _CENTURY:
+        raise ValueError(f"{text!r} is not a time such as 45s, 10m or 2h")
+    return seconds
 
 
 def rfc3339(at: Nanos) -> str:

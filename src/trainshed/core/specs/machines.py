@@ -23,7 +23,8 @@ MAX_REPLICAS = 2_000
 def unknown_machine(name: str, api: Api) -> str:
     """The public words for a machine type that `api` does not have (facts/limits#error-texts)."""
     names = (machine.name for machine in machines.named_in(api))
-    return f"Machine type {name} is not supported.{machines.closest(name, names)}"
+    near = machines.closest(name, names) or " trainshed machine-types lists those that are."
+    return f"Machine type {name} is not supported.{near}"
 
 
 def machine_named(name: str, api: Api) -> MachineType | None:
