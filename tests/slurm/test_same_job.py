@@ -26,7 +26,7 @@ from tests.e2e.running import submit as submit_container
 from tests.e2e.stories import PRIMARY, timeline
 
 SUMS = """
-import json, os, pathlib, signal, socket, sys
+import json, os, pathlib, signal, socket, sys, time
 spec = json.loads(os.environ["CLUSTER_SPEC"])
 own, cluster = spec["task"], spec["cluster"]
 (first, *_) = pools = sorted(cluster)
@@ -50,10 +50,12 @@ place = os.environ.get("AIP_MODEL_DIR") or sys.argv[-1] + "/"
 model = pathlib.Path(place.replace("gs://", "/gcs/"))
 model.mkdir(parents=True, exist_ok=True)
 (model / "sum.txt").write_text(str(total))
+while not (model / "seen-running").exists():
+    time.sleep(0.05)
 print("sum", total, flush=True)
 """
 """The others send the primary a number each, by the address that they are told; it keeps their sum. Its end
-is theirs."""
+is theirs, and comes once the service knows that all of them run (`seen`)."""
 
 _PROGRAM = {"imageUri": SKLEARN, "command": ["python3", "-c", SUMS]}
 CUSTOM_JOB = {
@@ -137,7 +139,12 @@ def seen(service: Service, path: str, file: Path, result: str) -> Seen:
     is_ml = "jobId" in created
     name = f"projects/{PROJECT}/jobs/{created['jobId']}" if is_ml else created["name"]
     job_id = urllib.parse.quote(name, safe="") if is_ml else name.rpartition("/")[2]
-    view = service.finish(job_id, 600)
+    view: dict[str, Any] = {}
+    for view in service.watch(job_id, 600):
+        if view["state"] == "RUNNING":
+            # A node may report a start only after the end of a program on another node, and a job that is
+            # over by then never was running. So primaries wait for this.
+            service.put("trainshed", f"{result.rpartition('/')[0]}/seen-running", b"")
     resource = service.call("GET", f"/v1/{name}")
     lines = [service.lines(job_id, replica["id"]) for replica in view["replicas"]]
     return Seen(
