@@ -314,3 +314,13 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
         assert service.finish(job)["state"] == "SUCCEEDED"
         assert "ran" in service.lines(job)
         assert not verdicts(service, job)
+
+
+def test_a_file_that_cannot_be_taken_away_spoils_no_end(tmp_path: Path) -> None:
+    """Nor a disk that became read-only: the service ended with a traceback, as if it had failed."""
+    service = start(tmp_path / "data")
+    told = tmp_path / "data" / "service.json"
+    told.unlink()
+    told.mkdir()
+    assert service.terminate() == 0
+    assert "Traceback" not in (tmp_path / "data" / "service.log").read_text()

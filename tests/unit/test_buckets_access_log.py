@@ -1,5 +1,7 @@
 """The buckets' access log: written line by line, read back from its end."""
 
+import errno
+import os
 import subprocess
 from pathlib import Path
 
@@ -188,6 +190,21 @@ def test_files_that_are_written_past_the_api_are_seen_by_their_times(
     assert history.last_written("gs://bucket/run") == history.last_written("gs://bucket/run/")
     assert history.last_written("gs://bucket/ru") == 0
     assert (history.last_written("gs://bucket") or 0) > 0
+
+
+def test_a_disk_that_became_read_only_fails_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AccessLog(tmp_path / "log")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(os, "write", refuse)
+        log.write(line(1))
+    log.write(line(2))
+    assert times(tmp_path / "log")[0] == [2]
 
 
 def test_a_full_disk_leaves_lines_out_and_fails_nothing(tmp_path: Path) -> None:

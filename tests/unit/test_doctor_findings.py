@@ -1,6 +1,7 @@
 """`trainshed doctor`: each fault is told with its cause and what mends it (docs/isolation.md)."""
 
 import itertools
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from trainshed.engines.port import Capabilities, Node
 from trainshed.replica.sandbox import levels
+from trainshed.replica.system import kernel
 from trainshed.serve.doctor import examine, promises
 from trainshed.serve.findings import Verdict, bad, less
 from trainshed.serve.settings import Settings
@@ -65,3 +67,20 @@ def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
     assert (found.about, found.verdict) == ("data directory", Verdict.BAD)
     assert found.cause == f"{tmp_path / 'file'} is no directory."
     assert "--data" in found.remedy
+
+
+def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
+    """Once a traceback."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        kernel.mount("tmpfs", str(place), "tmpfs", 0, "nr_inodes=1")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    try:
+        found = list(examine(Settings(data=place, cache=tmp_path)))
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
+    assert (found[0].about, found[0].verdict) == ("data directory", Verdict.BAD)
+    assert found[0].cause == f"{place} is on a disk that takes nothing (No space left on device)."
+    assert "isolation" in [finding.about for finding in found]

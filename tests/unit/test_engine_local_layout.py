@@ -7,6 +7,7 @@ import pytest
 
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
+from trainshed.replica.system import kernel
 
 JOB = JobUid(7)
 
@@ -47,3 +48,21 @@ def test_jobs_lie_apart_on_a_file_system_that_can_be_told_so(tmp_path: Path) -> 
     if told.returncode != 0 or "e" not in told.stdout.split()[0]:
         pytest.skip("not on ext4, which tells of its extents")
     assert [line.split()[0].count("T") for line in told.stdout.splitlines()] == [1, 1]
+
+
+def test_nothing_is_started_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=4m")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    try:
+        layout = Layout(place)
+        layout.make()
+        layout.require_room()
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, timeout=20)
+        with pytest.raises(OSError, match="Read-only"):
+            layout.require_room()
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)

@@ -1,5 +1,6 @@
 """The log format (spec/invariants#shims; spec/logs)."""
 
+import errno
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.replica.observe import segments
+from trainshed.replica.observe import growing_files, segments
 from trainshed.replica.observe.segments import LINE_BYTES, Segments, Stream
 from trainshed.replica.system import kernel
 
@@ -251,3 +252,23 @@ def whole(directory: Path) -> list[dict[str, object]]:
     """What can be read while the last line is not complete."""
     text = (directory / "000000000000.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def test_lines_wait_while_their_disk_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be mounted for writing again; until now the program was killed and started over."""
+    log = Segments(str(tmp_path))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(growing_files.os, "write", refuse)
+        read_only.setattr(growing_files.os, "fdatasync", refuse)
+        log.write("o", ["one", "two"])
+        assert log.waits
+        assert not log.flush()
+    assert log.flush()
+    assert log.sync()
+    assert [line["m"] for line in read(tmp_path)] == ["one", "two"]

@@ -19,6 +19,7 @@ from trainshed.serve import clock
 from trainshed.serve.findings import Finding, Verdict, bad, good, less
 from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
 
+_TRIAL = ".trainshed-doctor-"
 _FEW_BYTES = 10 * 2**30
 _TMP = "Systems empty /tmp when they start, and delete what lies there for days."
 _MARKS = {
@@ -105,12 +106,10 @@ def _of_builds(finding: Finding) -> Finding:
 def _disks(settings: Settings) -> Iterator[Finding]:
     for about, path in (("data directory", settings.data), ("cache", settings.cache)):
         place = _nearest(path)
-        if not (place.is_dir() and os.access(place, os.W_OK)):
+        if refusal := _refusal(place):
             option = "--data" if path is settings.data else "$TRAINSHED_CACHE"
             told = f"{path} cannot be written."
-            cause = (
-                f"{place} is {'not writable for this user' if place.is_dir() else 'no directory'}."
-            )
+            cause = f"{place} is {refusal}."
             yield bad(about, told, cause=cause, remedy=f"Choose another one by {option}.")
             continue
         free = shutil.disk_usage(place).free
@@ -182,6 +181,19 @@ def _taken(cache: Path, free: str) -> tuple[str, str]:
     )
 
 
+def _refusal(place: Path) -> str:
+    """Why nothing can be written into a directory; "" if it can be."""
+    if not place.is_dir():
+        return "no directory"
+    if not os.access(place, os.W_OK):
+        return "not writable for this user"
+    try:
+        with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=place):
+            return ""
+    except OSError as error:
+        return f"on a disk that takes nothing ({error.strerror})"
+
+
 def _nearest(path: Path) -> Path:
     """The path, or the nearest above it that is there."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
@@ -194,8 +206,8 @@ async def _engine(settings: Settings) -> list[Finding]:
     from trainshed.engines.port import LevelUnavailable
 
     place = _nearest(settings.data)
-    beside = place if place.is_dir() and os.access(place, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix=".trainshed-doctor-", dir=beside) as name:
+    beside = None if _refusal(place) else place
+    with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=beside) as name:
         engine = LocalEngine(
             Path(name), Options(level=settings.isolation, processes=settings.max_processes)
         )

@@ -164,7 +164,9 @@ class Service:
             await self._app.viewers.close()
         await gateway.close()
         self._app.runtimes.close()
-        (self._bootstrap.settings.data / SERVICE_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            # Of a disk that became read-only; whoever reads the file asks whether the process lives.
+            (self._bootstrap.settings.data / SERVICE_FILE).unlink()
         if live:
             many = len(live) > 1
             say(

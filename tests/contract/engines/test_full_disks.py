@@ -53,7 +53,7 @@ class Ear(logging.Handler):
         logging.getLogger(reconciler.__name__).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "not started: the disk is full" in record.getMessage():
+        if "not started: the disk is full or read-only" in record.getMessage():
             logging.getLogger(reconciler.__name__).removeHandler(self)
             self.heard.set()
 

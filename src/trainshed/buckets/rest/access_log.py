@@ -1,4 +1,4 @@
-"""Who read and wrote what, one JSON line per request: the source of the checkpoint traffic report.
+"""Logs who read and wrote what, one JSON line per request: the source of the checkpoint traffic report.
 
 Fields: ``time`` (ns since the epoch, start), ``duration`` (ns), ``method``, ``operation`` (read, write,
 delete, metadata), ``bucket``, ``object``, ``bytes`` (content moved), ``status`` (0 if the client went away
@@ -6,16 +6,14 @@ before an answer), ``identity`` ('' if unknown), ``door``: ``replica`` (a job's 
 endpoint), ``gateway`` (the service's own port), ``port`` (the buckets' port), '' in lines of older versions;
 ``project`` and ``job`` (its uid) of a job's program.
 
-Lines stand in the order in which requests ended, which is how they are found again without reading all of
-them.
+Lines are in the order in which requests ended, so that recent ones are found without reading all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,15 +22,15 @@ from msgspec import Struct
 from trainshed.core.units import Bytes, Nanos
 
 ACCESS_LOG = "access.log"
-"""Its file, in the directory of the buckets' state."""
+"""The log's file name, in the buckets' state directory."""
 _ROTATE_AT = 64 << 20
 _BLOCK = 256 << 10
 _READ_AT_MOST = 32 << 20
-"""Bytes that one question looks through: some 150,000 requests, in about half a second."""
+"""Bytes that one query reads: some 150,000 requests, in about half a second."""
 
 
 class AccessLine(Struct, frozen=True):
-    """One request; see the module."""
+    """One request; the module describes the fields."""
 
     time: int
     duration: int
@@ -54,8 +52,8 @@ class AccessLine(Struct, frozen=True):
 
 
 class AccessLog:
-    """Appends lines to a file, one ``write`` each; keeps one older file when it grows large. What a full disk
-    does not take is left out: no request fails for it."""
+    """Appends lines to a file, each by one ``write``; when the file grows large it is renamed, and one older
+    file is kept. Lines that a disk does not take are lost: no request fails for that."""
 
     def __init__(self, path: Path, rotate_at: int = _ROTATE_AT) -> None:
         self._path = path
@@ -65,15 +63,15 @@ class AccessLog:
         self._is_torn = False
 
     def write(self, line: AccessLine) -> None:
-        """Append one line; a microseconds-long write to the page cache."""
+        """Append one line to the page cache, in microseconds."""
         encoded = msgspec.json.encode(line) + b"\n"
         if self._is_torn:
             encoded = b"\n" + encoded
         written = 0
-        with _unless_full():
+        with contextlib.suppress(OSError):
             if self._size + len(encoded) > self._rotate_at:
                 self._rotate()
-        with _unless_full():
+        with contextlib.suppress(OSError):
             written = os.write(self._fd, encoded)
             self._is_torn = written < len(encoded)
         self._size += written
@@ -91,17 +89,8 @@ class AccessLog:
         return os.open(path or self._path, flags, 0o600)
 
 
-@contextlib.contextmanager
-def _unless_full() -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-
-
 def older(path: Path) -> Path:
-    """The file that an access log was before it was begun anew."""
+    """Returns the path of the older file of an access log."""
     return path.with_name(path.name + ".1")
 
 
@@ -109,7 +98,7 @@ class AccessPage(Struct, frozen=True):
     """Lines in the order in which requests ended."""
 
     lines: tuple[AccessLine, ...]
-    #: From when on (ns) all there are were looked at.
+    #: The page has all wanted lines from this moment (ns) on.
     since: Nanos
 
 
@@ -120,10 +109,11 @@ def read_back(
     *,
     read_at_most: int = _READ_AT_MOST,
 ) -> AccessPage:
-    """The wanted lines of requests that ended at ``since`` (ns) or later, as far as they are kept and can be
-    found in the last ``read_at_most`` bytes. Blocks on the disk; another process may write meanwhile.
+    """Returns the wanted lines of requests that ended at ``since`` (ns) or later, as far as they are among
+    the last ``read_at_most`` bytes. Blocks on the disk; another process may write meanwhile.
 
-    Memory: one block and the wanted lines. Raises OSError if the log cannot be read; no log is an empty one.
+    It holds one block and the wanted lines in memory. Raises OSError if the log cannot be read; a missing log
+    is empty.
     """
     decode = msgspec.json.Decoder(AccessLine).decode
     found: list[AccessLine] = []
@@ -136,7 +126,7 @@ def read_back(
                 try:
                     line = decode(raw)
                 except msgspec.MsgspecError:
-                    continue  # a process was killed while it wrote this
+                    continue  # A process was killed while it wrote this line.
                 if line.end < since:
                     return AccessPage(tuple(reversed(found)), since)
                 reached = line.end
@@ -149,8 +139,8 @@ def read_back(
 
 
 def _open_newest_first(path: Path, opened: contextlib.ExitStack) -> tuple[list[int], bool]:
-    """The log's files, to be closed by ``opened``; and whether nothing was ever thrown away before the
-    last."""
+    """Returns the log's files, which ``opened`` closes, newest first; and whether no older lines were ever
+    dropped."""
 
     def added(path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -166,7 +156,9 @@ def _open_newest_first(path: Path, opened: contextlib.ExitStack) -> tuple[list[i
     except FileNotFoundError:
         return [current], True
     if os.path.sameopenfile(current, before):
-        return [current], False  # begun anew between the two calls: what was the older one is gone
+        return [
+            current
+        ], False  # The log was renamed between the two calls: the former older file is gone.
     return [current, before], False
 
 

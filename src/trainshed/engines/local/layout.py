@@ -1,4 +1,4 @@
-"""Where slots lie on disk. Everything here can be found again after a restart.
+"""Maps slots to files, so that everything can be found again after a restart.
 
 `<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots; beside it one directory per replica
 (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
@@ -45,7 +45,7 @@ class Layout:
         self.preloaders = self.slots / ".preloaders"
 
     def directories(self) -> tuple[Path, ...]:
-        """All of them, each after those that it lies in."""
+        """Return all of them, each after those that contain it."""
         return self.slots, self.logs, self.autopsies, self.trash, self.probe
 
     def make(self) -> None:
@@ -55,10 +55,12 @@ class Layout:
             _keep_apart(directory)
 
     def require_room(self) -> None:
-        """Raises OSError: the disk is so full that nothing more should be started."""
+        """Raise OSError if the disk is read-only, or so full that nothing more should be started."""
         found = os.statvfs(self.slots)
         blocks = found.f_bavail if os.geteuid() else found.f_bfree
         few_files = found.f_files and found.f_ffree < _LEAST_FILES
+        if found.f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if few_files or blocks * found.f_frsize < _LEAST_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -66,36 +68,37 @@ class Layout:
         return self.slots / f"{job_uid}/{attempt}"
 
     def attempts(self) -> Iterator[tuple[JobUid, int]]:
-        """Every attempt that has a directory, in no order. Jobs that have none any more lose theirs."""
+        """Yield every attempt that has a directory, in no order. Removes the directories of jobs that have no
+        attempt left."""
         return ((JobUid(job), attempt) for job, attempt in survey.attempts(str(self.slots)))
 
     def record(self, job_uid: JobUid, attempt: int) -> Path:
-        """The file that lists an attempt's slots."""
+        """Return the path of the file that lists an attempt's slots."""
         return self.attempt(job_uid, attempt) / survey.SLOTS
 
     def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
-        """The gang's slots as they were given out; () if none were."""
+        """Return the gang's slots as they were given out; () if none were."""
         return slots_of(self.documents(job_uid, attempt))
 
     def documents(self, job_uid: JobUid, attempt: int) -> dict[str, Any]:
-        """The same by replica, as it is written down (`slots_text`)."""
+        """Return the gang's slots by replica, in the form of the file (`slots_text`)."""
         return durable.read_document(str(self.record(job_uid, attempt))) or {}
 
     def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """The directories of these: before `write`, whose record says that they are there."""
+        """Make the directories of these slots. Called before `write`, whose record says that they exist."""
         directory = self.attempt(job_uid, attempt)
         for slot in slots:
             (directory / str(slot.replica)).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Record the attempt's slots, in one step. Not synced: a power cut that takes the record takes the
+        """Record the attempt's slots, atomically. The file is not synced: a power cut that loses it ends the
         processes as well."""
         self.attempt(job_uid, attempt).mkdir(parents=True, exist_ok=True)
         durable.write(str(self.record(job_uid, attempt)), slots_text(slots), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
-        """Bring the gang's hosts file up to date; returns it. Changed in place, so that running programs see
-        it. Raises OSError."""
+        """Bring the gang's hosts file up to date, in place so that running programs see it; return its path.
+        Raises OSError."""
         path = self.attempt(job_uid, attempt) / protocol.HOSTS
         if not path.exists() or path.read_text("utf-8") != text:
             rewrite(path, text)
@@ -103,7 +106,7 @@ class Layout:
         return path
 
     def lost_reducers(self, job_uid: JobUid, attempt: int) -> Path:
-        """The file that names the reducers which the attempt has lost; made if it is not there. Raises
+        """Return the path of the file that lists the attempt's lost reducers; creates it if needed. Raises
         OSError."""
         path = self.attempt(job_uid, attempt) / protocol.LOST_REDUCERS
         if not path.exists():
@@ -112,8 +115,8 @@ class Layout:
         return path
 
     def write_lost_reducers(self, job_uid: JobUid, attempt: int, places: Sequence[str]) -> None:
-        """In place, so that running programs see it; a reader finds what was there, or that and more: to what
-        is listed, which stays, the others are added. Raises OSError."""
+        """Append lost reducers to that file, in place so that running programs see it. What is listed stays,
+        so that a reader finds the old list or a longer one. Raises OSError."""
         path = self.lost_reducers(job_uid, attempt)
         listed = path.read_text("utf-8").splitlines()
         with path.open("a", encoding="utf-8") as file:
@@ -123,8 +126,8 @@ class Layout:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
     def mark_stopped(self, job_uid: JobUid, attempt: int) -> None:
-        """Record durably that nothing of the attempt may start any more; nothing if it has been given back.
-        Blocks for a disk write."""
+        """Record durably that nothing of the attempt may start any more; does nothing if its slots were given
+        back. Blocks for a disk write."""
         with contextlib.suppress(FileNotFoundError):
             durable.write(str(self.attempt(job_uid, attempt) / protocol.STOPPED), "")
 
@@ -132,29 +135,30 @@ class Layout:
         return (slot / protocol.stopped_mark(incarnation)).exists()
 
     def forbid(self, slot: Path, incarnation: int) -> None:
-        """Record durably that one incarnation of the replica in `slot` may not start any more; nothing
-        changes for it if it has. Blocks for a disk write. Raises OSError."""
+        """Record durably that one incarnation of the replica in `slot` may not start any more; has no effect
+        if it has started. Blocks for a disk write. Raises OSError."""
         durable.write(str(slot / protocol.stopped_mark(incarnation)), "")
 
     def discard_files(self, slot: Path) -> None:
-        """Take away what the programs of a replica left; its journal and its logs stay. Raises OSError."""
+        """Move the files of a replica's programs to the trash; its journal and its logs stay. Raises
+        OSError."""
         with contextlib.suppress(FileNotFoundError):
             (slot / protocol.FILES).rename(self.trash / uuid.uuid4().hex)
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
-        """Take an attempt's directory out of sight at once, and the job's with its last attempt; what is in
-        `trash` is deleted later."""
+        """Move an attempt's directory to the trash, or the job's with its last attempt; the trash is emptied
+        later."""
         directory = self.attempt(job_uid, attempt)
-        with contextlib.suppress(OSError):  # Gone already.
-            # In one piece: to remove a directory takes many times as long as to rename it, and all wait for
-            # it.
+        with contextlib.suppress(OSError):  # It is gone already.
+            # The job's directory is moved whole: removing a directory takes many times as long as a rename,
+            # and everything waits for it.
             is_last = [each.name for each in directory.parent.iterdir()] == [directory.name]
             gone = directory.parent if is_last else directory
             gone.rename(self.trash / uuid.uuid4().hex)
 
 
 def slots_text(slots: Sequence[Slot]) -> str:
-    """What `record` holds."""
+    """Return the content of the file `record`."""
     return json.dumps(
         {
             str(slot.replica): {
@@ -173,11 +177,11 @@ def slots_text(slots: Sequence[Slot]) -> str:
 
 
 def _keep_apart(directory: Path) -> None:
-    """Have ext4 keep what is in each directory of this one in another part of the disk; other file systems
-    know no such thing.
+    """Tell ext4 to place each subdirectory in another part of the disk (the flag of `chattr +T`); other file
+    systems have no such flag.
 
-    Without a journal it looks, for each file that it makes, past all that was deleted near it in the last
-    minute or more: beside many short jobs that took longer than all else on the disk.
+    Without a journal, ext4 skips everything deleted nearby in the last minute or more whenever it creates a
+    file: with many short jobs that took longer than all other disk work.
     """
     flags = array.array("l", [0])
     with contextlib.suppress(OSError):
@@ -192,5 +196,5 @@ def _keep_apart(directory: Path) -> None:
 
 
 def slots_of(documents: Mapping[str, Any]) -> tuple[Slot, ...]:
-    """What `slots_text` was made of."""
+    """Return the slots from which `slots_text` made a file's content."""
     return tuple(Slot(ReplicaId.parse(replica), **fields) for replica, fields in documents.items())

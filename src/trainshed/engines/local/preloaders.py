@@ -1,11 +1,11 @@
-"""The preloaders of one engine: one for each runtime and project, and for each value of variables like
-OMP_NUM_THREADS; made for the programs that come after the first (docs/adr/0096, 0105). Those without
-frameworks are interpreters that are up, no more, for programs whose jobs have asked for nothing
+"""Runs the preloaders of one engine: one for each runtime and project, and for each value of variables like
+OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0096, 0105). Preloaders without
+frameworks are only started interpreters, for programs of jobs that did not ask for warm starts
 (docs/adr/0130).
 
-`trainshed.replica.preloader` is their own side. What is asked never waits: a program whose preloader is not
-ready starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory,
-and with the service.
+`trainshed.replica.preloader` is their own side. No request waits: a program whose preloader is not ready
+starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory, and
+with the service.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ _BACKLOG: Final = 64
 
 
 class _Key(Struct, frozen=True):
-    """What the programs of one preloader have in common. Not another project's: they share the layout of
-    their memory, and the seed of their hashes."""
+    """What the programs of one preloader have in common. Projects are kept apart, because forks share the
+    layout of their memory and the seed of their hashes."""
 
     project: str
     runtime: str
     modules: tuple[str, ...]
-    #: Variables that an import may read, as the programs have them.
+    #: Values of the variables that an import may read.
     environ: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -75,12 +75,12 @@ class _Key(Struct, frozen=True):
 
 
 class _Preloader(Struct):
-    """One of them, or that there can be none."""
+    """A preloader, or the reason why there is none."""
 
     is_ready: bool = False
-    #: What its programs find imported, for people.
+    #: The modules that its programs find imported, as a text for people.
     preloaded: str = ""
-    #: Version of its Python: major, minor.
+    #: Version of its Python as (major, minor).
     python: tuple[int, int] = (0, 0)
     #: Why there is none, as a clause; "" = there is one, or will be.
     refused: str = ""
@@ -88,27 +88,27 @@ class _Preloader(Struct):
     task: "asyncio.Task[None] | None" = field(default=None)
     #: Our end of its control socket, once it is ready.
     control: socket.socket | None = None
-    #: Until when it has to answer; it has none while it owes no answer.
+    #: Time limit of the answer that it owes; None = it owes none.
     patience: asyncio.Timeout | None = None
 
     def ask(self) -> None:
-        """Have it say that it takes programs, unless it is to do so already."""
+        """Ask it whether it takes programs, unless an answer is due already."""
         if self.control is None or self.patience is None or self.patience.when() is not None:
             return
-        with contextlib.suppress(OSError):  # It has ended, which is noticed where it is waited for.
+        with contextlib.suppress(OSError):  # It has ended, which `_until_it_ends` notices.
             self.control.send(b"?")
             self.patience.reschedule(asyncio.get_running_loop().time() + _ANSWER_SECONDS)
 
 
 class Preloaders:
-    """`directory`: where their sockets are. `idle`: seconds without a program after which one ends; 0 = none
-    are made."""
+    """The preloaders of an engine. `directory`: of their sockets. `idle`: seconds without a program after
+    which one ends; 0 = none are made."""
 
     def __init__(self, directory: Path, idle: float) -> None:
         self._directory = directory
         self._idle = idle
         self._found: dict[_Key, _Preloader] = {}
-        #: When the last programs without frameworks were forked, as many as begin at once.
+        #: When the last programs without frameworks were forked: one entry per processor.
         self._forked = deque[float](maxlen=os.cpu_count() or 1)
 
     def beginning(
@@ -119,8 +119,8 @@ class Preloaders:
         template: str,
         environ: Mapping[str, str],
     ) -> protocol.WarmStart:
-        """How a program begins, now. `template`: directory of its Python environment; `environ`: all of its
-        environment."""
+        """Decide how a program begins now: as a fork of a preloader, or cold. `template`: directory of its
+        Python environment. `environ`: its whole environment."""
         if warm is None:
             return protocol.WarmStart()
         if warm.cold_because:
@@ -130,7 +130,7 @@ class Preloaders:
         key = _Key(project, warm.runtime, warm.modules, own)
         found, why = self._ready(key, argv, environ)
         if found is None:
-            # Who has asked for nothing is told nothing.
+            # A job that did not ask for a warm start is not told why it began cold.
             return protocol.WarmStart(cold_because=why if imports else "")
         found.ask()
         return protocol.WarmStart(
@@ -141,7 +141,7 @@ class Preloaders:
         )
 
     def expect(self, warm: WarmStart, project: str, environ: Mapping[str, str]) -> None:
-        """Have an interpreter be up for programs like one that has begun in one of its own."""
+        """Have an interpreter ready for programs like this one, which began in an interpreter of its own."""
         if warm.is_asked_for or self._refusal(environ, imports=False):
             return
         own = warm_start.own_values(environ, imports=False)
@@ -150,7 +150,7 @@ class Preloaders:
             self._make(key)
 
     def _are_many(self, now: float) -> bool:
-        """Whether more programs begin at once than are to be forked, with this one."""
+        """Whether, with this one, more programs begin at once than should be forked."""
         if len(self._forked) == self._forked.maxlen and now - self._forked[0] < _AT_ONCE_SECONDS:
             return True
         self._forked.append(now)
@@ -159,7 +159,7 @@ class Preloaders:
     def _ready(
         self, key: _Key, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[_Preloader | None, str]:
-        """The preloader of a program, or why it has none."""
+        """Return a program's preloader, or why it has none."""
         if why := self._refusal(environ, imports=bool(key.modules)):
             return None, why
         found = self._found.get(key)
@@ -193,7 +193,7 @@ class Preloaders:
         return self._directory / key.name
 
     def _make(self, key: _Key) -> str:
-        """Make one if there is room for it. Returns why the program that asks begins cold."""
+        """Make a preloader if there is memory for it. Returns why the program that asks begins cold."""
         imports = bool(key.modules)
         live = [
             each
@@ -223,7 +223,7 @@ class Preloaders:
         return "its frameworks are being imported for the programs that follow"
 
     async def _keep(self, key: _Key, made: _Preloader) -> None:
-        """Have it run for as long as it does; afterwards the next program has another made."""
+        """Run a preloader until it ends; then the next program has another made."""
         try:
             await self._run(key, made)
         except OSError as error:
@@ -232,7 +232,8 @@ class Preloaders:
             )
         finally:
             made.task, made.is_ready = None, False
-            self._socket(key).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._socket(key).unlink()
             if not made.refused and self._found.get(key) is made:
                 del self._found[key]
 
@@ -267,7 +268,7 @@ class Preloaders:
                 log.info("no preloader for %s: %s", key.runtime, made.refused)
 
     def _start(self, key: _Key) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
-        """Start one. Returns our end of its control socket."""
+        """Start its process. Returns our end of its control socket, and the process."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._socket(key)
         path.unlink(missing_ok=True)
@@ -289,7 +290,7 @@ class Preloaders:
                 process = subprocess.Popen(
                     [f"{binaries}/python3", "-m", "trainshed.replica.preloader.program"],
                     stdin=subprocess.DEVNULL,
-                    # A pipe, as programs have: Python looks what its streams are when it makes them.
+                    # A pipe, as programs have: Python checks the kind of its streams when it opens them.
                     stdout=never,
                     stderr=never,
                     cwd="/",
@@ -312,12 +313,12 @@ class Preloaders:
 
 
 def _in_memory(name: str) -> BinaryIO:
-    """A file in memory, as long as anybody has it."""
+    """Return an anonymous file in memory."""
     return os.fdopen(os.memfd_create(name), "w+b", buffering=0)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """To a path of any length."""
+    """Bind a Unix socket to a path of any length."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         listener.bind(f"/proc/self/fd/{directory}/{path.name}")
@@ -327,7 +328,7 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 def _take(received: bytes, made: _Preloader) -> None:
-    """What it has told of itself."""
+    """Take over what a preloader reports of itself."""
     if not received.endswith(b"\n"):
         return
     message = json.loads(received)
@@ -339,17 +340,17 @@ def _take(received: bytes, made: _Preloader) -> None:
 
 
 async def _until_it_ends(control: socket.socket, made: _Preloader) -> None:
-    """Take the answers of one that is ready. Raises TimeoutError: it owes one."""
+    """Read the answers of a ready preloader until it ends. Raises TimeoutError if an answer is overdue."""
     async with asyncio.timeout(None) as made.patience:
         made.control = control
-        # Reset: it was killed before it had read what it was asked.
+        # The connection is reset if it was killed before it read a question.
         with contextlib.suppress(ConnectionResetError):
             while await asyncio.get_running_loop().sock_recv(control, 16):
                 made.patience.reschedule(None)
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> int:
-    """It ends since its control socket is closed; its exit status."""
+    """Wait for the end of a preloader whose control socket is closed; return its exit status."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(_END_SECONDS)
     process.kill()

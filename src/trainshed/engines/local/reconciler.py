@@ -1,5 +1,5 @@
-"""Finds out how slot handles without a link stand, and ends those whose shims do not answer within their
-leases. A task for each such slot handle."""
+"""Finds out how slots without a link to their shim stand, and ends those whose shims do not answer within
+their leases. It runs one task per such slot."""
 
 import asyncio
 import logging
@@ -27,10 +27,10 @@ disk at all."""
 
 
 class Leases:
-    """How a shim that does not answer any more is noticed: one timer asks all of them for a sign of life.
+    """Notices shims that no longer answer: one timer asks all of them for a sign of life.
 
-    What is counted are questions without an answer, not time that has passed: a service that was itself
-    stopped for a while, or a machine that slept, takes nobody's lease away.
+    It counts unanswered questions, not elapsed time, so that no lease ends because the service itself was
+    stopped for a while, or the machine slept.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Leases:
         #: Seconds between two questions; `length`: seconds that a shim may be silent.
         self._pause = length / _QUESTIONS
         self._slot_handles = slot_handles
-        #: Called with the slot handles whose leases are over, those that have been silent nearly as long (the
-        #: former included), and all that are live.
+        #: Called with the slots whose leases are over, those that have been silent nearly as long (the former
+        #: included), and all live ones.
         self._over = over
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """There are live slot handles. The timer runs as long as there are any."""
+        """Start the timer, which runs as long as there are live slots."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._pause, self._ask)
 
@@ -72,7 +72,7 @@ class Leases:
 
 
 class Reconciler:
-    """Brings slot handles in line with the shims that there are."""
+    """Brings slot handles in line with the actual state of their shims."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Reconciler:
         forbidden: Callable[[SlotHandle, int], bool],
         require_room: Callable[[], None],
     ) -> None:
-        #: Has a shim started for a slot handle.
+        #: Requests a shim for a slot from the zygote.
         self._request = request
-        #: Replaces the process of that id, which starts them.
+        #: Replaces the zygote of that process id.
         self._renew = renew
-        #: Tells whether an incarnation was stopped before it began.
+        #: Whether an incarnation was stopped before it began.
         self._forbidden = forbidden
         #: Raises OSError while the disk is full.
         self._require_room = require_room
@@ -93,7 +93,7 @@ class Reconciler:
         self._evicting: set[tuple[SlotHandle, int]] = set()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
-        """A slot handle has no link and no end: find out which."""
+        """Find out how a slot that has neither a link nor an end stands."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
         self._tasks.keep(
             work, f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
@@ -102,8 +102,8 @@ class Reconciler:
     def evict(
         self, slot_handle: SlotHandle, lease: float, cleared: Callable[[SlotHandle], None]
     ) -> None:
-        """Its shim has not answered for `lease` seconds: kill it and all that is left of the replica, then
-        report the loss and call `cleared`. Until all of that is dead nothing is reported."""
+        """Kill a shim that has not answered for `lease` seconds and all processes of its replica, then report
+        the loss and call `cleared`. Nothing is reported before all of them are dead."""
         if (slot_handle, slot_handle.incarnation) not in self._evicting:
             self._evicting.add((slot_handle, slot_handle.incarnation))
             slot_handle.close()
@@ -123,8 +123,8 @@ class Reconciler:
                     findings.probe_slot, slot_handle.directory, incarnation
                 )
             except OSError as error:
-                # A full disk, say: the end cannot be written down yet, and so must not be told. That it is
-                # silent is not its fault.
+                # On a full disk, for example, the end cannot be written down yet, and so must not be
+                # reported. The shim's silence is then not its fault.
                 slot_handle.count_as_alive()
                 _log(slot_handle).warning("slot not read: %s; once more in a second", error)
                 await asyncio.sleep(_PAUSE)
@@ -141,7 +141,7 @@ class Reconciler:
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
                 ):
-                    # The request died with the zygote before a shim began: it may be made again.
+                    # The request died with the zygote before a shim began, so that it may be repeated.
                     slot_handle.retries_left -= 1
                     await self._ask(slot_handle, incarnation)
                     return
@@ -161,8 +161,8 @@ class Reconciler:
     async def _lose(
         self, slot_handle: SlotHandle, incarnation: int, cause: str, *, by_service: bool = False
     ) -> None:
-        """Report an incarnation that never began as lost. Where somebody may still wake up with its start,
-        that it can never begin is written down first."""
+        """Report an incarnation that never began as lost. If a process may still wake up with its start, that
+        it can never begin is written down first."""
         while slot_handle.was_given_on and self._is_open(slot_handle, incarnation):
             finding: findings.Finding = findings.Changing()
             try:
@@ -178,10 +178,12 @@ class Reconciler:
             slot_handle.lose(cause, by_service=by_service)
 
     async def _await_room(self, slot_handle: SlotHandle, incarnation: int) -> None:
-        """Its start found the disk full, so that nothing of it ran: have it tried again once there is room,
-        or never if it is stopped meanwhile."""
+        """Retry a start that found the disk full, once there is room; give it up if it is stopped
+        meanwhile."""
         if not slot_handle.shortages:
-            _log(slot_handle).warning("not started: the disk is full; it is tried again")
+            _log(slot_handle).warning(
+                "not started: the disk is full or read-only; it is tried again"
+            )
         slot_handle.shortages += 1
         while True:
             await asyncio.sleep(_PAUSE)
@@ -203,7 +205,7 @@ class Reconciler:
             await self._ask(slot_handle, incarnation)
 
     def _is_open(self, slot_handle: SlotHandle, incarnation: int) -> bool:
-        """Whether an incarnation's end is not known, and nobody brings it about."""
+        """Whether an incarnation's end is neither known nor being brought about."""
         return slot_handle.expects(incarnation) and (slot_handle, incarnation) not in self._evicting
 
     async def _evict(
@@ -227,16 +229,17 @@ class Reconciler:
             if not began:
                 await self._renew(slot_handle.zygote)
             if isinstance(finding, findings.Changing):
-                await asyncio.sleep(_PAUSE)  # Something waits for a device, say, and cannot die.
+                # A process that waits for a device cannot die yet, for example.
+                await asyncio.sleep(_PAUSE)
             else:
                 slot_handle.settle(incarnation, finding)
         self._evicting.discard((slot_handle, incarnation))
         cleared(slot_handle)
 
     async def _is_given_on(self, slot_handle: SlotHandle, incarnation: int) -> bool:
-        """Have a start that nobody took up within its lease made by another process, at no cost for the
-        replica. Whoever wakes up with it after that finds the slot taken (`journal.claim`), or takes it
-        first: it begins once."""
+        """Pass a start that no shim took up within its lease to a new zygote, without counting against the
+        replica. If the first shim wakes up after all, only one of the two claims the slot (`journal.claim`):
+        it begins once."""
         if not slot_handle.plan or not slot_handle.retries_left:
             return False
         try:
@@ -266,9 +269,10 @@ def _has_begun(slot: Path, incarnation: int) -> bool:
 
 
 def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Finding]:
-    """Leave nothing of an incarnation, and see to it that nothing more can come of it. Blocks.
+    """Kill everything of an incarnation, and see to it that it can never start. Blocks.
 
-    Returns whether a shim ever began to serve it (else whoever starts them does not), and how it stands now.
+    Returns whether a shim ever began to serve it (otherwise the zygote is what does not answer), and how it
+    stands now.
     """
     began = _has_begun(slot, incarnation)
     if began:
@@ -279,7 +283,7 @@ def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Fin
 
 
 def _close(slot: Path, incarnation: int, cause: str) -> findings.Finding:
-    """Leave nothing of an incarnation, and see to it that nothing more can come of it; how it stands now.
+    """Kill everything of an incarnation, and see to it that it can never start; return how it stands now.
     Raises OSError."""
     dead = journal.expel(str(slot), incarnation, cause)
     return findings.probe_slot(slot, incarnation) if dead else findings.Changing()

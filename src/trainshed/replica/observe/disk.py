@@ -1,9 +1,9 @@
-"""A replica's use of its disk, and whether there is room for more (spec/machines#disk).
+"""Watches a replica's use of its disk, and whether there is room for more (spec/machines#disk).
 
-Its files are measured now and then, and what people should know becomes a note; whether a replica is ended
-whose files take more than the disk that its job asked for is the operator's choice. Files are looked at for a
-moment at a time, and for a hundred times as long nobody looks then: a million files cost no more of a
-processor than a few, and are known later. Runs on Python 3.6.
+The files are measured now and then, and what people should know becomes a note. The operator decides whether
+a replica is ended whose files take more than the disk that its job asked for. Files are measured for a moment
+at a time, followed by a pause a hundred times as long, so that a million files take no more of a processor
+than a few, but longer. Runs on Python 3.6.
 """
 
 import os
@@ -28,14 +28,13 @@ ROOM_AGAIN = "disk_room_again"
 LOG_WAITS = "disk_log_waits"
 """Of the one that what the program says cannot be written down, so that it waits with what it says next."""
 LOG_WAITS_TEXT = (
-    "the disk that its log is written to is full: the program waits with its next output until there is "
-    "room, and nothing"
-    " is lost. Make room on this machine."
+    "the disk that its log is written to is full or read-only: the program waits with its next output until "
+    "it is written down, and nothing is lost. Make room on this machine, or mount the disk for writing."
 )
 LOG_GOES_ON = "disk_log_goes_on"
 """Of the one that all was written down."""
 LOG_GOES_ON_TEXT = (
-    "there is room again for its log: all that it has said is written down, and it goes on."
+    "the disk takes its log again: all that it has said is written down, and it goes on."
 )
 
 _FIRST = 1.0
@@ -60,7 +59,7 @@ _MOST_NOTES = 20
 
 
 class Disk:
-    """Looks at the disk of one incarnation."""
+    """Watches the disk of one incarnation."""
 
     __slots__ = (
         "_end",
@@ -89,21 +88,21 @@ class Disk:
         end: "Callable[[], None] | None" = None,
         free_space: "Callable[[str], tuple[int, int]] | None" = None,
     ) -> None:
-        """Touches nothing."""
-        #: Bytes that its files took when all of them had been looked at; 0 = they have not been yet.
+        """Opens no file."""
+        #: Bytes that its files took at the last complete measurement; 0 = there was none yet.
         self.used = 0
-        #: The directory of all that the replica may write.
+        #: Directory of everything that the replica may write.
         self._files = files
-        #: Bytes of the disk that were asked for; 0 = that is not known.
+        #: Bytes of disk that its job asked for; 0 = not known.
         self._limit = limit
-        #: Called once, if its files take more than that; None: nobody is ended.
+        #: Called once, if its files take more than that; None = the replica is not ended.
         self._end = end if limit else None
-        #: Seconds between two looks.
+        #: Seconds between two measurements.
         self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
         self._events = events
-        #: Told (name, whether it is a warning, text).
+        #: Called with (name, whether it is a warning, text).
         self._note = note
-        #: Bytes of the file system of a path: free for programs, in all.
+        #: Returns (free for programs, in all) bytes of a path's file system.
         self._free_space = free_space or _free_space_of
         self._extent: "trees.TreeSize | None" = None
         self._tenths_told = 0
@@ -111,13 +110,13 @@ class Disk:
         self._is_short = self._is_running = False
 
     def begin(self) -> None:
-        """The program runs: look from now on."""
+        """Measure from now on, because the program runs."""
         self._is_running = True
         self._events.after(min(_FIRST, self._every), self._look)
 
     def end(self) -> None:
-        """The program is over if it was begun, its files are still there: look for the last time, at as many
-        of them as a moment is enough for."""
+        """Measure for the last time, as many files as a moment allows. The program has ended, but its files
+        are still there."""
         if not self._is_running:
             return
         self._is_running = False
@@ -159,7 +158,7 @@ class Disk:
         return True
 
     def _measure(self, seconds: float) -> None:
-        """Go on for about so long; there is no `_extent` any more once all has been seen."""
+        """Measure for about so long. `_extent` is None once all files were measured."""
         assert self._extent is not None
         if self._extent.go_on(seconds):
             self.used, self._extent = self._extent.found, None
@@ -203,7 +202,7 @@ class Disk:
                 % (_gigabytes(free), _gigabytes(total)),
             )
         elif free >= low + low // 4 and self._is_short:
-            # Some way above: what goes to and fro at the border is not told each time.
+            # Well above the limit, so that crossing it back and forth is not reported each time.
             self._is_short = False
             text = "the disk that programs write to has %s free again." % _gigabytes(free)
             self._tell(ROOM_AGAIN, text, warning=False)
@@ -220,7 +219,7 @@ def _free_space_of(path: str) -> "tuple[int, int]":
 
 
 def _gigabytes(size: int) -> str:
-    """`400 MB`, `90.5 GB`, `104 GB`."""
+    """Write a size as `400 MB`, `90.5 GB`, `104 GB`."""
     if size < _GB:
         return "%d MB" % (size >> 20)
     return "%.*f GB" % (1 if size < 99.95 * _GB and size % _GB else 0, size / _GB)

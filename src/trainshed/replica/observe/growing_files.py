@@ -1,8 +1,8 @@
-"""Files that grow at their end while a replica runs, over times when their disk is full as well.
+"""Appends to files while a replica runs, and outlasts times when their disk takes nothing.
 
-`Appender` keeps what does not fit in memory, in its order; `DiskRetries` tries again. `SampleFile` is a file
-of JSON lines that is thinned to a bearable length: the newest looks stay, and of the others as many as are of
-use. Runs on Python 3.6.
+`Appender` keeps in memory, in order, what could not be written; `DiskRetries` tries again. `SampleFile`
+is a file of JSON lines that is thinned to a limited length: the newest entries stay, and an even selection of
+the others. Runs on Python 3.6.
 """
 
 import errno
@@ -21,17 +21,18 @@ else:
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-"""Seconds between two tries. No kernel says when there is room again: the only way to know is to write."""
+"""Seconds between two tries. No kernel says when a disk takes more: the only way to know is to write."""
 
 
-def is_full(error: OSError) -> bool:
-    """Whether it says that there is no room, which may come back; other errors of a disk do not go by
-    themselves."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+def takes_nothing(error: OSError) -> bool:
+    """Whether the error says that the disk is full or read-only, which ends when somebody sees to it, and
+    loses nothing; after other errors nobody knows what the file holds."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Appender:
-    """`handle`: of the file, ours from here on."""
+    """Appends to a file, with what does not fit waiting in memory. `handle`: of the file, owned from here
+    on."""
 
     __slots__ = ("_handle", "_waiting")
 
@@ -41,7 +42,7 @@ class Appender:
 
     @property
     def waits(self) -> bool:
-        """Whether something is not in the file yet."""
+        """Whether some data is not in the file yet."""
         return bool(self._waiting)
 
     @property
@@ -50,8 +51,8 @@ class Appender:
         return len(self._waiting)
 
     def append(self, data: bytes) -> bool:
-        """Add it, at once or as soon as there is room (`flush`); True: all is in the file. Raises OSError: it
-        is no matter of room."""
+        """Append data, at once or as soon as there is room (`flush`); return whether everything is in the
+        file. Raises OSError for errors other than a full disk."""
         if self._waiting:
             self._waiting += data
             return self.flush()
@@ -59,8 +60,8 @@ class Appender:
         return not self._waiting
 
     def flush(self) -> bool:
-        """Write what waits, as far as there is room; True: all is in the file. Raises OSError as `append`
-        does."""
+        """Write waiting data, as far as there is room; return whether everything is in the file. Raises
+        OSError as `append` does."""
         self._waiting = self._left_of(self._waiting)
         return not self._waiting
 
@@ -69,29 +70,29 @@ class Appender:
             while data:
                 data = data[os.write(self._handle, data) :]
         except OSError as error:
-            if not is_full(error):
+            if not takes_nothing(error):
                 raise
         return data
 
     def sync(self) -> bool:
-        """Have what is in the file survive a power cut. False: there is no room for that now (file systems of
-        a network notice late); to be tried again. Raises OSError."""
+        """Sync the file, so that it survives a power cut. Returns False if there is no room for that now
+        (network file systems notice late), so that it has to be repeated. Raises OSError."""
         try:
             getattr(os, "fdatasync", os.fsync)(self._handle)
         except OSError as error:
-            if not is_full(error):
+            if not takes_nothing(error):
                 raise
             return False
         return True
 
     def close(self) -> None:
-        """What waits is lost."""
+        """Close the file; waiting data is lost."""
         os.close(self._handle)
 
 
 class DiskRetries:
-    """Tries again what found a disk full, soon at first, then each second, until it is written. `told` is
-    called with True when something begins to wait, and with False when nothing does any more."""
+    """Repeats writes that a disk did not take, soon at first, then each second, until they succeed. `told`:
+    called with True when something begins to wait, and with False when nothing waits any more."""
 
     __slots__ = ("_events", "_is_asked_for", "_pause", "_told", "_tries")
 
@@ -107,8 +108,7 @@ class DiskRetries:
         return bool(self._tries)
 
     def wait(self, write: "Callable[[], bool]") -> None:
-        """Call `write` until it says that it is done, or raises. Once it waits, asking again changes
-        nothing."""
+        """Call `write` until it returns True or raises. Has no effect if it waits already."""
         if write in self._tries:
             return
         begins = not self._tries
@@ -120,7 +120,7 @@ class DiskRetries:
             self._told(True)
 
     def resume(self) -> None:
-        """The loop was cleared: go on all the same."""
+        """Continue after the loop was cleared."""
         self._is_asked_for = False
         if self._tries:
             self._ask()
@@ -132,7 +132,7 @@ class DiskRetries:
 
     def _try(self) -> None:
         self._is_asked_for = False
-        # What begins to wait while others are tried has its turn with them, later.
+        # A copy: writes that begin to wait meanwhile are tried next time.
         for write in list(self._tries):
             is_done = True
             try:
@@ -154,8 +154,9 @@ _SPREAD = 1000
 
 
 class SampleFile:
-    """A file of JSON lines that is thinned when it has too many. Not synced: what a power cut takes decides
-    nothing. While its disk is full lines are left out, but for the first that did not fit."""
+    """A file of JSON lines that is thinned when it has too many. It is not synced, because nothing depends on
+    lines lost in a power cut. While its disk is full, lines are dropped, except the first that did not
+    fit."""
 
     __slots__ = ("_file", "_lines", "_path")
 
@@ -170,7 +171,7 @@ class SampleFile:
         return self._file is not None
 
     def open(self) -> None:
-        """Go on with what earlier incarnations wrote down, after a torn end as well. Raises OSError."""
+        """Continue the file of earlier incarnations, even if its end is torn. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         handle = os.open(self._path, flags, 0o600)
         self._file = Appender(handle)
@@ -180,7 +181,7 @@ class SampleFile:
             self._file.append(b"\n")
 
     def append(self, entry: "Entry") -> None:
-        """Raises OSError: it is no matter of room."""
+        """Append an entry. Raises OSError for errors other than a full disk."""
         assert self._file is not None
         if not self._file.flush():
             return
@@ -202,16 +203,16 @@ class SampleFile:
             with open(fresh, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(entry) + "\n" for entry in thinned(entries))
         except OSError as error:
-            if not is_full(error):
+            if not takes_nothing(error):
                 raise
-            return  # Next time, perhaps: it is somewhat longer until then.
+            return  # Perhaps next time: the file is somewhat longer until then.
         os.rename(fresh, self._path)
         self.close()
         self.open()
 
 
 def read_lines(text: str) -> "list[Entry]":
-    """What the lines say; those that are torn say nothing."""
+    """Return the entries of the lines, without torn ones."""
     entries: "list[Entry]" = []
     for line in text.split("\n"):
         try:
@@ -224,13 +225,13 @@ def read_lines(text: str) -> "list[Entry]":
 
 
 def thinned(entries: "Sequence[Entry]") -> "list[Entry]":
-    """The newest ones, and of the others as many as are of use: each start and end, and the last look of each
-    piece of time."""
+    """Return the newest entries, and of the others each start and end, and the last entry of each interval of
+    time."""
     older, newest = entries[:-_NEWEST], entries[-_NEWEST:]
     times = [entry["at"] for entry in older if "at" in entry]
     if not times:
         return list(entries)
-    # Powers of two: the pieces of next time are pairs of these, and what was kept is evenly spread still.
+    # Intervals double, so that the kept entries stay evenly spread when they are thinned again.
     piece = 0
     while (times[-1] - times[0]) >> piece >= _SPREAD:
         piece += 1

@@ -1,6 +1,6 @@
-"""What people should know of one incarnation: each note is written to the slot's journal and told to whoever
-listens, again to whoever comes later, since only the number of a note says whether it is known. What a full
-disk does not take is written down later. Runs on Python 3.6.
+"""Keeps the notes that people should read about one incarnation. Each is written to the slot's journal and
+sent to all listeners, and again to later ones, which tell known notes by their numbers. If the disk is full,
+it is written later. Runs on Python 3.6.
 """
 
 from trainshed.replica import protocol
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """What a replica wants people to know: kept in the slot's journal and told to whoever listens."""
+    """The notes of one incarnation."""
 
     __slots__ = ("_keep", "_kept", "_notes", "_retries", "_tell")
 
@@ -25,15 +25,15 @@ class Notes:
     ) -> None:
         #: Writes a note to the slot's journal.
         self._keep = keep
-        #: Sends a message to whoever listens.
+        #: Sends a message to all listeners.
         self._tell = tell
-        #: Tries again what found the disk full.
+        #: Repeats writes that found the disk full.
         self._retries = retries
         self._kept = 0
         self._notes: "list[protocol.Message]" = []
 
     def add(self, name: str, severity: str, text: str) -> None:
-        """One more. `name`: what kind of note it is; `severity`: INFO, WARNING or ERROR."""
+        """Add a note. `name`: its kind. `severity`: INFO, WARNING or ERROR."""
         message: "protocol.Message" = {
             "e": "note",
             "n": len(self._notes) + 1,
@@ -44,21 +44,21 @@ class Notes:
         }
         self._notes.append(message)
         is_saved = self.save()
-        self._tell(message)  # Written down or not.
+        self._tell(message)  # Sent even if it is not written yet.
         if not is_saved:
             self._retries.wait(self.save)
 
     def save(self) -> bool:
-        """Write down those that are not yet; False: there is no room for them now."""
+        """Write notes that are not written yet; return False if there is no room for them now."""
         try:
             while self._kept < len(self._notes):
                 self._keep(self._notes[self._kept])
                 self._kept += 1
         except OSError as error:
-            return not growing_files.is_full(error)
+            return not growing_files.takes_nothing(error)
         return True
 
     def tell_again(self) -> None:
-        """Somebody is there who may not know them."""
+        """Send all notes again, for a new listener."""
         for note in self._notes:
             self._tell(note)

@@ -1,7 +1,7 @@
-"""A replica's log: what two pipes bring becomes numbered, timed JSON lines in segment files.
+"""Writes a replica's log: the output from two pipes becomes numbered, timed JSON lines in segment files.
 
-Owns the format and the numbering; `Transcript` reads the pipes and tells listeners how far the log is. Runs
-on Python 3.6.
+It owns the format and the numbering; `Transcript` reads the pipes and tells listeners how long the log is.
+Runs on Python 3.6.
 
 Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
 `{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
@@ -45,8 +45,8 @@ now = getattr(time, "time_ns", wall_clock)
 
 
 class Segments:
-    """The writer. One per log directory at a time; an existing log is continued, a torn end cut off. `mask`:
-    what must not get into it, which its streams see to."""
+    """Writes a log. There is one writer per log directory at a time; an existing log is continued, and a torn
+    end is cut off. `mask`: masks secrets; streams apply it to what they write."""
 
     __slots__ = (
         "_directory",
@@ -64,17 +64,16 @@ class Segments:
         self._directory = directory
         self.mask = mask
         os.makedirs(directory, exist_ok=True)
-        #: All that there are.
+        #: Number of all lines.
         self.lines = 0
-        #: Those that stand in the files.
+        #: Number of lines that are in the files.
         self.readable = 0
         self._last_time = 0
         self._tail: "list[str]" = []
         self._unsynced = False
         self._size = 0
         names = sorted(name for name in os.listdir(directory) if name[: -len(_SUFFIX)].isdigit())
-        # The last segment may have been opened and never written to: the clock then goes on from the one
-        # before.
+        # If the last segment was opened and never written to, times continue from the one before.
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))
         self.readable = self.lines
@@ -88,9 +87,10 @@ class Segments:
         return growing_files.Appender(os.open(self._path(), flags, 0o600))
 
     def _read_end(self, path: str) -> None:
-        """Find where a segment's whole lines end: an incomplete last line was never readable, so it goes."""
+        """Find where a segment's complete lines end; an incomplete last line, which was never readable, is
+        cut off."""
         with open(path, "rb") as file:
-            # The last whole line is all that counts: a restart must not wait for megabytes to be read.
+            # Only the last complete line matters: a restart must not wait for megabytes to be read.
             size = file.seek(0, os.SEEK_END)
             skipped = max(0, size - _LONGEST_ENTRIES)
             file.seek(skipped)
@@ -110,12 +110,12 @@ class Segments:
         return growing_files.Appender(handle)
 
     def write(self, stream: str, texts: "list[str]") -> None:
-        """Append whole lines. The hot path: one formatting pass and one write system call."""
+        """Append complete lines. This is the hot path: one formatting pass and one write system call."""
         if stream == "b" and self.mask is not None:
-            # Told of the program in words of ours; what it says itself comes without secrets.
+            # Lines of the service are masked here; those of the program are masked already.
             texts = [self.mask.text(text) for text in texts]
         first = self.lines
-        # One nanosecond apart, so that (t) alone orders the lines of a replica.
+        # Times are at least one nanosecond apart, so that they alone order a replica's lines.
         start = max(now(), self._last_time + 1)
         shift = start - first
         middle = ',"s":"%s","m":' % stream
@@ -126,11 +126,11 @@ class Segments:
                 for n, text in zip(range(first, end), texts)  # noqa: B905 - `strict` is too young
             ]
         ).encode("utf-8")
-        # What the service says is no last word of the program.
+        # Lines of the service do not belong to the program's last output.
         self._append(data, len(texts), start + len(texts) - 1, texts if stream != "b" else [])
 
     def write_part(self, stream: str, text: str) -> None:
-        """Append one part of a line that goes on."""
+        """Append one part of a line that continues."""
         at = max(now(), self._last_time + 1)
         data = '{"n":%d,"t":%d,"s":"%s","p":1,"m":%s}\n' % (self.lines, at, stream, quoted(text))
         self._append(data.encode("utf-8"), 1, at, [text])
@@ -146,26 +146,26 @@ class Segments:
 
     @property
     def waits(self) -> bool:
-        """Whether lines wait for room: no more should be read until `flush` has succeeded."""
+        """Whether lines wait for room, in which case no more should be read until `flush` succeeds."""
         return self._file.waits
 
     def flush(self) -> bool:
-        """Write what waits, as far as there is room; True: nothing waits. Raises OSError: it is no matter of
-        room."""
+        """Write waiting lines, as far as there is room; return whether none waits any more. Raises OSError
+        for errors other than a full disk."""
         if self._file.flush():
             self._written()
         return not self._file.waits
 
     def _written(self) -> None:
-        """All lines stand in the file, which may be as long as segments are."""
+        """Handle that all lines are in the file: begin another segment if this one is full."""
         self.readable = self.lines
         if self._size >= SEGMENT_BYTES and self.sync():
             try:
                 fresh = self._open()
             except OSError as error:
-                if not growing_files.is_full(error):
+                if not growing_files.takes_nothing(error):
                     raise
-                return  # There is no room for another file: this one becomes longer.
+                return  # There is no room for another file, so that this one grows on.
             self._file.close()
             self._file = fresh
             self._size = 0
@@ -176,20 +176,20 @@ class Segments:
         return self._unsynced
 
     def sync(self) -> bool:
-        """True: what is written survives a power cut. False: there is no room for that now; to be tried
-        again."""
+        """Sync the log, so that it survives a power cut. Returns False if there is no room for that now, so
+        that it has to be repeated."""
         if self._unsynced:
             self._unsynced = not self._file.sync()
         return not self._unsynced
 
     def close(self) -> None:
-        """Let go of it: what was written outlives this process, not a power cut."""
+        """Close the log without syncing it."""
         self._file.close()
 
     def seal(self) -> "tuple[int, str]":
-        """Close for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the number
-        of lines and the tail (at most 2 kB, "…" where it is cut)."""
-        self.sync()  # That makes the name of a new file durable as well (`journal.append`).
+        """Close the log for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the
+        number of lines and the last output (at most 2 kB, "…" where it is cut)."""
+        self.sync()  # Syncing a new file makes its name durable as well (`journal.append`).
         self._file.close()
         tail = "\n".join(self._tail).encode("utf-8")
         if len(tail) > TAIL_BYTES:
@@ -198,12 +198,12 @@ class Segments:
 
 
 class Stream:
-    """One pipe's bytes on their way to being lines. Holds at most one line's beginning (64 KiB, and as much
-    as the longest text that the log's mask looks for, so that none is cut in two before it is found).
+    """Turns one pipe's bytes into lines. It holds at most one line's beginning (64 KiB, plus the length of
+    the longest secret that the log's mask knows, so that none is split before it is found).
 
     Bytes that are not UTF-8 are replaced. A carriage return inside a line starts the line anew, as on a
-    terminal: of a progress bar's states the last one stays, and of one that goes on for long a state now and
-    then, so that its readers see that it moves.
+    terminal: only the last state of a progress bar is kept, and of a long-running one a state now and then,
+    so that readers see progress.
     """
 
     __slots__ = ("_log", "_mask", "_most", "_rest", "_shown_at", "_stream")
@@ -234,13 +234,13 @@ class Stream:
             self._keep(data[end + 1 :])
 
     def close(self) -> None:
-        """The pipe is at its end: what came without a newline is a line as well."""
+        """Handle the pipe's end: text without a newline becomes a line as well."""
         if self._rest:
             rest, self._rest = self._rest, b""
             self._write_carefully([rest if self._mask is None else self._mask.last(rest)])
 
     def _keep(self, rest: bytes) -> None:
-        """Hold back a line's beginning, forgetting overwritten progress and cutting what grows too long."""
+        """Keep a line's beginning, without overwritten progress, and cut it if it grows too long."""
         overwritten = rest.rfind(b"\r", 0, len(rest) - 1)
         if overwritten >= 0:
             state = _visible(rest[:overwritten])
@@ -250,7 +250,7 @@ class Stream:
             rest = rest[overwritten + 1 :]
         while len(rest) > self._most:
             if self._mask is not None:
-                # What begins before the cut and is not found is not there: all of it would have been read.
+                # A secret that begins before the cut is found, because all of it has been read.
                 rest = self._mask.apply(rest)
             if len(rest) > self._most:
                 rest = self._write_first_part(rest)
@@ -278,7 +278,7 @@ class Stream:
 
 
 def _visible(line: bytes) -> bytes:
-    """What a terminal would show of a line with carriage returns: the text after the last one."""
+    """Return what a terminal would show of a line with carriage returns: the text after the last one."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 
@@ -288,9 +288,9 @@ _SYNC_EVERY = 1.0
 
 
 class Transcript:
-    """What one incarnation prints, and what listeners are told of it.
+    """Reads what one incarnation prints, writes it to the log, and tells listeners of new lines.
 
-    `logs`: the directory of the log; `mask`: what must not be written down.
+    `logs`: the directory of the log. `mask`: masks secrets.
     """
 
     def __init__(
@@ -303,22 +303,22 @@ class Transcript:
     ) -> None:
         self._log = Segments(logs, mask)
         self._loop = events
-        #: Called with how many lines can be read.
+        #: Called with the number of lines that can be read.
         self._tell = tell
-        #: Has lines written once a full disk has room again; until then no pipe is read.
+        #: Repeats writes that found a full disk; until they succeed no pipe is read.
         self._retries = retries
         self._streams: "dict[int, Stream]" = {}
         self._telling = False
         self._told = 0
         self._heard_program = False
         self._sync_at = 0.0
-        #: Bytes that the program has written.
+        #: Number of bytes that the program has written.
         self.read = 0
         self._tell_at = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether a pipe is not at its end yet."""
+        """Whether a pipe has not reached its end yet."""
         return bool(self._streams)
 
     @property
@@ -327,7 +327,7 @@ class Transcript:
         return self._log.waits
 
     def open(self, handle: int, stream: str) -> None:
-        """Write down what comes from that pipe, until its end."""
+        """Write what comes from that pipe to the log, until its end."""
         os.set_blocking(handle, False)
         self._streams[handle] = Stream(self._log, stream)
         self._attend(handle)
@@ -336,12 +336,13 @@ class Transcript:
         self._loop.add(handle, lambda: self._read(handle))
 
     def say(self, text: str) -> None:
-        """Write a line of our own."""
+        """Write a line of the service."""
         self._log.write("b", [text])
         self._heed_room()
 
     def take(self, texts: "list[str]") -> None:
-        """Write lines that the program said in another way than by its pipes; only while nothing `waits`."""
+        """Write lines that came from the program by another way than its pipes. Called only while nothing
+        `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
         stream = Stream(self._log, "o")
         for start in range(0, len(data), LINE_BYTES):
@@ -350,15 +351,15 @@ class Transcript:
         self._heed_room()
 
     def program_started(self) -> None:
-        """Listeners know of the start: they may be told of lines from here on."""
+        """Note that listeners know of the program's start, after which they may be told of lines."""
         self._telling = True
 
     def tell_again(self) -> None:
-        """Somebody does not know how many lines there are."""
+        """Tell the number of lines again, for a new listener."""
         self._told = -1
 
     def due(self) -> "list[float]":
-        """When `tick` will have something to do."""
+        """Return when `tick` will have something to do."""
         due: "list[float]" = []
         if self._telling and self._log.readable != self._told:
             due.append(self._tell_at)
@@ -367,7 +368,7 @@ class Transcript:
         return due
 
     def tick(self, now: float) -> None:
-        """Tell of new lines, and sync, each now and then."""
+        """Tell listeners of new lines, and sync the log, each if it is due."""
         if self._telling and self._log.readable != self._told and now >= self._tell_at:
             self._tell_at = now + _LINES_EVERY
             self._told = self._log.readable
@@ -379,17 +380,17 @@ class Transcript:
                 self._sync_at = 0.0 if self._log.sync() else now + _SYNC_EVERY
 
     def end(self) -> None:
-        """No more is read; the beginning of a line is a line as well."""
+        """Stop reading; the beginning of a line becomes a line."""
         for stream in self._streams.values():
             stream.close()
         self._streams = {}
 
     def save(self) -> bool:
-        """Have all lines written and synced; False: there is no room for that now."""
+        """Write and sync all lines; return False if there is no room for that now."""
         return self._log.flush() and self._log.sync()
 
     def seal(self) -> "tuple[int, str]":
-        """Nothing is written from here on; how many lines there are, and what the last of them say."""
+        """Close the log; return the number of lines and the last output (`Segments.seal`)."""
         lines, tail = self._log.seal()
         if lines != self._told:
             self._tell(lines)
@@ -414,8 +415,8 @@ class Transcript:
         self._heed_room()
 
     def _heed_room(self) -> None:
-        """Read nothing more while lines wait: the program then waits with its next output, as for any slow
-        reader."""
+        """Stop reading the pipes while lines wait; the program then blocks at its next output, as with any
+        slow reader."""
         if self._log.waits:
             for handle in self._streams:
                 self._loop.drop(handle)

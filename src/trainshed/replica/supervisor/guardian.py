@@ -115,7 +115,7 @@ class Guardian:
         try:
             self._inbox, self._lock = self._prepare()
         except OSError as error:
-            self._say("%s %s" % ("full" if growing_files.is_full(error) else "failed", error))
+            self._say("%s %s" % ("full" if growing_files.takes_nothing(error) else "failed", error))
             return
         status = self._start_main([wake, children])
         if status is None:

@@ -96,7 +96,7 @@ class Shim:
             self._begin()
             self._serve()
         except OSError as error:
-            self.found_disk_full = not self._may_run and growing_files.is_full(error)
+            self.found_disk_full = not self._may_run and growing_files.takes_nothing(error)
             raise
         finally:
             self._end_children()
@@ -349,7 +349,9 @@ class Shim:
     def _write(self, connection: socket.socket, lines: "list[str]") -> None:
         assert self._transcript is not None
         if self._transcript.waits or self._is_reaped:
-            cause = "the disk that its log is written to is full; make room and try again"
+            cause = (
+                "the disk that its log is written to is full or read-only; mend that and try again"
+            )
             self._clients.answer(connection, {"e": "refused", "cause": cause})
             return
         self._transcript.take(lines)
@@ -519,7 +521,7 @@ def _refusal(error: "journal.Refused | OSError") -> "protocol.Message":
     """What to say where the slot could not be taken: nothing ran."""
     if isinstance(error, journal.Refused):
         return {"e": "refused", "cause": error.cause}
-    if growing_files.is_full(error):
+    if growing_files.takes_nothing(error):
         return {"e": "refused", "cause": protocol.REFUSED_FULL}
     return {"e": "lost", "cause": _cause(error), "by_service": True}
 
@@ -535,10 +537,10 @@ def _is_undone(claim: journal.Claim) -> bool:
 
 def _cause(error: Exception) -> str:
     """In words, why this process could not do its part."""
-    if isinstance(error, OSError) and growing_files.is_full(error):
+    if isinstance(error, OSError) and growing_files.takes_nothing(error):
         return (
-            "the disk is full (%s): the replica's log or its records cannot be written; make room"
-            % (error.strerror)
+            "the disk takes nothing (%s): the replica's log or its records cannot be written; make room, or "
+            "mount it for writing" % error.strerror
         )
     return "%s: %s" % (type(error).__name__, error)
 
@@ -574,7 +576,7 @@ def _fits(claim: journal.Claim, record: "protocol.Message") -> bool:
     try:
         claim.finish(record)
     except OSError as error:
-        if not growing_files.is_full(error):
+        if not growing_files.takes_nothing(error):
             raise
         return False
     return True
