@@ -132,7 +132,7 @@ def outcome(
     message = (
         public.get("errorMessage", "") if plan.is_ml else public.get("error", {}).get("message", "")
     )
-    if message != error["message"]:
+    if message.removeprefix("CANCELED: ") != error["message"]:
         yield f"its public message is {message!r}, not {error['message']!r}"
 
 

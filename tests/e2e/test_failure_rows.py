@@ -507,7 +507,7 @@ def test_what_the_service_fails_at_is_tried_three_times_in_all(service: Service)
         logs.with_name("logs-away").rename(logs)
     told = story(service, job_id)
     assert (told.state, told.code) == ("FAILED", 13)
-    assert told.message == "Internal error occurred for the current attempt"
+    assert told.message.startswith("Internal error occurred for the current attempt: ")
     assert told.verdicts == [
         Verdict("internal_error", "job_retries", budget="1/2"),
         Verdict("internal_error", "job_retries", budget="2/2"),
@@ -535,7 +535,7 @@ def test_a_cancel_ends_a_job_that_would_be_restarted_for_ever(service: Service) 
     service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
     told = story(service, job_id)
     assert (told.state, told.code) == ("CANCELLED", 1)
-    assert told.message == "The job was cancelled by the user."
+    assert told.message == "CANCELED: The job was cancelled by the user."
     assert told.view["rule"].startswith("cancelled")
     assert 3 <= told.begun[PRIMARY] < 24
 

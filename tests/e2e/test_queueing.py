@@ -215,7 +215,8 @@ def test_flex_start_waits_no_longer_than_it_says(strict: Service) -> None:
     told = story(strict, late)
     assert (told.state, told.code) == ("CANCELLED", 1)
     assert told.message == (
-        "The job was cancelled because it was not running within its maximum wait time of 1 seconds."
+        "CANCELED: The job was cancelled because it was not running within its maximum wait time of "
+        "1 seconds."
     )
     assert "startTime" not in told.public
     assert not told.begun

@@ -125,7 +125,8 @@ def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path)
             assert [await w.pass_pause(uid) for _ in range(2)] == [2 * SECOND, 10 * SECOND]
             done = await w.state(uid, JobState.FAILED)
             assert done.error is not None
-            assert done.error.message == "Internal error occurred for the current attempt"
+            told = "Internal error occurred for the current attempt: no interpreter 3.7"
+            assert done.error.message == told
             assert w.engine.launches == []
 
     asyncio.run(story())

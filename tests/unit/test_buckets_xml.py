@@ -213,6 +213,36 @@ def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectS
 
 
 def test_what_is_not_served_says_so(ask: Ask) -> None:
-    for method, target in (("PUT", "/bucket"), ("DELETE", "/bucket"), ("GET", "/bucket?acl")):
+    for method, target in (
+        ("PUT", "/bucket"),
+        ("DELETE", "/bucket"),
+        ("GET", "/bucket?acl"),
+        ("PATCH", "/bucket/x"),
+        ("POST", "/bucket/x"),
+    ):
         answer = ask(method, target)
-        assert (answer.status, "JSON API" in answer.json["error"]["message"]) == (400, True)
+        said = (_said(answer.body, "Code"), "JSON API" in _said(answer.body, "Message")[0])
+        assert (answer.status, *said) == (400, ["NotImplemented"], True)
+
+
+def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
+    ask("PUT", "/bucket/a", b"1")
+    list_of_none = _list_of((1, '"x"'))
+    asked = {
+        ("GET", "/bucket/<b>&"): (404, "NoSuchKey"),
+        ("DELETE", "/bucket/b"): (404, "NoSuchKey"),
+        ("GET", "/nowhere?list-type=2"): (404, "NoSuchBucket"),
+        ("PUT", "/nowhere/a"): (404, "NoSuchBucket"),
+        ("POST", "/bucket/a?uploadId=none"): (404, "NoSuchUpload"),
+        ("PUT", "/bucket/a?partNumber=0&uploadId=none"): (400, "InvalidArgument"),
+    }
+    for (method, target), (status, code) in asked.items():
+        answer = ask(method, target, list_of_none)
+        assert (answer.status, _said(answer.body, "Code")) == (status, [code]), target
+        assert answer.headers["content-type"] == "application/xml; charset=UTF-8"
+    assert _said(ask("GET", "/bucket/<b>&").body, "Message") == ["No such object: bucket/<b>&"]
+    exists = ask("PUT", "/bucket/a", b"2", x_goog_if_generation_match="0")
+    assert (exists.status, _said(exists.body, "Code")) == (412, ["PreconditionFailed"])
+    behind = ask("GET", "/bucket/a", range="bytes=9-")
+    assert (behind.status, _said(behind.body, "Code")) == (416, ["InvalidRange"])
+    assert behind.headers["content-range"] == "bytes */1"

@@ -230,12 +230,14 @@ def test_the_pause_before_a_retry_grows_and_the_last_one_repeats() -> None:
 
 
 def test_a_failure_of_the_service_is_published_as_an_internal_error() -> None:
-    """spec/failures#service-failures: the service itself failed; the typed cause stands beside the
-    message."""
+    """spec/failures#service-failures: the service itself failed; the message goes on with why."""
     spent = Spent(CREATED, retries=(("internal_error", 2),))
     error = judge(met(Cause.SERVICE), spent, RULES).error
     assert error is not None
-    assert (error.code, error.message) == (13, "Internal error occurred for the current attempt")
+    assert (error.code, error.message) == (
+        13,
+        "Internal error occurred for the current attempt: because",
+    )
     assert (error.cause, error.reason) == ("service", "because")
 
 

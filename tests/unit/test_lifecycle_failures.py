@@ -198,7 +198,10 @@ def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
         life.see(JobAdmitted(((PRIMARY, "a"),)))
         assert life.job.attempt == attempt
         life.see(PreparationFailed(attempt, "uv: disk full", cause=Cause.SERVICE))
-    assert failed(life) == (13, "Internal error occurred for the current attempt")
+    assert failed(life) == (
+        13,
+        "Internal error occurred for the current attempt: uv: disk full",
+    )
     assert life.job.error is not None
     assert (life.job.error.cause, life.job.error.reason) == ("service", "uv: disk full")
     assert "uv: disk full" in life.last

@@ -95,6 +95,24 @@ def test_a_module_of_the_jobs_own_package() -> None:
     assert "find_packages()" in advice("trainer.model", spec(PACKAGE), 0)
 
 
+def test_a_neighbour_that_python_2_would_have_found() -> None:
+    """Before the index is spoken of, where somebody else's package may have that name."""
+    told = advice("model", spec(PACKAGE), 0)
+    assert told.startswith(
+        "If model is a file of your own in trainer/, import it by its package: `from trainer import model`."
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [SCRIPT, replace(COMMAND, command=("sh", "-c", f"python3 -m {SCRIPT.module}"))],
+)
+def test_a_script_of_the_sdk_has_no_neighbours(program: Program) -> None:
+    told = advice("utils", spec(program), 0)
+    assert "script_path takes that one file alone" in told
+    assert "setup.py" not in told
+
+
 def test_an_unknown_module_may_be_either() -> None:
     told = advice("mymodel.layers", spec(COMMAND), 0)
     assert "If mymodel is a module of your own" in told

@@ -1,7 +1,10 @@
 """Which storage calls that fail are told to people: many in a row, once for each cause."""
 
+import pytest
+
 from trainshed.core.lifecycle.notes import STORAGE_NOTES
 from trainshed.replica.endpoint import storage_failures
+from trainshed.replica.supervisor import sidecars
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -34,7 +37,25 @@ def test_the_names_are_those_that_the_timeline_knows() -> None:
         *(storage_failures.UNTRUSTED, storage_failures.DENIED, storage_failures.NO_BUCKET),
         *(storage_failures.NOT_FOUND, storage_failures.BROKEN, storage_failures.UNREACHABLE),
     }
-    assert names == STORAGE_NOTES
+    assert names | {sidecars.WRITTEN_HERE} == STORAGE_NOTES
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "name", "text"),
+    [
+        ("NoSuchBucket", "The specified bucket does not exist.", "NO_BUCKET", "does not exist."),
+        ("NoSuchKey", "No such object: b/&lt;a&gt;&amp;", "NOT_FOUND", "No such object: b/<a>&."),
+    ],
+)
+def test_an_error_of_the_xml_api_is_understood(
+    code: str, message: str, name: str, text: str
+) -> None:
+    """TensorFlow reads objects by it."""
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    program = Program()
+    told = program.hears(*[f"HTTP/1.1 404 X\r\n\r\n{body}".encode()] * 200)
+    assert told == [getattr(storage_failures, name)]
+    assert text in program.told[0][2]
 
 
 def test_a_refusal_again_and_again_is_told_once_with_what_the_answer_says() -> None:

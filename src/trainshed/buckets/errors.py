@@ -1,8 +1,8 @@
-"""What can go wrong in the data plane, each with the public status and reason it is answered with.
+"""The errors of the data plane, each with the public status and reason that it is answered with.
 
-Owns the exception classes of the package and nothing else: the HTTP layer turns any of them into the
-JSON error of the public storage API (spec/clients#storage), so a class carries its own
-status code, reason and, where the public API names one, the location of the fault.
+The HTTP layer turns any of them into the error of the public storage API (spec/clients#storage), so a class
+carries its own status code, the reason by which the JSON API calls it, the code by which the XML API does,
+and, where the JSON API names one, the location of the fault.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, cast
 class BucketsError(Exception):
     """A request that cannot be carried out."""
 
-    #: The public one, as is `reason`.
+    #: The public HTTP status; `reason` and `code` likewise.
     status: int = 500
     reason: str = "backendError"
-    #: Kind and name of what in the request is at fault; None = nothing is named.
+    code: str = "InternalError"
+    #: Kind and name of the part of the request that is at fault; None = none is named.
     location: tuple[str, str] | None = None
 
     def __init__(self, message: str) -> None:
@@ -30,21 +31,24 @@ class InvalidRequest(BucketsError):
 
     status = 400
     reason = "invalid"
+    code = "InvalidArgument"
 
 
 class Unauthenticated(BucketsError):
-    """The request does not say who calls, or by a token that nobody knows."""
+    """The request does not say who calls, or has an unknown token."""
 
     status = 401
     reason = "required"
+    code = "AuthenticationRequired"
     location = ("header", "Authorization")
 
 
 class Forbidden(BucketsError):
-    """The caller, or the operating system for us, may not do this."""
+    """The caller may not do this, or the operating system does not allow it to us."""
 
     status = 403
     reason = "forbidden"
+    code = "AccessDenied"
 
 
 class NotFound(BucketsError):
@@ -52,6 +56,19 @@ class NotFound(BucketsError):
 
     status = 404
     reason = "notFound"
+    code = "NoSuchKey"
+
+
+class NoSuchBucket(NotFound):
+    """The bucket does not exist."""
+
+    code = "NoSuchBucket"
+
+
+class NoSuchUpload(NotFound):
+    """The upload session does not exist."""
+
+    code = "NoSuchUpload"
 
 
 class Conflict(BucketsError):
@@ -59,6 +76,7 @@ class Conflict(BucketsError):
 
     status = 409
     reason = "conflict"
+    code = "Conflict"
 
 
 class PreconditionFailed(BucketsError):
@@ -66,6 +84,7 @@ class PreconditionFailed(BucketsError):
 
     status = 412
     reason = "conditionNotMet"
+    code = "PreconditionFailed"
     location = ("header", "If-Match")
 
 
@@ -81,6 +100,7 @@ class RangeNotSatisfiable(BucketsError):
 
     status = 416
     reason = "requestedRangeNotSatisfiable"
+    code = "InvalidRange"
 
     def __init__(self, message: str, size: int) -> None:
         super().__init__(message)
@@ -92,16 +112,18 @@ class UploadCancelled(BucketsError):
 
     status = 499
     reason = "clientClosedRequest"
+    code = "ClientClosedRequest"
 
 
 class NotSupported(BucketsError):
-    """A method of the public API that this service does not offer: never an empty success.
+    """This service does not offer the method of the public API: never an empty success.
 
-    Not a 501, which clients take for a passing fault: gcloud tries again for half a minute.
+    It is not a 501, which clients take for a passing fault: gcloud retries it for half a minute.
     """
 
     status = 400
     reason = "notSupported"
+    code = "NotImplemented"
 
 
 class Unavailable(BucketsError):
@@ -109,10 +131,11 @@ class Unavailable(BucketsError):
 
     status = 503
     reason = "backendError"
+    code = "ServiceUnavailable"
 
 
 def require_object(value: Any, field: str) -> Mapping[str, Any]:
-    """A property that holds names and values, {} for none; raises ``InvalidRequest`` for another type."""
+    """Returns a property that is a JSON object, {} for none; raises ``InvalidRequest`` for another type."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -121,15 +144,16 @@ def require_object(value: Any, field: str) -> Mapping[str, Any]:
 
 
 def no_such_object(bucket: str, name: str) -> NotFound:
-    """The public text for an object that is not there."""
+    """Returns the error for an object that does not exist, with the public text."""
     return NotFound(f"No such object: {bucket}/{name}")
 
 
-def no_such_bucket(bucket: str) -> NotFound:
-    """The public text for a bucket that is not there; the name is part of our own addition."""
-    return NotFound(f"The specified bucket does not exist. (bucket: {bucket})")
+def no_such_bucket(bucket: str) -> NoSuchBucket:
+    """Returns the error for a bucket that does not exist, with the public text and the name, which is our
+    addition."""
+    return NoSuchBucket(f"The specified bucket does not exist. (bucket: {bucket})")
 
 
 def condition_failed() -> PreconditionFailed:
-    """The public text for a precondition that does not hold."""
+    """Returns the error for a precondition that does not hold, with the public text."""
     return PreconditionFailed("At least one of the pre-conditions you specified did not hold.")

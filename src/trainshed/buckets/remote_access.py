@@ -1,6 +1,6 @@
-"""Reaching a store elsewhere: how a connection to it is made, and what its errors mean to a client.
+"""Connects to remote stores, and translates their errors for clients.
 
-Credentials come from the environment and go to the library alone: no error, log or record holds them.
+Credentials go from the environment to the library alone: no error, log or record holds them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from obstore.store import GCSStore, S3Store
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
-    NotFound,
+    NoSuchBucket,
     Unavailable,
     condition_failed,
     no_such_object,
@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 
 
 def connect(table: BucketTable) -> ObjectStore:
-    """The store that a table describes. Nothing is sent yet; raises ``Unavailable`` for credentials of a
-    wrong form."""
+    """Returns the store that a table describes. It sends nothing yet. Raises ``Unavailable`` for malformed
+    credentials."""
     client: ClientConfig = {**_CLIENT, "allow_http": table.endpoint.startswith("http://")}
     prefix = table.prefix.strip("/") or None
     try:
@@ -76,15 +76,16 @@ def connect(table: BucketTable) -> ObjectStore:
 def all_of(
     store: ObjectStore, directory: str | None, offset: str | None = None
 ) -> Iterator[ObjectMeta]:
-    """Everything below a directory, by name, from behind ``offset`` on; asked for as it is taken."""
-    # The library's types name others that are not installed.
+    """Yields everything below a directory, by name, from behind ``offset`` on; pages are fetched as
+    needed."""
+    # The library's type stubs name packages that are not installed.
     lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)
     for block in lists:
         yield from cast("list[ObjectMeta]", block)
 
 
 def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta], list[str]]:
-    """The objects in a directory, and the names of the directories in it."""
+    """Returns the objects in a directory, and the names of the directories in it."""
     found = cast("Any", obstore).list_with_delimiter(store, directory)
     return list(found["objects"]), list(found["common_prefixes"])
 
@@ -92,7 +93,7 @@ def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta
 def _s3(table: BucketTable) -> Any:
     config: dict[str, Any] = {"region": table.region or _DEFAULT_REGION}
     if table.endpoint:
-        # By path: a server of one's own has seldom a name for each bucket.
+        # Bucket names go into the path: self-hosted servers seldom have a host name for each bucket.
         config |= {"endpoint": table.endpoint, "virtual_hosted_style_request": False}
     given = {
         "access_key_id": table.access_key_env,
@@ -113,8 +114,7 @@ def _gcs(table: BucketTable) -> Any:
 
 @contextmanager
 def translated(table: BucketTable, name: str = "") -> Generator[None]:
-    """What the store's library raises inside, as what a client is to be told; `name`: the object in
-    question."""
+    """Translates errors of the store's library into those for clients; `name`: the object in question."""
     try:
         yield
     except BucketsError:
@@ -122,7 +122,7 @@ def translated(table: BucketTable, name: str = "") -> Generator[None]:
     except FileNotFoundError as error:
         if name and "NoSuchBucket" not in str(error):
             raise no_such_object(table.name, name) from None
-        raise NotFound(
+        raise NoSuchBucket(
             f"The bucket {table.name} lies in a store elsewhere, which has no bucket of the name "
             f"{table.bucket or table.name}. Make it there, or correct the [[buckets]] table."
         ) from None
@@ -143,5 +143,5 @@ def translated(table: BucketTable, name: str = "") -> Generator[None]:
 
 
 def _note(table: BucketTable, error: Exception) -> None:
-    # The first line says what was asked and what came; what follows is the library's own inside.
+    # The first line says what was asked and answered; the rest is the library's internals.
     _log.warning("bucket %s: %s", table.name, str(error).partition("\n")[0][:300])

@@ -4,11 +4,13 @@ import json
 import signal
 from typing import Any
 
+import pytest
+
 from tests.contract.replica.conftest import Line, Place
 from trainshed.engines.local.link import connect
 from trainshed.replica import protocol
 from trainshed.replica.observe import disk, usage
-from trainshed.replica.supervisor import journal
+from trainshed.replica.supervisor import journal, sidecars
 
 MIB = 1 << 20
 LIMIT = 10 * MIB
@@ -109,3 +111,17 @@ def test_one_that_ended_before_it_was_looked_at_is_no_one_who_was_ended(place: P
     program = "open('big', 'wb').write(bytes(11 << 20))"
     record = place.python(program, disk_limit=LIMIT, disk_enforced=True).record()
     assert (record["exit_code"], record["out_of_disk"]) == (0, False)
+
+
+@pytest.mark.parametrize("makes", [True, False])
+def test_a_directory_that_was_taken_for_a_bucket_is_told_of_at_the_end(
+    place: Place, makes: bool
+) -> None:
+    """The program succeeds, and what it wrote is gone with the replica."""
+    line = place.python("import os; os.makedirs('gs://b/model')" if makes else "pass")
+    names: list[str] = []
+    while (message := line.hear("note", "exited"))["e"] == "note":
+        names.append(message["name"])
+    assert (sidecars.WRITTEN_HERE in names) is makes
+    kept = journal.Entries(str(place.slot)).notes(1)
+    assert (sidecars.WRITTEN_HERE in [note["name"] for note in kept]) is makes

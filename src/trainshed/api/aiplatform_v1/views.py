@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from trainshed.api.aiplatform_v1.study_views import set_trial
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
@@ -77,7 +78,9 @@ def set_common_outputs(view: Any, work: Work) -> None:
         set_micros(view.end_time, work.ended)
     if work.error is not None and work.state.is_final:
         view.error.code = work.error.code
-        view.error.message = work.error.message
+        # Clients that wait for a job look for this word, to tell a cancel from a failure.
+        said = "CANCELED: " if work.error.code == CANCELLED else ""
+        view.error.message = f"{said}{work.error.message}"
     view.labels.clear()
     view.labels.update(dict(work.labels))
 

@@ -1,7 +1,7 @@
-"""Which buckets exist, and their properties.
+"""Keeps which buckets exist, and their properties.
 
-A bucket is a directory below the store's root; its properties lie in a small file in the hidden
-part of the store. A directory without such a file (made by an operator) is a bucket with defaults.
+A bucket is a directory below the store's root; its properties are in a small file in the hidden part of the
+store. A directory without such a file (made by an operator) is a bucket with defaults.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ class BucketRecord(Struct, frozen=True):
 
     name: str
     location: str
-    #: Since the epoch, as is `updated_ns`.
+    #: When it was made (ns since the epoch); `updated_ns` likewise.
     created_ns: int
     updated_ns: int
     metageneration: int = 1
-    #: The editable ones under their public names.
+    #: The editable properties under their public names.
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     #: The IAM policy's bindings as they were last set.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    #: That made it; "" in records of older versions.
+    #: The project that made it; "" in records of older versions.
     project: str = ""
 
 
 def state_directory(root: Path) -> Path:
-    """Where everything but the objects lies (records, uploads, locks): beside the root, on the same file
-    system, so that a program that is shown the root as ``/gcs`` does not reach it."""
+    """Returns the directory of everything but the objects (records, uploads, locks). It is beside the root,
+    on the same file system, so that a program that is shown the root as ``/gcs`` does not reach it."""
     return root.with_name(f"{root.name}.state")
 
 
@@ -104,19 +104,19 @@ class BucketCatalog:
         return self.rules.is_remote(bucket) or (path.is_dir() and not path.is_symlink())
 
     def names(self, prefix: str = "") -> list[str]:
-        """All buckets whose name begins with ``prefix``, sorted."""
+        """Returns all buckets whose name begins with ``prefix``, sorted."""
         found = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
             try:
                 if self.exists(path.name):
                     found.add(path.name)
             except InvalidRequest:
-                continue  # something foreign that lies in the root is no bucket
+                continue  # A file or directory in the root whose name is not a bucket's.
         return sorted(name for name in found if name.startswith(prefix))
 
     def holding(self, bucket: str) -> Holding | None:
-        """Whose the bucket is, and who may do what with it; None if there is none of this name. Cheap: a look
-        at two files, which are read only when they have changed."""
+        """Returns whose the bucket is and who may do what with it; None if it does not exist. It is cheap: it
+        checks two files, and reads them only when they have changed."""
         try:
             if not self.exists(bucket):
                 return None
@@ -132,12 +132,12 @@ class BucketCatalog:
             try:
                 known = self._holdings[bucket] = (version, self._hold(self.get(bucket)))
             except NotFound:
-                return None  # It was removed in this moment.
+                return None  # It was removed at this moment.
         return known[1]
 
     def changed(self) -> tuple[int, int]:
-        """When a bucket was made or removed last, and when one was changed (ns, by the clock of the file
-        system). Two looks at the disk."""
+        """Returns when a bucket was last made or removed, and when one was last changed (ns, by the file
+        system's clock). It checks two files."""
         return self._root.stat().st_mtime_ns, self._records.stat().st_mtime_ns
 
     def _hold(self, record: BucketRecord) -> Holding:
@@ -147,7 +147,7 @@ class BucketCatalog:
         return Holding(record.name, told or record.project or rules.project, shared, record.policy)
 
     def open(self, bucket: str) -> int:
-        """A descriptor of the bucket's directory, which the caller closes; raises ``NotFound``."""
+        """Open the bucket's directory; the caller closes the descriptor. Raises ``NotFound``."""
         try:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(self.directory(bucket), flags)
@@ -197,7 +197,7 @@ class BucketCatalog:
     def ensure(
         self, bucket: str, location: str = DEFAULT_LOCATION, project: str = ""
     ) -> BucketRecord:
-        """The bucket, made if it was not there; repeating it changes nothing."""
+        """Returns the bucket, and makes it if it does not exist."""
         try:
             return self.create(bucket, location, project=project)
         except Conflict:
@@ -206,7 +206,7 @@ class BucketCatalog:
     def patch(
         self, bucket: str, changes: Mapping[str, Any], conditions: Conditions = ALWAYS
     ) -> BucketRecord:
-        """Merge editable properties (None removes one; ``labels`` merge by key)."""
+        """Merge editable properties (None removes one; ``labels`` are merged key by key)."""
         with self._lock:
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
@@ -222,7 +222,7 @@ class BucketCatalog:
             return self._save(replace(record, settings=settings))
 
     def set_policy(self, bucket: str, bindings: list[dict[str, Any]]) -> BucketRecord:
-        """Keep the bindings of the bucket's IAM policy; ``admission`` goes by them."""
+        """Store the bindings of the bucket's IAM policy, which ``admission`` applies."""
         with self._lock:
             return self._save(replace(self.get(bucket), policy=bindings))
 
@@ -242,9 +242,9 @@ class BucketCatalog:
             try:
                 path.rename(trash)
             except FileNotFoundError as error:
-                raise NotFound(str(no_such_bucket(bucket))) from error
+                raise no_such_bucket(bucket) from error
             try:
-                # A writer may have come between the look and the rename: look again, out of reach.
+                # A writer may have come between the check and the rename: check again, now that none can.
                 self._require_empty(trash)
             except Conflict:
                 trash.rename(path)
@@ -284,7 +284,7 @@ def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:
 
 
 def _merge(old: Any, changes: Any) -> dict[str, Any] | None:
-    """Labels changed key by key, as a PATCH does; None removes them all."""
+    """Merge labels key by key, as a PATCH does; None removes them all."""
     if changes is None:
         return None
     merged: dict[str, Any] = {**(old or {}), **require_object(changes, "labels")}

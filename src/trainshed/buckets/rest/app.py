@@ -1,6 +1,8 @@
-"""The storage API as a surface: who calls, whether he may, which method; errors in the public form.
+"""Serves the storage API: finds the caller, checks permissions, calls the method; errors have the public
+form.
 
-An unknown path is a 404, a verb that is not served a 400, with the public error body, never an empty success.
+An unknown path is a 404, and a verb that is not served a 400, with the public error body: never an empty
+success.
 """
 
 from __future__ import annotations
@@ -52,15 +54,15 @@ from trainshed.httpd.messages import Message, Receive, Request, Response, Scope,
 
 _OWN = Hosts()
 _THREADS = 32
-"""Workers for blocking file work: more than cores, since most of the time is spent in fsync."""
+"""Threads for blocking file work: more than processors, since most of the time is spent in fsync."""
 _MAX_FORM = 16 << 10
-"""Bytes of a form that anybody may send."""
+"""Bytes of a form, which anybody may send."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _log = logging.getLogger(__name__)
 
 
 class BucketsApp:
-    """One store behind the storage API."""
+    """One store behind the storage API, as an ASGI application."""
 
     def __init__(
         self,
@@ -73,9 +75,9 @@ class BucketsApp:
         metadata: Metadata | None = None,
         liveness: Liveness | None = None,
     ) -> None:
-        """`authenticator`: asked about who comes by the TCP port; without one everybody may come. `hosts`: by
-        which names it may be called. `metadata`: what programs are told of themselves. `liveness`: asked
-        about programs that come by the port; without it a token counts until it expires."""
+        """`authenticator`: finds callers at the TCP port; without one everybody is admitted. `hosts`: the
+        host names by which it may be called. `metadata`: the metadata endpoint of programs. `liveness`:
+        checks that programs at the port still run; without it a token counts until it expires."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._access_log = access_log
@@ -96,7 +98,7 @@ class BucketsApp:
             await self._front(scope, receive, send)
 
     def begin(self, request: Request) -> Call:
-        """The call that a request is."""
+        """Returns the call that a request is."""
         asked: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(asked)
         target, source = parse_target(path), request.headers.get("x-goog-copy-source")
@@ -114,7 +116,7 @@ class BucketsApp:
         )
 
     async def _caller(self, call: Call) -> Caller:
-        """Who calls, as far as the way in is believed. Raises Unauthenticated, Unavailable."""
+        """Returns who calls, as far as the listener is trusted. Raises Unauthenticated, Unavailable."""
         headers = call.request.headers
         match call.listener:
             case Listener.REPLICA:
@@ -126,7 +128,7 @@ class BucketsApp:
                 return await self._at_port(headers.get("authorization"), call.key)
 
     async def _at_port(self, authorization: str | None, key: str) -> Caller:
-        """Raises Unauthenticated, Unavailable."""
+        """Returns who calls at the TCP port. Raises Unauthenticated, Unavailable."""
         if self._authenticator is None:
             return ANONYMOUS
         caller = self._authenticator.caller(authorization, key)
@@ -135,7 +137,7 @@ class BucketsApp:
         return caller
 
     def _told(self, call: Call) -> Response | None:
-        """The answer to a program that asks for metadata; None: it asks for something else."""
+        """Returns the answer to a program that asks for metadata; None if it asks for something else."""
         if self._metadata is None or call.listener is not Listener.REPLICA:
             return None
         query, headers = call.request.raw_query, call.request.headers
@@ -143,10 +145,10 @@ class BucketsApp:
         return answer(said.body, said.status, dict(said.headers)) if said is not None else None
 
     async def _exchanged(self, call: Call) -> Response:
-        """The answer to a client that wants a token for the one that it has."""
+        """Returns the answer to a client that exchanges a refresh token."""
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
-            # Whoever has an address with a key needs no token at it, and is told one that is none.
+            # At an address with a valid key no token is needed, so the client gets a placeholder.
             await self._at_port(None, call.key)
             return answer(msgspec.json.encode(granted("unused")), kind="application/json")
 
@@ -162,7 +164,7 @@ class BucketsApp:
         return answer(msgspec.json.encode(said), status, kind="application/json")
 
     async def answer(self, call: Call) -> Response:
-        """Raises whatever is wrong with it."""
+        """Answer the call. Raises whatever is wrong with it."""
         if call.path == callers.PATH and call.request.method == "POST":
             return await self._exchanged(call)
         if not call.is_part:
@@ -173,30 +175,12 @@ class BucketsApp:
         return await self._dispatch(call)
 
     def refuse(self, call: Call, error: Exception) -> Response:
-        """The public form of an error; a fault of ours is an answer, and a traceback in the log."""
-        match error:
-            case RangeNotSatisfiable():
-                response = error_answer(error)
-                response.headers.append((b"content-range", b"bytes */%d" % error.size))
-                return response
-            case BucketsError():
-                return error_answer(error)
-            case PermissionError():
-                return error_answer(Forbidden(f"The bucket's files refuse this: {error.strerror}."))
-            case OSError():
-                what = (call.request.method, call.path)
-                if error.errno in _FULL:
-                    # Once for each try of each caller, and the log may be on the same disk.
-                    _log.warning("out of room: %s %s: %s", *what, error.strerror)
-                    text = f"The storage is out of room: {error.strerror}. Free some and try again."
-                    return error_answer(Unavailable(text))
-                _log.error("file error: %s %s", *what, exc_info=error)
-                return error_answer(BucketsError(f"Internal error: {error.strerror}. Try again."))
-            case _:
-                what = (call.request.method, call.path)
-                _log.error("request failed: %s %s", *what, exc_info=error)
-                text = "Internal error, see the bucket service's log. Try again."
-                return error_answer(BucketsError(text))
+        """Returns the public form of an error. A fault of ours is answered, too, and logged with its
+        traceback."""
+        response = error_answer(_fault(call, error), call.target.endpoint)
+        if isinstance(error, RangeNotSatisfiable):
+            response.headers.append((b"content-range", b"bytes */%d" % error.size))
+        return response
 
     def _admit(self, call: Call) -> None:
         """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden."""
@@ -227,14 +211,15 @@ class BucketsApp:
         if call.request.method != "POST":
             raise NotSupported("A batch is sent with POST.")
         if call.caller.kind is Kind.UNKNOWN:
-            # Before it is read. Each part would be refused.
+            # Checked before the body is read, since each part would be refused.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
         async def answer_part(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)
             allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
-                response = error_answer(InvalidRequest("Content does not go through a batch."))
+                fault = InvalidRequest("Content does not go through a batch.")
+                response = error_answer(fault, Endpoint.METADATA)
             else:
                 response = await self._front.respond(inner_call)
             self.ended(inner_call, response.status)
@@ -243,7 +228,7 @@ class BucketsApp:
         return await answer_batch(call, answer_part)
 
     def _inner(self, call: Call, inner: InnerRequest) -> Call:
-        """A batch's part as a call of its own; who asks and at which address is the batch's."""
+        """Returns a batch's part as a call of its own, with the caller and the address of the batch."""
         own = {name for name, _ in inner.headers} | {b"content-length", b"content-type"}
         kept = [pair for pair in call.request.scope["headers"] if pair[0] not in own]
         scope: Scope = {
@@ -263,7 +248,7 @@ class BucketsApp:
         return part
 
     def ended(self, call: Call, status: int) -> None:
-        """Write its line into the access log."""
+        """Write the call's line into the access log."""
         if self._access_log is not None:
             self._access_log.write(
                 AccessLine(
@@ -281,6 +266,34 @@ class BucketsApp:
                     job=call.caller.job_uid,
                 )
             )
+
+
+def _fault(call: Call, error: Exception) -> BucketsError:
+    """Returns what a caller is told of an error. One that no handler announces is logged."""
+    what = (call.request.method, call.path)
+    match error:
+        case BucketsError():
+            return error
+        case PermissionError():
+            return Forbidden(f"The bucket's files refuse this: {error.strerror}.")
+        case OSError() if error.errno == errno.EROFS:
+            _log.warning("not stored: %s %s: %s", *what, error.strerror)
+            return Unavailable(
+                f"The storage takes nothing: {error.strerror}. Mount it for writing."
+            )
+        case OSError() if error.errno in _FULL:
+            # No traceback: this comes once for each try of each caller, and the log may be on the same full
+            # disk.
+            _log.warning("out of room: %s %s: %s", *what, error.strerror)
+            return Unavailable(
+                f"The storage is out of room: {error.strerror}. Free some and try again."
+            )
+        case OSError():
+            _log.error("file error: %s %s", *what, exc_info=error)
+            return BucketsError(f"Internal error: {error.strerror}. Try again.")
+        case _:
+            _log.error("request failed: %s %s", *what, exc_info=error)
+            return BucketsError("Internal error, see the bucket service's log. Try again.")
 
 
 async def _metadata(call: Call) -> Response:

@@ -1,7 +1,7 @@
-"""One request of the storage API as its handlers see it, and the answers they give.
+"""One request of the storage API as its handlers see it, and the responses they return.
 
-Owns what all handlers share: query and headers, the address the client used, JSON bodies, the hop
-to a worker thread for blocking work, and header names that keep their capitals.
+It has what all handlers share: query and headers, the address the client used, JSON bodies, the change to a
+worker thread for blocking work, and header names that keep their capitals.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import BucketsError, InvalidRequest
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest.uploads import UploadSessions
-from trainshed.buckets.rest.views import error_view
+from trainshed.buckets.rest.views import error_view, xml_error
 from trainshed.buckets.routes import Endpoint, Target
 from trainshed.core.names import project_number
 from trainshed.httpd.messages import CHALLENGE, Disconnected, Request, Response
 
 IDENTITY_HEADER = "x-trainshed-identity"
-"""What the gateway says of the caller; no client can set it."""
+"""The gateway names the caller in it; no client can set it."""
+XML: Final = "application/xml; charset=UTF-8"
+"""The type of what the XML API answers."""
 _MAX_JSON = 1 << 20
 _CONDITIONS: Final = {
     "x-goog-if-generation-match": "ifGenerationMatch",
@@ -40,12 +42,12 @@ T = TypeVar("T")
 class VerbatimName(bytes):
     """A header name that the HTTP server sends as it is written.
 
-    Some clients (libcurl-based file systems) look for ``Location`` and ``Range`` with capitals;
-    the server puts every name into lower case by calling this very method.
+    Some clients (libcurl-based file systems) look for ``Location`` and ``Range`` with capitals; the server
+    calls this method to put every name into lower case.
     """
 
     def lower(self) -> bytes:
-        """The name itself."""
+        """Returns the name unchanged."""
         return self
 
 
@@ -64,7 +66,7 @@ class Call:
         prefix: str = "",
         key: str = "",
     ) -> None:
-        """`prefix`: what the client's address has before the paths of the API; `key`: the key in it."""
+        """`prefix`: what the client's address has before the API's paths; `key`: the key in it."""
         self.request = request
         self.target = target
         self.store = store
@@ -78,9 +80,9 @@ class Call:
         self.key = key
         #: When it began (ns since the epoch).
         self.started = store.now()
-        #: Known before a handler sees the call.
+        #: Set before a handler sees the call.
         self.caller = UNKNOWN
-        #: Whether it is a part of a batch, whose caller is the batch's.
+        #: Whether it is a part of a batch, whose caller it then has.
         self.is_part = False
         scheme: str = request.scope.get("scheme", "http")
         if listener is Listener.GATEWAY:
@@ -89,16 +91,17 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The request's path, without what stands before the API's."""
+        """The request's path, without what precedes the API's."""
         return self.request.path
 
     @property
     def project(self) -> str:
-        """The project that a request about all buckets names; the caller's or the service's own if it names
-        none."""
+        """The project that a request about all buckets names; if it names none, the caller's or the service's
+        own."""
         asked = self.query.get("project", "")
         own = self.caller.project or self.store.catalog.rules.project
-        # What google-cloud-storage sends that was told no project, and the form of numbers.
+        # google-cloud-storage sends these when it was told no project. A project may also be given by its
+        # number.
         return own if asked in {"", "_", "<none>", str(project_number(own))} else asked
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -111,10 +114,10 @@ class Call:
         return parse_json(b"".join([block async for block in self.blocks(limit=_MAX_JSON)]))
 
     async def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """The body in blocks of about ``BLOCK`` bytes.
+        """Yields the body in blocks of about ``BLOCK`` bytes.
 
-        When the client goes away in the middle, what has come is yielded first, so that a
-        resumable upload loses nothing; then `Disconnected` follows.
+        When the client goes away in the middle, what has arrived is yielded first, so that a resumable upload
+        loses nothing; then `Disconnected` is raised.
         """
         pending = bytearray()
         total = 0
@@ -135,7 +138,7 @@ class Call:
             yield bytes(pending)
 
     def generation(self) -> int | None:
-        """The ``generation`` parameter."""
+        """The ``generation`` parameter of the query."""
         return self.number("generation")
 
     def number(self, key: str) -> int | None:
@@ -143,7 +146,7 @@ class Call:
         return parse_number(self.query, key)
 
     def conditions(self) -> Conditions:
-        """The request's preconditions, which the XML API has in headers."""
+        """The request's preconditions; those of the XML API come in headers."""
         if self.target.endpoint is not Endpoint.XML:
             return conditions_of(self.query)
         headers = self.request.headers
@@ -169,7 +172,7 @@ def answer(
     headers: Mapping[str, str] | None = None,
     kind: str = "",
 ) -> Response:
-    """A response with the headers that follow from its body. `kind`: its media type."""
+    """Returns a response with the headers that follow from its body. `kind`: its media type."""
     raw = [
         (name.lower().encode(), text.encode("latin-1")) for name, text in (headers or {}).items()
     ]
@@ -191,11 +194,14 @@ def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
     )
 
 
-def error_answer(error: BucketsError) -> Response:
-    """The public form of an error; a 304 has no body."""
+def error_answer(error: BucketsError, endpoint: Endpoint) -> Response:
+    """Returns the public form of an error in the API that was asked; a 304 has no body."""
     if error.status == 304:
         return Response(status=304)
-    refused = json_answer(error_view(error), error.status)
+    if endpoint is Endpoint.XML:
+        refused = answer(xml_error(error), error.status, kind=XML)
+    else:
+        refused = json_answer(error_view(error), error.status)
     if error.status == 401:
         refused.headers.append(CHALLENGE)
     return refused
@@ -208,5 +214,5 @@ def with_header(response: Response, name: str, value: str) -> Response:
 
 
 def header_text(value: str) -> str:
-    """A property as a header value: what is not printable ASCII is percent-encoded."""
+    """Returns a property as a header value: what is not printable ASCII is percent-encoded."""
     return quote(value, safe=" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

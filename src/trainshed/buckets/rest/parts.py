@@ -1,9 +1,9 @@
-"""Multipart uploads of the XML API: parts that come in any order and at once, and the object that they make.
+"""Multipart uploads of the XML API: parts that come in any order and at once, and the object made of them.
 
-Such an upload is an `UploadSessions` session with the parts as files beside its data. A part's name tells its
-number and its MD5, which is its ETag. They become the session's data when the client says which make up the
-object: from there on it is committed as a resumable upload is, and asking again gives the same answer. All
-methods block.
+Such an upload is an `UploadSessions` session with the parts as files beside its data. A part's file name has
+its number and its MD5, which is its ETag. The parts become the session's data when the client says which ones
+make up the object; from then on it is committed as a resumable upload is, and repeating the request gives the
+same answer. All methods block.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 from msgspec import Struct
 
 from trainshed.buckets.content import BLOCK, UNKNOWN, Staged
-from trainshed.buckets.errors import InvalidRequest, NotFound
+from trainshed.buckets.errors import InvalidRequest, NoSuchUpload
 from trainshed.buckets.port import ObjectRecord
 from trainshed.buckets.rest.uploads import Committed, UploadSessions
 
 MOST_PARTS = 10_000
-"""The public service's."""
+"""The limit of the public service."""
 
 
 class Part(Struct, frozen=True):
-    """What a client says of one part when it completes an upload."""
+    """One part, as a client names it when it completes an upload."""
 
     number: int
-    #: "" where it does not say.
+    #: The part's ETag; "" where the client does not say.
     etag: str = ""
 
 
 def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
-    """A file for a part, which `keep_part` takes or its owner discards; raises ``NotFound``."""
+    """Returns a file for a part, which `keep_part` takes or its owner discards. Raises ``NotFound``."""
     directory = sessions.directory_of(bucket, upload_id)
     try:
         return Staged.create(directory)
@@ -41,7 +41,7 @@ def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
 
 
 def keep_part(staged: Staged, number: int) -> str:
-    """Make a staged file the part of that number, durably, in place of an earlier one. Its ETag."""
+    """Make a staged file the part of that number, durably, in place of an earlier one. Returns its ETag."""
     md5 = staged.digest.md5_hex()
     directory = staged.path.parent
     earlier = list(_files(directory, number))
@@ -60,7 +60,8 @@ def keep_part(staged: Staged, number: int) -> str:
 def complete(
     sessions: UploadSessions, bucket: str, upload_id: str, parts: Sequence[Part]
 ) -> tuple[str, ObjectRecord]:
-    """The object's name and record. Raises ``NotFound``, ``InvalidRequest`` for parts that are not there."""
+    """Make the object; returns its name and record. Raises ``NotFound``, ``InvalidRequest`` for missing
+    parts."""
     session = sessions.resume(bucket, upload_id)
     if isinstance(session, Committed):
         return session.spec.name, session.record
@@ -115,5 +116,5 @@ def _blocks(path: Path) -> Iterator[bytes]:
         os.close(fd)
 
 
-def _gone(upload_id: str) -> NotFound:
-    return NotFound(f"The upload {upload_id} was cancelled meanwhile. Start the upload again.")
+def _gone(upload_id: str) -> NoSuchUpload:
+    return NoSuchUpload(f"The upload {upload_id} was cancelled meanwhile. Start the upload again.")

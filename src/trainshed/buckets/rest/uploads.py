@@ -1,9 +1,9 @@
-"""Resumable upload sessions, which survive the death of the process at any moment.
+"""Keeps resumable upload sessions, which survive the death of the process at any moment.
 
-A session is a directory in the hidden part of the store: ``session.json`` (what is uploaded, and
-under which conditions), ``data`` (the bytes so far; it becomes the object by a rename) and, from
-the commit on, ``commit.json`` (the record of the object that it became). Bytes are only appended,
-so the length of ``data`` is the truth about what has arrived. All methods block.
+A session is a directory in the hidden part of the store: ``session.json`` (what is uploaded, and under which
+conditions), ``data`` (the bytes so far; a rename makes it the object) and, from the commit on,
+``commit.json`` (the record of the object). Bytes are only appended, so the length of ``data`` tells what has
+arrived. All methods block.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from msgspec import Struct, field
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
 from trainshed.buckets.disk.catalog import state_directory
-from trainshed.buckets.errors import BucketsError, NotFound, Unavailable
+from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
 from trainshed.buckets.port import Buckets, Draft, ObjectRecord
 from trainshed.replica.system import durable
 
-# The public service's: a session can be resumed for a week.
+# The public service's limit: a session can be resumed for a week.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
 _EXPIRE_EVERY_NS = 3600 * 1_000_000_000
 _KEPT_DIGESTS = 256
@@ -43,7 +43,7 @@ class UploadSpec(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """A session whose object is stored; asking again gives the same answer."""
+    """A session whose object is stored, so that repeated requests get the same answer."""
 
     spec: UploadSpec
     record: ObjectRecord
@@ -62,7 +62,7 @@ class UploadSessions:
         self._expired_ns = 0
 
     def start(self, spec: UploadSpec) -> str:
-        """Make a session, durably, and return its id; refuses what the commit would refuse."""
+        """Make a session, durably, and return its id. Raises what the commit would raise."""
         self._store.at(spec.bucket).precheck(spec.bucket, spec.name, spec.conditions)
         if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
             self.expire()
@@ -75,7 +75,7 @@ class UploadSessions:
         return upload_id
 
     def resume(self, bucket: str, upload_id: str) -> UploadWriter | Committed:
-        """Take a session over; whoever wrote to it before cannot any more.
+        """Take over a session; its former writer cannot write any more.
 
         Raises ``NotFound`` for an id that is unknown, cancelled, too old or another bucket's.
         """
@@ -95,13 +95,13 @@ class UploadSessions:
         return writer
 
     def directory_of(self, bucket: str, upload_id: str) -> Path:
-        """Where a session of the bucket keeps its files; raises ``NotFound``."""
+        """Returns the directory of a session's files. Raises ``NotFound``."""
         directory = self._directory(upload_id)
         self._spec(bucket, directory)
         return directory
 
     def cancel(self, bucket: str, upload_id: str) -> None:
-        """Forget a session and its bytes; raises ``NotFound``."""
+        """Delete a session and its bytes. Raises ``NotFound``."""
         directory = self.directory_of(bucket, upload_id)
         with self._lock:
             writer = self._writers.pop(upload_id, None)
@@ -110,7 +110,7 @@ class UploadSessions:
         self.drop(directory)
 
     def expire(self) -> None:
-        """Drop sessions that nobody has touched for a week; happens by itself once an hour."""
+        """Delete sessions that nobody has touched for a week. The store does so itself once an hour."""
         self._expired_ns = self._store.now()
         horizon = self._expired_ns - LIFETIME_NS
         for directory in self._root.iterdir():
@@ -122,7 +122,7 @@ class UploadSessions:
                 self.drop(directory)
 
     def release(self, writer: UploadWriter) -> None:
-        """The writer is done with its request; its checksum state is kept for the next one."""
+        """Called when a writer's request has ended; the checksum state is kept for the next one."""
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
                 del self._writers[writer.upload_id]
@@ -153,7 +153,7 @@ class UploadSessions:
             raise _unknown(directory.name) from error
         spec = msgspec.json.decode(encoded, type=UploadSpec)
         if spec.bucket != bucket:
-            # Who may write to the bucket that the request names may not write to another by way of it.
+            # The request's permission is for the bucket that it names, and not for another bucket's session.
             raise _unknown(directory.name)
         return spec
 
@@ -165,7 +165,8 @@ class UploadSessions:
         record = msgspec.json.decode(encoded, type=ObjectRecord)
         data = directory / "data"
         if data.exists():
-            # Announced but perhaps not renamed (or linked, for a creation, and not yet unlinked).
+            # The object was announced but perhaps not renamed (or linked, for a creation, and not yet
+            # unlinked).
             try:
                 at = self._store.at(spec.bucket)
                 current = at.read_record(spec.bucket, spec.name, hash_limit=0)
@@ -178,7 +179,7 @@ class UploadSessions:
 
 
 class UploadWriter:
-    """One request's hold on a session: appends bytes and, at the end, commits the object."""
+    """One request's hold on a session: it appends bytes and, at the end, commits the object."""
 
     def __init__(
         self, sessions: UploadSessions, store: Buckets, spec: UploadSpec, directory: Path
@@ -202,7 +203,7 @@ class UploadWriter:
         return self._staged.digest.size if self._staged is not None else 0
 
     def open(self, digest: Digest | None) -> None:
-        """Open the data; without a digest that matches it, hash what is there."""
+        """Open the data; without a matching checksum state, hash what is there."""
         path = self._directory / "data"
         with self._lock:
             if self._given_up:
@@ -220,14 +221,14 @@ class UploadWriter:
             os.lseek(fd, 0, os.SEEK_END)
 
     def write(self, block: bytes) -> None:
-        """Append; raises ``Unavailable`` if another request has taken the session over."""
+        """Append a block. Raises ``Unavailable`` if another request has taken the session over."""
         with self._lock:
             staged = self._require()
             write_all(staged.fd, block)
             staged.digest.update(block)
 
     def restart(self) -> None:
-        """Begin anew: what has arrived so far is forgotten."""
+        """Begin again: drop what has arrived so far."""
         with self._lock:
             staged = self._require()
             os.ftruncate(staged.fd, 0)
@@ -265,7 +266,7 @@ class UploadWriter:
         return record
 
     def give_up(self) -> Digest | None:
-        """Let go of the session; returns the checksum state if it was still held."""
+        """Release the session; returns the checksum state if it was still held."""
         with self._lock:
             self._given_up = True
             staged, self._staged = self._staged, None
@@ -288,5 +289,5 @@ class UploadWriter:
         return self._staged
 
 
-def _unknown(upload_id: str) -> NotFound:
-    return NotFound(f"No such upload session: {upload_id}. Start the upload again.")
+def _unknown(upload_id: str) -> NoSuchUpload:
+    return NoSuchUpload(f"No such upload session: {upload_id}. Start the upload again.")

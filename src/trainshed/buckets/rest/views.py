@@ -1,10 +1,11 @@
-"""Records as the JSON resources of the public storage API. Pure."""
+"""Turns records into the JSON resources of the public storage API. Pure."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 from urllib.parse import quote
 
@@ -25,20 +26,20 @@ EDITABLE = (
 
 
 def timestamp(time_ns: int) -> str:
-    """RFC 3339 in UTC with milliseconds."""
+    """Returns RFC 3339 in UTC with milliseconds."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest // 1_000_000:03d}Z"
 
 
 def etag_of(record: ObjectRecord) -> str:
-    """Changes whenever the content or the properties do."""
+    """Returns a tag that changes whenever the content or the properties do."""
     number = f"{record.generation}/{record.metageneration}".encode()
     return base64.b64encode(number).decode()
 
 
 def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict[str, Any]:
-    """A ``storage#object``; ``base`` is the scheme and host that the client used."""
+    """Returns a ``storage#object``; ``base`` is the scheme and host that the client used."""
     path = f"b/{bucket}/o/{quote(name, safe='')}"
     view: dict[str, Any] = {
         "kind": "storage#object",
@@ -72,7 +73,7 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
 
 
 def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
-    """A ``storage#bucket``."""
+    """Returns a ``storage#bucket``."""
     return {
         "storageClass": "STANDARD",
         "iamConfiguration": {
@@ -96,7 +97,7 @@ def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
 
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
-    """A ``storage#storageLayout``: never a hierarchical namespace."""
+    """Returns a ``storage#storageLayout``: never a hierarchical namespace."""
     return {
         "kind": "storage#storageLayout",
         "bucket": record.name,
@@ -111,7 +112,7 @@ def _location_type(record: BucketRecord) -> str:
 
 
 def policy_view(record: BucketRecord) -> dict[str, Any]:
-    """A ``storage#policy`` with the bindings that were last set."""
+    """Returns a ``storage#policy`` with the bindings that were last set."""
     return {
         "kind": "storage#policy",
         "resourceId": f"projects/_/buckets/{record.name}",
@@ -121,8 +122,14 @@ def policy_view(record: BucketRecord) -> dict[str, Any]:
     }
 
 
+def xml_error(error: BucketsError) -> bytes:
+    """Returns the public form of an error in the XML API."""
+    text = f"<Code>{error.code}</Code><Message>{escape(error.message, quote=False)}</Message>"
+    return f"<?xml version='1.0' encoding='UTF-8'?><Error>{text}</Error>".encode()
+
+
 def error_view(error: BucketsError) -> dict[str, Any]:
-    """The public shape of an error."""
+    """Returns the public form of an error in the JSON API."""
     detail: dict[str, Any] = {
         "message": error.message,
         "domain": "global",
@@ -132,23 +139,23 @@ def error_view(error: BucketsError) -> dict[str, Any]:
         detail["locationType"], detail["location"] = error.location
     view: dict[str, Any] = {"code": error.status, "message": error.message, "errors": [detail]}
     if isinstance(error, NotSupported):
-        # As the other APIs say it that are served here.
+        # The form of the other APIs that are served here.
         view["status"] = "UNIMPLEMENTED"
     return {"error": view}
 
 
 def hash_header(record: ObjectRecord) -> str:
-    """The value of ``X-Goog-Hash``, '' if no checksum is known."""
+    """Returns the value of ``X-Goog-Hash``, '' if no checksum is known."""
     named = {"crc32c": record.crc32c, "md5": record.md5}
     return ",".join(f"{kind}={value}" for kind, value in named.items() if value)
 
 
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
-    """The editable text properties that a client's object resource sets."""
+    """Returns the editable text properties that a client's object resource sets."""
     return {key: str(resource[key]) for key in EDITABLE if resource.get(key) is not None}
 
 
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
-    """The user's own metadata in a client's object resource."""
+    """Returns the user's own metadata in a client's object resource."""
     given = require_object(resource.get("metadata"), "metadata")
     return {str(key): str(value) for key, value in given.items() if value is not None}

@@ -1,8 +1,8 @@
-"""The XML API: objects and buckets at `/BUCKET/OBJECT` and `/BUCKET`.
+"""Serves the XML API: objects and buckets at `/BUCKET/OBJECT` and `/BUCKET`.
 
-Clients that speak it: TensorFlow's file system (reading), Rust's `object_store`, which is in Polars, Delta
-Lake and Lance, and the uploads in parallel chunks of google-cloud-storage. Preconditions, properties and
-checksums come as headers, answers are XML; errors are those of the JSON API.
+It is used by TensorFlow's file system (reading), Rust's `object_store`, which is in Polars, Delta Lake and
+Lance, and the uploads in parallel chunks of google-cloud-storage. Preconditions, properties and checksums
+come as headers, answers and errors are XML.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainshed.buckets.content import Checksums, parse_goog_hash, verify
 from trainshed.buckets.errors import InvalidRequest, NotSupported
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
 from trainshed.buckets.rest import parts
-from trainshed.buckets.rest.calls import Call, answer
+from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import UploadSpec
 from trainshed.buckets.rest.views import etag_of, hash_header, timestamp
@@ -23,7 +23,7 @@ from trainshed.buckets.transfers import Source, copy
 from trainshed.httpd.messages import Response
 
 _MAX_XML = 4 << 20
-"""Bytes; ten thousand parts take less than one."""
+"""Bytes of a body; ten thousand parts take less than one MiB."""
 _LISTED: Final = "http://doc.s3.amazonaws.com/2006-03-01"
 _UPLOADED: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _PROPERTIES: Final = {
@@ -39,7 +39,7 @@ _CUSTOM: Final = "x-goog-meta-"
 
 
 async def answer_xml(call: Call) -> Response:
-    """What stands at an address of the XML API."""
+    """Answer a request at an address of the XML API."""
     method, query = call.request.method, call.query
     if not call.target.object:
         if method == "HEAD":
@@ -82,7 +82,7 @@ async def _list(call: Call) -> Response:
         start_offset=after,
     )
     page = await call.run(call.store.at(bucket).list, bucket, query)
-    # The JSON API's offset is the first name that may be listed, here it is the last that may not.
+    # The JSON API's offset is the first name that may be listed; here the name itself may not be.
     objects = [(name, record) for name, record in page.objects if name != after]
     inner = [
         _element("Name", bucket),
@@ -216,7 +216,7 @@ async def _complete(call: Call) -> Response:
 
 def _parts(body: bytes) -> list[parts.Part]:
     if b"<!" in body:
-        # No client declares anything; an entity may grow without end.
+        # No client sends declarations, and an entity may expand without end.
         raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
     try:
         root = ElementTree.fromstring(body)
@@ -231,7 +231,7 @@ def _part(element: ElementTree.Element) -> parts.Part:
 
 
 def _bare(tag: str) -> str:
-    """A name without its namespace, which some clients write and some do not."""
+    """Returns a tag without its namespace, which only some clients write."""
     return tag.rpartition("}")[2]
 
 
@@ -249,7 +249,7 @@ def _custom(call: Call) -> dict[str, str]:
 
 
 def _expected(call: Call) -> Checksums:
-    """The checksums that a client sends with its content; raises ``InvalidRequest``."""
+    """Returns the checksums that a client sends with its content. Raises ``InvalidRequest``."""
     sent = parse_goog_hash(call.request.headers.get("x-goog-hash", ""))
     return Checksums(sent.md5 or call.request.headers.get("content-md5", ""), sent.crc32c)
 
@@ -271,7 +271,7 @@ def _xml(
 ) -> Response:
     text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{''.join(inner)}</{name}>"
     headers = _told(record) if record is not None else {}
-    return answer(text.encode(), 200, headers, "application/xml; charset=UTF-8")
+    return answer(text.encode(), 200, headers, XML)
 
 
 def _element(name: str, text: str) -> str:

@@ -84,7 +84,11 @@ def _text(message: Message, evidence: Evidence) -> str:
                 "Try a different region or use a different accelerator."
             )
         case Message.INTERNAL:
-            return INTERNAL_ERROR_MESSAGE
+            return (
+                f"{INTERNAL_ERROR_MESSAGE}: {evidence.text}"
+                if evidence.text
+                else INTERNAL_ERROR_MESSAGE
+            )
         case _:
             assert_never(message)
 

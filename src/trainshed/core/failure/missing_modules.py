@@ -62,10 +62,7 @@ def advice(module: str, spec: JobSpec, position: int) -> str:
             f"{module} is in the distribution {known}, "
             f"which this job's environment does not have: {where}."
         )
-    return (
-        f"If {root} is a module of your own, it is not in what was submitted: {_own_modules(program)}. If "
-        f"it is in a distribution of the package index: {where}."
-    )
+    return f"{_if_own(root, program)} If it is in a distribution of the package index: {where}."
 
 
 def distribution(module: str) -> str:
@@ -105,13 +102,15 @@ def _framework(image: str) -> str:
     return found.framework if found and found.device in ("cpu", "gpu") else ""
 
 
+def _is_sdk_script(program: Program) -> bool:
+    return _SDK_SCRIPT in " ".join((program.module or "", *program.command, *program.args))
+
+
 def _where(requirement: str, program: Program) -> str:
-    if program.module and program.module.startswith(_SDK_SCRIPT):
+    if _is_sdk_script(program):
         return f'give requirements=["{requirement}"] beside script_path'
     if program.module:
         return f'add "{requirement}" to install_requires in the setup.py of the job\'s package'
-    if _SDK_SCRIPT in " ".join((*program.command, *program.args)):
-        return f'give requirements=["{requirement}"] beside script_path'
     if program.runtime.family == CONTAINER:
         return f'add a line "RUN pip install {requirement}" to the Dockerfile of the image'
     return (
@@ -120,10 +119,27 @@ def _where(requirement: str, program: Program) -> str:
     )
 
 
-def _own_modules(program: Program) -> str:
+def _if_own(module: str, program: Program) -> str:
+    """What to do if `module` is the user's own."""
+    if _is_sdk_script(program):
+        return (
+            f"If {module} is a module of your own: script_path takes that one file alone. Put all into it, "
+            "or submit a Python package."
+        )
+    missing = f"If {module} is a module of your own, it is not in what was submitted: "
+    package = (program.module or "").rpartition(".")[0]
     if program.module:
-        return "packages=find_packages() in setup.py takes every folder that has an __init__.py"
+        missing += (
+            "packages=find_packages() in setup.py takes every folder that has an __init__.py."
+        )
+        # Programs that were written for Python 2 import their neighbours by their bare names, many public
+        # samples among them.
+        neighbour = (
+            f"If {module} is a file of your own in {package}/, import it by its package: `from {package} "
+            f"import {module}`. "
+        )
+        return f"{neighbour if package else ''}{missing}"
     return (
-        "it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python package of the "
-        "job"
+        f"{missing}it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python "
+        "package of the job."
     )

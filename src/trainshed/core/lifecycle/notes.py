@@ -25,10 +25,13 @@ GATHER: Final = 10**9
 """Nanoseconds from the first note on."""
 STORAGE_NOTES: Final = frozenset(
     f"storage_{what}"
-    for what in ("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable")
+    for what in (
+        *("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable"),
+        "written_here",
+    )
 )
 """The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives
-them."""
+them, and about files that went to no bucket (`trainshed.replica.supervisor.sidecars`)."""
 
 START_NOTES: Final = frozenset({"started_warm", "started_cold"})
 """The names of notes about how a program began, as `trainshed.replica.supervisor.warm_start` gives them."""

@@ -1,7 +1,7 @@
-"""Storage calls of one program that fail again and again: what people are told of them, once for each cause.
+"""Notices storage calls of one program that fail repeatedly, and tells people once for each cause.
 
-A failure is normal: whoever asks whether an object exists is answered 404 if it does not. Many in a row are
-not. Runs on Python 3.6.
+Single failures are normal, such as a 404 for an object that may not exist; many in a row are not. Runs on
+Python 3.6.
 """
 
 import time
@@ -27,11 +27,12 @@ _SECONDS = 2.0
 _PAUSE = 120.0
 """Seconds after which a failure is the first of a new row."""
 _MOST_TEXT = 500
-_MESSAGE = rb'"message":\s*"((?:[^"\\]|\\.)*)"'
+_MESSAGE = rb'"message":\s*"((?:[^"\\]|\\.)*)"|<Message>([^<]*)<'
+"""What an answer of the JSON API says, or one of the XML API."""
 
 
 def ignored(name: str, severity: str, text: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a note."""
 
 
 class StorageFailures:
@@ -42,16 +43,16 @@ class StorageFailures:
     def __init__(
         self, note: "Note" = ignored, clock: "Callable[[], float]" = time.monotonic
     ) -> None:
-        #: Told (name, severity, text).
+        #: Called with (name, severity, text).
         self._note = note
-        #: Seconds.
+        #: The clock, in seconds.
         self._clock = clock
-        # By name: how many, since when, the last one's time.
+        # (count, time of the first, time of the last) by name.
         self._rows: "dict[str, tuple[int, float, float]]" = {}
         self._told: "set[str]" = set()
 
     def answered(self, data: bytes) -> None:
-        """How an answer to the program begins. Anything but the beginning of one says nothing."""
+        """Count an answer to the program by its first bytes; data that does not begin one is ignored."""
         if not data.startswith(b"HTTP/1.") or not data[9:12].isdigit():
             return
         status = int(data[9:12])
@@ -59,13 +60,17 @@ class StorageFailures:
             untrusted = self._rows.pop(UNTRUSTED, None)
             self._rows.clear()
             if untrusted is not None:
-                # Another client of the same program may be believed.
+                # An answer over TLS does not reset this: another client of the same program may trust the
+                # certificate.
                 self._rows[UNTRUSTED] = untrusted
             return
-        import re  # Only here: every start would wait for it.
+        import html  # Imported late: every start would wait for them.
+        import re
 
         found = re.search(_MESSAGE, data)
-        said = found.group(1).decode("utf-8", "replace") if found else ""
+        said = (found.group(1) or found.group(2) or b"").decode("utf-8", "replace") if found else ""
+        if found and found.group(2):
+            said = html.unescape(said)
         text = "%d%s" % (status, ", " + said[:_MOST_TEXT] if said else "")
         if status in (401, 403):
             self._count(DENIED, "its storage calls are refused again and again: %s" % text)
@@ -85,7 +90,7 @@ class StorageFailures:
             self._count(BROKEN, "its storage calls fail again and again: %s" % text)
 
     def handshake_failed(self, cause: str) -> None:
-        """A client has broken the handshake off: it does not believe our certificate."""
+        """Count a client that broke the handshake off, because it does not trust our certificate."""
         self._count(
             UNTRUSTED,
             "it does not believe the certificate by which this service answers for Google's hosts (%s): "
@@ -96,7 +101,7 @@ class StorageFailures:
         )
 
     def unreachable(self, seconds: float) -> None:
-        """The bucket process has not taken a connection for so long."""
+        """Note that the bucket process has taken no connection for that many seconds."""
         self._tell(
             UNREACHABLE,
             "WARNING",

@@ -2,6 +2,8 @@
 metrics, usage, disk, the part in a reduction, the stall watchdog. Runs on Python 3.6.
 """
 
+import os
+
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import peers, relay
 from trainshed.replica.observe import (
@@ -16,7 +18,7 @@ from trainshed.replica.observe import (
     usage,
 )
 from trainshed.replica.sandbox import socket_calls
-from trainshed.replica.supervisor import memory_limit
+from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, loop
 
 TYPE_CHECKING = False
@@ -59,6 +61,15 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 10.0
 """Seconds between two looks at its disk where its use is not looked at."""
+_TAKEN_FOR_A_BUCKET = os.path.join(protocol.FILES, program.WORK, "gs:")
+"""What `os.makedirs("gs://…")` makes in a program's working directory, without an error."""
+WRITTEN_HERE = "storage_written_here"
+"""The name of the note that there is such a directory at the program's end."""
+_WRITTEN_HERE_TEXT = (
+    'there is a directory named "gs:" in its working directory: what was written there went to no bucket and '
+    "goes with the replica. open(), os.makedirs(), joblib.dump() and torch.save() know no gs://: write to "
+    "/gcs/BUCKET/… in its place, or by a library that knows it."
+)
 
 
 class Sidecars:
@@ -230,6 +241,8 @@ class Sidecars:
         among them."""
         if self._disk is not None:
             self._disk.end()
+        if os.path.isdir(_TAKEN_FOR_A_BUCKET):
+            self._notes.add(WRITTEN_HERE, reduction_reports.WARNING, _WRITTEN_HERE_TEXT)
         if self._usage is not None:
             self._usage.stop()
         if self._storage is not None:
