@@ -225,6 +225,14 @@ def test_what_is_not_served_says_so(ask: Ask) -> None:
         assert (answer.status, *said) == (400, ["NotImplemented"], True)
 
 
+def test_a_name_that_xml_cannot_hold_spoils_no_list(ask: Ask) -> None:
+    for name in ("a%01b", "c", "d%EF%BF%BF"):
+        put(ask, name, b"1")
+    assert _said(ask("GET", "/bucket?list-type=2").body, "Key") == ["a\ufffdb", "c", "d\ufffd"]
+    absent = ask("GET", "/bucket/%01")
+    assert _said(absent.body, "Message") == ["No such object: bucket/\ufffd"]
+
+
 def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
     ask("PUT", "/bucket/a", b"1")
     list_of_none = _list_of((1, '"x"'))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
@@ -13,6 +14,8 @@ from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, NotSupported, require_object
 from trainshed.buckets.port import ObjectRecord
 
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""What no document of XML 1.0 may hold, not even as a reference."""
 EDITABLE = (
     "contentType",
     "contentEncoding",
@@ -124,8 +127,15 @@ def policy_view(record: BucketRecord) -> dict[str, Any]:
 
 def xml_error(error: BucketsError) -> bytes:
     """Returns the public form of an error in the XML API."""
-    text = f"<Code>{error.code}</Code><Message>{escape(error.message, quote=False)}</Message>"
+    text = xml_element("Code", error.code) + xml_element("Message", error.message)
     return f"<?xml version='1.0' encoding='UTF-8'?><Error>{text}</Error>".encode()
+
+
+def xml_element(name: str, text: str) -> str:
+    """Returns an element. Characters that XML cannot hold become U+FFFD: a client of this API cannot find an
+    object with such a name, but all others of the same list."""
+    shown = escape(_NOT_XML.sub("\ufffd", text), quote=False)
+    return f"<{name}>{shown}</{name}>"
 
 
 def error_view(error: BucketsError) -> dict[str, Any]:

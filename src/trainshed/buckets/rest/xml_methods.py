@@ -7,7 +7,6 @@ come as headers, answers and errors are XML.
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 from xml.etree import ElementTree
 
@@ -18,7 +17,7 @@ from trainshed.buckets.rest import parts
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import UploadSpec
-from trainshed.buckets.rest.views import etag_of, hash_header, timestamp
+from trainshed.buckets.rest.views import etag_of, hash_header, timestamp, xml_element
 from trainshed.buckets.transfers import Source, copy
 from trainshed.httpd.messages import Response
 
@@ -85,17 +84,17 @@ async def _list(call: Call) -> Response:
     # The JSON API's offset is the first name that may be listed; here the name itself may not be.
     objects = [(name, record) for name, record in page.objects if name != after]
     inner = [
-        _element("Name", bucket),
-        _element("Prefix", query.prefix),
-        _element("KeyCount", str(len(objects) + len(page.prefixes))),
-        _element("IsTruncated", "true" if page.next_page_token else "false"),
+        xml_element("Name", bucket),
+        xml_element("Prefix", query.prefix),
+        xml_element("KeyCount", str(len(objects) + len(page.prefixes))),
+        xml_element("IsTruncated", "true" if page.next_page_token else "false"),
     ]
     if page.next_page_token:
-        inner.append(_element("NextContinuationToken", page.next_page_token))
+        inner.append(xml_element("NextContinuationToken", page.next_page_token))
         if objects and "list-type" not in asked:
-            inner.append(_element("NextMarker", objects[-1][0]))
+            inner.append(xml_element("NextMarker", objects[-1][0]))
     inner += [_listed(name, record) for name, record in objects]
-    inner += [f"<CommonPrefixes>{_element('Prefix', p)}</CommonPrefixes>" for p in page.prefixes]
+    inner += [f"<CommonPrefixes>{xml_element('Prefix', p)}</CommonPrefixes>" for p in page.prefixes]
     return _xml("ListBucketResult", _LISTED, inner)
 
 
@@ -108,7 +107,7 @@ def _listed(name: str, record: ObjectRecord) -> str:
         "ETag": etag_of(record),
         "Size": str(record.size),
     }
-    return f"<Contents>{''.join(_element(*pair) for pair in fields.items())}</Contents>"
+    return f"<Contents>{''.join(xml_element(*pair) for pair in fields.items())}</Contents>"
 
 
 async def _put(call: Call) -> Response:
@@ -149,8 +148,8 @@ async def _copy(call: Call) -> Response:
     )
     call.moved = record.size
     inner = [
-        _element("LastModified", timestamp(record.updated_ns)),
-        _element("ETag", etag_of(record)),
+        xml_element("LastModified", timestamp(record.updated_ns)),
+        xml_element("ETag", etag_of(record)),
     ]
     return _xml("CopyObjectResult", _UPLOADED, inner, record)
 
@@ -173,7 +172,11 @@ async def _initiate(call: Call) -> Response:
         conditions=call.conditions(),
     )
     upload_id = await call.run(call.sessions.start, spec)
-    inner = [_element("Bucket", bucket), _element("Key", name), _element("UploadId", upload_id)]
+    inner = [
+        xml_element("Bucket", bucket),
+        xml_element("Key", name),
+        xml_element("UploadId", upload_id),
+    ]
     return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)
 
 
@@ -206,10 +209,10 @@ async def _complete(call: Call) -> Response:
     )
     call.object = name
     inner = [
-        _element("Location", f"{call.base}/{bucket}/{name}"),
-        _element("Bucket", bucket),
-        _element("Key", name),
-        _element("ETag", etag_of(record)),
+        xml_element("Location", f"{call.base}/{bucket}/{name}"),
+        xml_element("Bucket", bucket),
+        xml_element("Key", name),
+        xml_element("ETag", etag_of(record)),
     ]
     return _xml("CompleteMultipartUploadResult", _UPLOADED, inner, record)
 
@@ -272,10 +275,6 @@ def _xml(
     text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{''.join(inner)}</{name}>"
     headers = _told(record) if record is not None else {}
     return answer(text.encode(), 200, headers, XML)
-
-
-def _element(name: str, text: str) -> str:
-    return f"<{name}>{escape(text, quote=False)}</{name}>"
 
 
 def _unsupported(call: Call) -> NotSupported:
