@@ -12,6 +12,7 @@ its socket, and it ends when the run does.
 import array
 import atexit
 import contextlib
+import faulthandler
 import fcntl
 import functools
 import gc
@@ -60,6 +61,8 @@ RUN = "PYTEST_RUN_OF_NURSERIES"
 _ROOT = Path(__file__).parents[2]
 _FREE = 100
 """A descriptor that no caller has asked for, nor any above it."""
+_SAY_WHERE = signal.SIGUSR1
+"""Programs that are files answer it with the stacks of their threads."""
 
 
 class Forked:
@@ -188,6 +191,15 @@ class Nursery:
             )
             try:
                 status = process.wait(seconds)
+            except subprocess.TimeoutExpired as late:
+                process.send_signal(_SAY_WHERE)
+                # It goes on as before, so this is for how long it may take to say it.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1)
+                for file in (said, complained):
+                    file.seek(0)
+                    late.add_note(file.read().decode(errors="replace"))
+                raise
             finally:
                 process.kill()
             for file in (said, complained):
@@ -321,6 +333,7 @@ def _run() -> None:
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
+        faulthandler.register(_SAY_WHERE, all_threads=True)
         sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as Python writes it
         runpy.run_path(sys.argv[0], run_name="__main__")
 
