@@ -1,1 +1,1 @@
-"""The only writer of state: lease, core step, commit, carry out, report back as events."""
+"""Runs the control loop, the only writer of state: applies events, commits, carries out what follows."""

@@ -1,4 +1,4 @@
-"""The one pending wake-up of each job: its earliest deadline."""
+"""Holds the one pending wake-up of each job: its earliest deadline."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,11 +7,12 @@ from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.names import JobUid
 
 LONGEST_DELAY = 24 * 3600.0
-"""Seconds; a later deadline is looked at again then, so that a changed clock is noticed."""
+"""Seconds; a later deadline is checked again after this, so that a changed clock is noticed."""
 
 
 class Alarms:
-    """One pending wake-up per job, on the running event loop."""
+    """The alarms of all jobs, at most one per job, on the running event loop. `ring`: called when a deadline
+    has come."""
 
     def __init__(self, now: Callable[[], int], ring: Callable[[JobUid, Deadline], None]) -> None:
         self._now = now
@@ -19,7 +20,7 @@ class Alarms:
         self._pending: dict[JobUid, tuple[Deadline, asyncio.TimerHandle]] = {}
 
     def set(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
-        """Replace the job's alarm by its earliest deadline; none clears it."""
+        """Replace the job's alarm by its earliest deadline; no deadlines clear it."""
         earliest = min(deadlines, key=lambda deadline: deadline.at, default=None)
         pending = self._pending.get(uid)
         if pending is not None:

@@ -1,9 +1,9 @@
-"""The curves of a job in the Tensorboard that it names: an experiment of the job, a run for each directory
-with event files, and a context for either, which the SDK completes after the job
+"""Writes the curves of a job to the Tensorboard that it names: an experiment for the job, a run for each
+directory with event files, and a context for either, which the SDK completes after the job
 (facts/experiments#curves).
 
-All of it is made anew as if it were not there; what is there already stays. What users take away meanwhile
-is not made again.
+Everything is created as if nothing existed, and what exists already stays. What users delete meanwhile is not
+created again.
 """
 
 import contextlib
@@ -50,7 +50,8 @@ _MOST_RUNS: Final = 1000
 
 
 class BoardStores(Struct, frozen=True):
-    """What tensorboards are written through. `new_uid`: a fresh identity, ascending with time; `now`: ns."""
+    """What tensorboards are written through. `new_uid`: returns a new identity, ascending with time; `now`:
+    ns since the epoch."""
 
     tensorboards: Tensorboards
     metadata: Metadata
@@ -60,29 +61,29 @@ class BoardStores(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """A run that is written to."""
+    """A run that points are written to."""
 
     resource: BoardResource
-    #: Uids by tag; 0 = the run has another series of that name.
+    #: Uids of series by tag; 0 = the run has a series of that name and another type.
     series: dict[str, int] = field(default_factory=dict[str, int])
     is_full: bool = False
 
 
 class BoardCurves:
-    """Of one job. For one task at a time."""
+    """The curves of one job in its Tensorboard. Used by one task at a time."""
 
     def __init__(self, stores: BoardStores, job: Job, experiment: BoardExperiment) -> None:
         self._stores = stores
         self._job = job
         self._experiment = experiment
-        #: By directory.
+        #: Runs by directory.
         self._runs: dict[str, _Run] = {}
-        #: What runs are shown as, by their ids.
+        #: Display names of runs by their ids.
         self._taken: dict[str, str] = {}
         self._gone = False
 
     async def begin(self) -> None:
-        """Have an experiment, and take up its runs."""
+        """Create the experiment, or take up the runs of an existing one."""
         name, job = self._experiment.name, self._job
         experiment = self._resource(name, name.own_id, source=str(job.name))
         try:
@@ -115,7 +116,7 @@ class BoardCurves:
         try:
             run = await self._run(directory)
             await self._add_series(run, [tag for tag in points if tag not in run.series])
-            # Of a run that was deleted meanwhile nothing is to be kept.
+            # Raises NotFound if the run was deleted meanwhile: then nothing may be written for it.
             await self._stores.tensorboards.resource(run.resource.name)
         except NotFound:
             self._stop("was deleted in part, and gets no more points of this job")
@@ -177,7 +178,7 @@ class BoardCurves:
             created = await self._stores.tensorboards.create(wanted)
         except InvalidRequest:
             if len(tags) == 1:
-                run.series[tags[0]] = 0  # Somebody made a series of another type there.
+                run.series[tags[0]] = 0  # A user made a series of another type there.
                 return
             for tag in tags:
                 await self._add_series(run, [tag])
@@ -192,7 +193,7 @@ class BoardCurves:
             pass
         except NotFound:
             made = MetadataStore(store, "", node.created, node.created)
-            with contextlib.suppress(AlreadyExists):  # Somebody else was quicker.
+            with contextlib.suppress(AlreadyExists):  # Another task was quicker.
                 await self._stores.metadata.create_store(made)
             await self._create_node(node)
 

@@ -1,13 +1,14 @@
-"""The scheduler's snapshot, kept up to date from stored jobs, nodes and quotas; and what is asked of it.
+"""Keeps the scheduler's snapshot up to date with stored jobs, nodes and quotas, and answers questions about
+it.
 
-A decision counts from the moment it is made: it is put into the snapshot before the job has taken it, so that
-the next one does not give the same capacity away again. Whatever a job then makes of it corrects the
-snapshot; a job that is stored anew before it has taken the decision undoes it, and the decision must not be
-taken any more (`counts`).
+A decision counts from the moment it is made: it is put into the snapshot before its job has applied it, so
+that the next decision does not give the same capacity away again. The job's next stored state corrects the
+snapshot. If a job is stored anew before it has applied a decision, the decision is undone and must not be
+applied any more (`counts`).
 
-What would hold up the event loop is decided in turns, and so is what a pre-flight asks for. All that is told
-meanwhile counts as told after it, and changes the snapshot when the decision is made; what is asked meanwhile
-is answered from before.
+Decisions that would hold up the event loop are made in several turns of it, and so are the answers to
+pre-flights. Changes that arrive between these turns are applied to the snapshot at the end; questions between
+them are answered from the snapshot as it was at the beginning.
 """
 
 import asyncio
@@ -69,22 +70,22 @@ from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
 _TURN: Final = 0.01
-"""Seconds of processor time after which a decision goes on in another turn of the event loop."""
+"""Seconds of processor time after which a decision continues in another turn of the event loop."""
 _NEVER = 2**62
-"""`not_before` of a job that has not taken its stock-out yet: it is not refused twice."""
+"""`not_before` of a job that has not applied its stock-out yet, so that it is not refused twice."""
 
 
 class NodeNews(Struct, frozen=True):
-    """A node that takes no work now, and why."""
+    """Why a node takes no work now."""
 
     condition: NodeCondition
     cause: str
-    #: What runs there is left alone.
+    #: Whether programs that run there are left alone.
     running_stays: bool = False
 
 
 class _Question(Struct, eq=False):
-    """A pre-flight whose answer is waited for."""
+    """A pre-flight that waits for its answer."""
 
     job: Job
     now: Nanos
@@ -92,9 +93,12 @@ class _Question(Struct, eq=False):
 
 
 class CapacityTracker:
-    """One per controller. `wake_at`: called with the moment (ns) at which the passing of time alone may let a
-    job start. `go_on_soon`: called when `go_on` is to be, in another turn of the event loop. `spent`: the
-    seconds of processor time that were used so far."""
+    """The scheduler's snapshot with what it is built from; one per controller.
+
+    `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start.
+    `go_on_soon`: called when `go_on` has to be called in another turn of the event loop. `spent`: seconds of
+    processor time used so far.
+    """
 
     def __init__(
         self,
@@ -106,17 +110,17 @@ class CapacityTracker:
         self._wake_at = wake_at
         self._go_on_soon = go_on_soon
         self._spent = spent
-        #: What is being decided; None = nothing.
+        #: The decision or answer in progress; None = none.
         self._deciding: Iterator[Decision | None] | None = None
-        #: The plan of it, which has the snapshot for itself.
+        #: Its plan, which works on the snapshot alone meanwhile.
         self._planning: Planning | PreflightPlanning | None = None
-        #: Pre-flights that are not answered yet; the first of them may be begun.
+        #: Pre-flights that are not answered yet; the first of them may be in progress.
         self._questions: deque[_Question] = deque()
-        #: Whether the last that was begun is one: then a decision comes before the next.
+        #: Whether the last thing begun was a pre-flight: then a decision comes before the next one.
         self._has_answered = False
-        #: What was told since that began, in order.
+        #: Changes that arrived since that began, in order.
         self._told_since: list[Callable[[], None]] = []
-        #: By job, what was told of it last since then; None = it is over.
+        #: The last state of each job that arrived since then; None = the job is over.
         self._latest: dict[JobUid, Job | None] = {}
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
@@ -124,19 +128,19 @@ class CapacityTracker:
         self._nodes: dict[str, Node] = {}
         self._engine_says: dict[str, tuple[NodeState, str]] = {}
         self._drains: dict[str, NodeDrain] = {}
-        #: By attempt: why what is placed does not start, as its engine tells it.
+        #: Why an attempt that is placed does not start, as its engine reports it: (attempt, delay).
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
-        #: What was told last of jobs of which nothing was decided since: most are told several times as they
-        #: are.
+        #: The last job that was put and about which nothing was decided since: most are put several times
+        #: unchanged.
         self._told: dict[JobUid, Job] = {}
         self._changed = True
-        #: Whether the last plan decided and reserved nothing: nobody who waits was provided for.
+        #: Whether the last plan neither decided nor reserved anything.
         self._was_in_vain = False
 
-    # --- what is told ---
+    # --- changes ---
 
     def put(self, job: Job) -> None:
-        """Take note of where a stored job, or one that is about to be stored, stands."""
+        """Take in the state of a stored job, or of one that is about to be stored."""
         if job.state.is_final:
             self.forget(job.uid)
             return
@@ -149,8 +153,8 @@ class CapacityTracker:
         self._tell(partial(self._put, job))
 
     def _is_no_news(self, job: Job) -> bool:
-        """Whether the job stands where those who decide believe it to: it would otherwise undo what they have
-        decided of it by then."""
+        """Whether the job's state is the one that the decision in progress is based on. To apply it
+        afterwards would undo what has been decided about the job by then."""
         known = self._state(job.uid)
         return (
             job.uid not in self._latest
@@ -165,13 +169,13 @@ class CapacityTracker:
         state = gang_state(job, before, self._policy)
         if state != before:
             self._snapshot.put(state)
-            # Nothing can come of one more behind those for whom there was no room a moment ago.
+            # Behind jobs that did not fit a moment ago, a further one cannot change the next plan.
             is_in_vain = before is None and self._was_in_vain and self._snapshot.is_behind(job.uid)
             self._changed = self._changed or not is_in_vain
         self._told[job.uid] = job
 
     def gives_back(self, job: Job) -> bool:
-        """Whether the job, as it is about to be stored, holds less capacity than was told last."""
+        """Whether the job, as it is about to be stored, holds less capacity than in its last known state."""
         before = self._state(job.uid)
         if job.uid in self._latest:
             latest = self._latest[job.uid]
@@ -182,7 +186,7 @@ class CapacityTracker:
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
 
     def set_delay(self, uid: JobUid, attempt: int, delay: Delay | None) -> None:
-        """What the engine says of an attempt that it is to start; None = nothing keeps it."""
+        """Set what the engine reports of an attempt that it is to start; None = nothing delays it."""
         if delay is not None and uid in self._snapshot.entries:
             self._delays[uid] = attempt, delay
         else:
@@ -201,12 +205,12 @@ class CapacityTracker:
             self._changed = True
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """What the engine offers."""
+        """Set the nodes that the engine offers."""
         self._nodes = {node.name: node for node in nodes}
         self._tell(self._refresh_nodes)
 
     def set_node_state(self, node: str, state: NodeState, cause: str) -> None:
-        """What the engine says of a node."""
+        """Set the state that the engine reports of a node."""
         self._engine_says[node] = (state, cause)
         self._tell(partial(self._refresh_node, node))
 
@@ -216,7 +220,7 @@ class CapacityTracker:
             self._changed = True
 
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
-        """The nodes that operators put under maintenance."""
+        """Set the nodes that operators put under maintenance."""
         self._drains = {drain.node: drain for drain in drains}
         self._tell(self._refresh_nodes)
 
@@ -228,14 +232,14 @@ class CapacityTracker:
         self._changed = True
 
     def time_passed(self) -> None:
-        """The moment of `wake_at` has come."""
+        """Take note that the moment of `wake_at` has come."""
         self._changed = True
 
-    # --- what is asked ---
+    # --- questions ---
 
     def decide(self, now: Nanos) -> tuple[Decision, ...]:
-        """What follows from everything that was told; each decision once. Costs nothing to speak of if
-        nothing changed. If it takes long, this is a part, and `go_on` returns the others."""
+        """Return the decisions that follow from all changes, each once. Cheap if nothing has changed. If
+        deciding takes long, this returns a part, and `go_on` the rest."""
         if not self._changed or self._deciding is not None:
             return ()
         self._changed = self._has_answered = False
@@ -243,14 +247,14 @@ class CapacityTracker:
         return self._decided(self._deciding)
 
     def go_on(self, now: Nanos) -> tuple[Decision, ...]:
-        """As `decide`, when `go_on_soon` was called."""
+        """Return further decisions, as `decide`; to be called after `go_on_soon` was."""
         is_answered_next = self._questions and not (self._changed and self._has_answered)
         if self._deciding is None and is_answered_next:
             self._begin_answer()
         return self._decided(self._deciding) if self._deciding is not None else self.decide(now)
 
     def _decided(self, deciding: Iterator[Decision | None]) -> tuple[Decision, ...]:
-        """What can be decided in one turn."""
+        """Return what can be decided in one turn of the event loop."""
         made: list[Decision] = []
         until = self._spent() + _TURN
         try:
@@ -267,7 +271,7 @@ class CapacityTracker:
         return tuple(made)
 
     def _decisions(self, now: Nanos) -> Iterator[Decision | None]:
-        """The decisions, and None after each step that leads to some."""
+        """Yield the decisions, and None after each step on the way to them."""
         self._was_in_vain = False
         if not (self._snapshot.queue or self._snapshot.unplaced):
             self._snapshot.set_reservations(())
@@ -289,7 +293,7 @@ class CapacityTracker:
             self._wake_at(min(moments))
 
     def _end(self) -> None:
-        """It is decided: what was told meanwhile counts now."""
+        """End the decision in progress, and apply the changes that arrived meanwhile."""
         self._deciding = self._planning = None
         self._latest.clear()
         told, self._told_since = self._told_since, []
@@ -307,18 +311,17 @@ class CapacityTracker:
 
     @property
     def _settled(self) -> Snapshot:
-        """The snapshot as it was before what is being decided."""
+        """The snapshot as it was before the plan in progress."""
         if self._planning is not None:
             self._planning.step_back()
         return self._snapshot
 
     def counts(self, uid: JobUid, event: Event) -> bool:
-        """Whether the decision that `event` reports still counts; True for events that report none. If not,
-        its capacity may be another job's by now, and whatever is true instead has been, or will be, decided
-        anew."""
+        """Whether the decision that `event` reports still counts; True for events that report none. If it
+        does not, another job may have its capacity by now, and a new decision has been, or will be, made."""
         state = self._state(uid)
         if state is None:
-            return True  # the job is over, and takes no notice
+            return True  # the job is over, and ignores events
         match event:
             case JobAdmitted(nodes):
                 return set(state.places) == set(nodes)
@@ -334,7 +337,7 @@ class CapacityTracker:
                 return True
 
     def unfit(self, node: str) -> NodeNews | None:
-        """Why a node takes no work; None if it does, or is not known."""
+        """Return why a node takes no work; None if it does, or is not known."""
         if node in self._drains:
             drain = self._drains[node]
             reason = f": {drain.reason}" if drain.reason else ""
@@ -354,7 +357,7 @@ class CapacityTracker:
                 return NodeNews(NodeCondition.GONE, cause or f"{node} does not answer")
 
     def on_unfit_nodes(self) -> tuple[JobUid, ...]:
-        """The jobs that have, or were just given, places on nodes that take no work."""
+        """Return the jobs that have, or were just given, places on nodes that take no work."""
         there = (node for node in self._snapshot.nodes.values() if node.holders)
         return tuple(
             dict.fromkeys(uid for node in there if self.unfit(node.name) for uid in node.holders)
@@ -366,7 +369,7 @@ class CapacityTracker:
         return len(self._settled.queue)
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
-        """Why a job waits for its places, or to be started there; None if it does not."""
+        """Return why a job waits for its places, or for its start there; None if it does not wait."""
         waiting = explaining.why(self._settled, uid, now)
         if waiting is None and uid in self._delays:
             delay = self._delays[uid][1]
@@ -380,12 +383,12 @@ class CapacityTracker:
         return waiting
 
     def position(self, uid: JobUid) -> int:
-        """1 = next; 0 = it does not wait."""
+        """Return a job's position in the queue: 1 = next, 0 = it does not wait."""
         return position(self._settled, uid)
 
     def preflight(self, job: Job, now: Nanos, answer: asyncio.Future[Preflight]) -> None:
-        """Whether a job like this would be admitted now. It is answered in turns, after what is being
-        decided."""
+        """Set `answer` to whether a job like this would be admitted now. It is worked out in several turns of
+        the event loop, after the decision in progress."""
         self._questions.append(_Question(job, now, answer))
         if self._deciding is None:
             self._begin_answer()
@@ -393,7 +396,7 @@ class CapacityTracker:
             self._decided(self._deciding)
 
     def refuse(self, error: Exception) -> None:
-        """Answer none of the pre-flights that wait."""
+        """Fail all pre-flights that wait."""
         for question in self._questions:
             _refuse(question, error)
 
@@ -402,7 +405,7 @@ class CapacityTracker:
         self._deciding = self._answering(self._questions[0])
 
     def _answering(self, question: _Question) -> Iterator[None]:
-        """The steps that lead to an answer. What goes wrong is told to whoever asked."""
+        """Work out an answer, one step per item. Failures go to the caller who asked."""
         try:
             if question.answer.done():
                 return
@@ -423,12 +426,13 @@ class CapacityTracker:
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
         causes = {name: one.cause for name, one in news.items() if one is not None}
-        # What is wrong with one that takes work all the same.
+        # Includes what is wrong with nodes that take work all the same.
         causes = {name: said for name, (_, said) in self._engine_says.items() if said} | causes
         return explaining.node_statuses(self._settled, causes)
 
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
-        """Every quota of the project in the region that has a limit, is used, or is waited for; by metric."""
+        """Return every quota of the project in the region that has a limit, is used, or is waited for; by
+        metric."""
         told = {
             one.key: one
             for one in explaining.quota_statuses(self._settled, project_id)
@@ -441,13 +445,13 @@ class CapacityTracker:
         return tuple(told[key] for key in sorted(told, key=lambda key: key.metric))
 
     def all_quota_statuses(self) -> tuple[QuotaStatus, ...]:
-        """Every quota of any project that is set, used or waited for."""
+        """Return every quota of any project that is set, used or waited for."""
         return explaining.quota_statuses(self._settled)
 
     # --- inside ---
 
     def _state(self, uid: JobUid) -> GangState | None:
-        """What was told of a job, or decided since."""
+        """Return the last known state of a job, including decisions made since."""
         entry = self._snapshot.entries.get(uid)
         return entry.state if entry else None
 
@@ -493,7 +497,7 @@ def _refuse(question: _Question, error: Exception) -> None:
 
 
 def _is_starting(job: Job, attempt: int) -> bool:
-    """Whether something of that attempt is still to be started."""
+    """Whether some replica of that attempt has yet to be started."""
     return (
         job.attempt == attempt
         and job.phase in (AttemptState.STARTING, AttemptState.RUNNING)
@@ -502,7 +506,7 @@ def _is_starting(job: Job, attempt: int) -> bool:
 
 
 def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> GangState:
-    """A job as the scheduler sees it."""
+    """Return a job as the scheduler sees it. `before`: how it saw the job last."""
     is_same = before is not None and job.memory_factor == 1.0 and before.gang.choice == job.choice
     asked = before.gang if before and is_same else gang(job, policy)
     if not job.is_placed:
@@ -515,7 +519,7 @@ def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> Ga
     keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
     leaving = job.phase is AttemptState.STOPPING and not keeps
     end = job.started + job.spec.scheduling.timeout if job.started else 0
-    # While it is shut down nothing of it is placed: its next attempt asks, once it has begun.
+    # A stopping job's replicas are not placed again: its next attempt asks for places once it has begun.
     stopping = job.phase is AttemptState.STOPPING
     return GangState(
         asked,
@@ -528,7 +532,7 @@ def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> Ga
 
 
 def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
-    """The event of the job that a decision is; None if the job has moved on since."""
+    """Return a decision as an event of its job; None if the job has moved on since."""
     match decision:
         case Admit(_, nodes):
             return JobAdmitted(nodes, job.attempt + 1) if job else None

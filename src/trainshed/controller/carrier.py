@@ -1,12 +1,12 @@
 """Carries out what a stored job demands: one instruction at a time per job, each at least once.
 
-Never decides and never writes state: what comes of an instruction goes back as events. An instruction that is
+Never decides and never writes state: the results of an instruction go back as events. An instruction that is
 not demanded any more is given up where that harms nothing: while environments are built, and between two
 tries.
 
-What is heard while environments are built goes to the job's log line by line, and to its timeline now and
-then. Builds run in threads and know no job: `BuildOutput` takes their lines to the event loop, gathers them,
-and writes them; nothing is committed for a line.
+The output of builds goes to the job's log line by line, and to its timeline now and then. Builds run in
+threads and know no job: `BuildOutput` takes their lines to the event loop, gathers them, and writes them; no
+line causes a commit of its own.
 """
 
 import asyncio
@@ -62,34 +62,35 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
-"""Seconds between tries while an engine cannot answer; the last one repeats."""
+"""Seconds between tries while an engine cannot answer; the last value repeats."""
 PAUSE = 1.0
-"""Seconds before what could not be carried out, for a reason that no port announces, is tried again."""
+"""Seconds before an instruction that failed for an unexpected reason is tried again."""
 _PLANS_IN_A_TURN = 8
-"""Launch plans that are made before others have their turn on the loop."""
+"""Launch plans that are made before other tasks get the event loop."""
 _TOLD_AT = len(RETRY_DELAYS)
-"""After so many tries in vain somebody should know why: most of what an engine cannot do passes sooner."""
+"""Failed tries after which the reason is logged and reported: most failures of an engine pass sooner."""
 _GATHER = 0.2
 """Seconds for which lines are gathered before they are written."""
 _LONGEST_TOLD = 300
-"""Characters of a line on the timeline; the log has all of them."""
+"""Characters of a line that are shown on the timeline; the log has all of them."""
 
 Package = tuple[RuntimeChoice, tuple[str, ...]]
 """A runtime and the packages on top of it."""
 Prepared = Mapping[Package, PreparedRuntime]
-"""Environments that are there."""
+"""Environments that are built and ready."""
 
 
 class JobCarrier:
     """Carries out one job's instructions in their order, one at a time, in one task."""
 
     def __init__(self, ports: Ports, job: Callable[[], Job], finished: Callable[[], None]) -> None:
-        """`job`: the job as it is stored now. `finished`: called when nothing is left to be done for now."""
+        """`job`: returns the job as it is stored now. `finished`: called when there is nothing left to do for
+        now."""
         self._ports = ports
         self._job = job
         self._finished = finished
         self._done: set[Instruction] = set()
-        #: What `is_ready` found, for what is carried out next.
+        #: The environments that `is_ready` found, for the next instruction.
         self._found: Prepared = {}
         self._current: Instruction | None = None
         self._changed = asyncio.Event()
@@ -99,18 +100,18 @@ class JobCarrier:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What works now, if anything does."""
+        """The task that carries out instructions now; None if there is nothing to do."""
         return self._task
 
     def is_ready(self, job: Job) -> bool:
-        """Whether a start needs no preparation. What is carried out next, if it is that start, takes the
-        environments that were found here: it does not look again."""
+        """Whether a start needs no preparation. If the next instruction is that start, it uses the
+        environments that were found here and does not look for them again."""
         found = found_runtimes(self._ports.runtimes, job)
         self._found = {} if found is None else found
         return found is not None
 
     def look(self) -> None:
-        """The stored job has changed, or is seen for the first time: begin what it demands."""
+        """Begin what the stored job demands; called when it has changed, or is seen for the first time."""
         wanted = instructions(self._job())
         self._done = {one for one in wanted if any(_includes(done, one) for done in self._done)}
         self._changed.set()
@@ -124,7 +125,7 @@ class JobCarrier:
                 self._task = begin(self._run(), f"job {self._job().uid}: carrying out", self._died)
 
     def cancel(self) -> None:
-        """Stop in the middle; nothing more is begun."""
+        """Stop in the middle of an instruction and begin no other."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -132,7 +133,7 @@ class JobCarrier:
             self._step.cancel()
 
     def _died(self, _: Exception) -> None:
-        """Nothing of the job would be carried out any more: look again in a while."""
+        """Look again in a while; otherwise nothing of the job would be carried out any more."""
         self._task = None
         asyncio.get_running_loop().call_later(PAUSE, self.look)
 
@@ -158,25 +159,25 @@ class JobCarrier:
         self._finished()
 
     async def _do(self, instruction: Instruction) -> bool:
-        """Carry it out, whatever goes wrong. Whether it was done, or reported as what cannot be done; False:
-        given up, because it is not demanded any more."""
+        """Carry out an instruction, whatever goes wrong. Return True if it was done or reported as
+        impossible, False if it was given up because it is not demanded any more."""
         while True:
             try:
                 return await self._until_answered(instruction)
             except Exception as failure:
-                # As broad as this: what no port announces must not leave the job without anybody who carries
-                # it on.
+                # Broad on purpose: an unexpected failure must not leave the job without a carrier.
                 name = type(instruction).__name__
                 self._log(instruction).exception("%s could not be carried out", name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._failed(instruction, repr(failure), Cause.SERVICE)
                     return True
-                # Nothing else would ever end the replica or give the slots back.
+                # No other instruction would end the replica or give the slots back.
                 if not await self._pause(PAUSE):
                     return False
 
     async def _until_answered(self, instruction: Instruction) -> bool:
-        """As `_do`, trying again while the engine cannot answer. Raises only what no port announces."""
+        """Do the same as `_do`, trying again while the engine cannot answer. Raises only what no port
+        documents."""
         tries = 0
         while True:
             try:
@@ -213,19 +214,20 @@ class JobCarrier:
         return about(log, self._job().uid, attempt=instruction.attempt, replica=replica)
 
     def _failed(self, instruction: Instruction, message: str, cause: Cause) -> None:
-        """Report that it will never be done, by the attempt: the job may have gone on to another one."""
+        """Report that the instruction will never be done, naming the attempt: the job may have gone on to
+        another."""
         failure = PreparationFailed(instruction.attempt, message, cause)
         self._ports.report(self._job().uid, failure)
 
     def _tell_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
-        """Put on the timeline why the engine does not start what it is to start."""
+        """Report for the timeline why the engine does not start an attempt."""
         if isinstance(instruction, StartReplicas):
             message = f"The engine cannot start it now, and tries every {pause:g} s: {failure}"
             delay = Delay(DelayCause.ENGINE, message)
             self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; False if what is being done is not demanded any more."""
+        """Wait, and return True; return False as soon as the current instruction is not demanded any more."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -236,15 +238,16 @@ class JobCarrier:
 
 
 def _includes(done: Instruction, one: Instruction) -> bool:
-    """Whether what was done includes the other: of a gang that was handed over, some replicas are reported
-    sooner."""
+    """Whether what was done includes the other instruction: when a gang was launched, some of its replicas
+    are reported sooner than others, and the start of the remaining ones is done as well."""
     if isinstance(done, StartReplicas) and isinstance(one, StartReplicas):
         return done.attempt == one.attempt and set(one.waiting) <= set(done.waiting)
     return done == one
 
 
 async def _carry_out(ports: Ports, job: Job, instruction: Instruction, found: Prepared) -> None:
-    """`found`: environments of the job that were there just now; the others are looked for."""
+    """Carry out one instruction. `found`: environments of the job that were ready just now; others are looked
+    for."""
     engine, uid = ports.engine, job.uid
     match instruction:
         case PrepareRuntime():
@@ -270,7 +273,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction, found: Pr
 
 
 async def _start(ports: Ports, job: Job, instruction: StartReplicas, found: Prepared) -> None:
-    # Beside the start: a program takes longer to its first line than this does.
+    # At the same time as the start: programs take longer than this to print their first line.
     beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
     await _launch(ports, job, instruction, found)
     await beginning
@@ -285,7 +288,7 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas, found: Pre
     waiting = dict(instruction.waiting)
     buckets = ports.buckets.shown(job.name.project_id)
     plans: list[LaunchPlan] = []
-    # Each plan names all of the gang, so a large one takes its time.
+    # Each plan names the whole gang, so those of a large one take a while.
     async for some in in_turns(tuple(waiting.items()), _PLANS_IN_A_TURN):
         plans += launch_plans(
             job,
@@ -311,8 +314,8 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Whether slots were ever given out. If not, nothing of the attempt ran, and nothing will: a job's
-    instructions are carried out one after the other, and there is no more start among them."""
+    """Whether the attempt has slots. If not, nothing of it ran, and nothing will: a job's instructions are
+    carried out one after the other, and no start is left among them."""
     return (uid, attempt) in await engine.allocations()
 
 
@@ -322,14 +325,14 @@ async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 
 def packages(job: Job) -> tuple[Package, ...]:
-    """The environments a job needs, each once: most jobs run the same program in every pool."""
+    """Return the environments that a job needs, each once: most jobs run the same program in every pool."""
     wanted = {(pool.program.runtime, pool.program.package_uris) for pool in job.spec.pools}
     return tuple(sorted(wanted, key=repr))
 
 
 def found_runtimes(runtimes: Runtimes, job: Job) -> Prepared | None:
-    """The environments of a job, if its start needs no preparation: everything is built and nothing has to be
-    probed."""
+    """Return the environments of a job if its start needs no preparation, because everything is built and
+    nothing has to be probed or split; None otherwise."""
     if _is_probed(job) or job.spec.data is not None:
         return None
     if has_reducers(job.spec) and runtimes.reduction() is None:
@@ -344,7 +347,7 @@ def found_runtimes(runtimes: Runtimes, job: Job) -> Prepared | None:
 
 
 def preparation_message(job: Job) -> str:
-    """What a job waits for before its programs can start, for its timeline."""
+    """Return the timeline message that says what a job waits for before its programs can start."""
     wanted = [
         _title(choice)
         + (f" with {len(uris)} package{'s' if len(uris) > 1 else ''}" if uris else "")
@@ -374,7 +377,8 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
 
 
 async def _split_dataset(ports: Ports, job: Job, attempt: int, output: "BuildOutput") -> None:
-    """Write what the job's programs read of a dataset; at once where an earlier attempt or trial has."""
+    """Write the splits of a dataset that the job's programs read; quick if an earlier attempt or trial has
+    done it."""
     plan = job.spec.data
     if plan is None:
         return
@@ -387,8 +391,7 @@ async def _split_dataset(ports: Ports, job: Job, attempt: int, output: "BuildOut
 
 
 async def begin_log(ports: Ports, job: Job) -> None:
-    """A job's log begins with what it is to be told: what it gets instead of what it asked for, and
-    warnings."""
+    """Begin a job's log with its notices: substitutes for what it asked for, and warnings."""
     notices = dict.fromkeys((*job.spec.runtime_notices, *job.spec.warnings))
     if job.attempt > 1 or not notices:
         return
@@ -401,8 +404,8 @@ async def begin_log(ports: Ports, job: Job) -> None:
 async def prepared_runtimes(
     ports: Ports, job: Job, attempt: int, found: Prepared
 ) -> dict[Package, PreparedRuntime]:
-    """The environments of a job, of which one may have gone since they were prepared. `found`: those that are
-    known to be there."""
+    """Return the environments of a job, and build again those that were removed since they were prepared.
+    `found`: environments known to be ready."""
     prepared = dict(found)
     missing: list[Package] = []
     for package in packages(job):
@@ -420,15 +423,15 @@ async def prepared_runtimes(
 
 
 async def reduction_directory(ports: Ports, job: Job) -> str:
-    """Where the programs of a job with reducers find what they need for that; "" for other jobs."""
+    """Return the directory of the package that programs of a job with reducers need; "" for other jobs."""
     if not has_reducers(job.spec):
         return ""
     return ports.runtimes.reduction() or await ports.runtimes.prepare_reduction()
 
 
 def _is_probed(job: Job) -> bool:
-    """spec/submit#job-directory: a jobDir that cannot be written is found out before the program starts for
-    the first time."""
+    """Whether the job directory is probed, so that a jobDir that cannot be written is found out before the
+    program starts for the first time (spec/submit#job-directory)."""
     return bool(job.spec.job_dir) and job.attempt <= 1
 
 
@@ -444,7 +447,7 @@ async def _probe_job_dir(ports: Ports, job: Job) -> None:
 
 
 class BuildOutput:
-    """The ear of one preparation, as a context: when it is left, every line that came is written."""
+    """Collects the output of one preparation, as a context manager: on exit all lines are written."""
 
     def __init__(
         self,
@@ -459,7 +462,7 @@ class BuildOutput:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._began = _now(self._loop)
-        # Ever more seldom: half an hour of building is ten entries.
+        # Less and less often: half an hour of building makes ten entries.
         self._moments = chain((3.0, 10.0, 30.0), (60.0 * 2**n for n in count()))
         self._next = next(self._moments)
         self._lines: list[str] = []
@@ -469,13 +472,13 @@ class BuildOutput:
 
     @property
     def took(self) -> int:
-        """ns for which was built; 0 = nothing was."""
-        # The clock of the loop may stand still for a millisecond.
+        """How long the builds have taken, in ns; 0 = nothing was built."""
+        # The loop's clock may stand still for a millisecond.
         return max(1, round((_now(self._loop) - self._began) * 1e9)) if self._heard else 0
 
     def hear(self, line: str) -> None:
-        """Take a line. From any thread, also when nobody listens any more."""
-        # The service may have gone while a build was on its way to its end.
+        """Take a line. Callable from any thread, also after the end."""
+        # The service may have stopped while a build was still running.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._take, line)
 
@@ -489,12 +492,12 @@ class BuildOutput:
         trace: TracebackType | None,
     ) -> None:
         if kind is GeneratorExit:
-            return  # Dropped with its loop, which never turns again.
-        # What was heard before is on its way.
+            return  # Dropped together with its loop, which does not run any more.
+        # Lines heard before are on their way to the loop.
         await asyncio.sleep(0)
         self._left.set()
         if self._writing is not None:
-            # Not awaited itself: whoever is cancelled here cancels no write.
+            # Not awaited directly: cancelling the caller must not cancel the write.
             await asyncio.wait([self._writing])
 
     def _take(self, line: str) -> None:
@@ -529,5 +532,5 @@ class BuildOutput:
 
 
 def _now(loop: asyncio.AbstractEventLoop) -> float:
-    """Seconds on the loop's own clock, which a simulation drives."""
+    """Return the seconds of the loop's own clock, which a simulation drives."""
     return loop.time()

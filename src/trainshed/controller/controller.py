@@ -1,10 +1,11 @@
-"""The only writer of state: wakes a job, applies its events in one guarded commit, lets the carrier act.
+"""The control loop, the only writer of state: wakes a job, applies its events in one guarded commit, and has
+the carrier act on it.
 
-Level-triggered: everything it does follows from the stored job, so a restart only has to look again. No
-polling: jobs are woken by requests, engine events, deadlines, decisions of the scheduler and their own
-carriers. What wakes a job is its mailbox, drained by a task of its own so that no two changes of one job run
-together, or the alarm of its earliest deadline, derived from the stored job. Over 600 lines, because what is
-decided, committed and carried out reads and writes one table of jobs in hand.
+Level-triggered: everything it does follows from the stored job, so after a restart it only has to look again.
+No polling: jobs are woken by requests, engine events, deadlines, scheduling decisions and their own carriers.
+A job is woken through its mailbox, drained by a task of its own so that no two changes of one job run
+together, or by the alarm of its earliest deadline, derived from the stored job. Over 600 lines, because
+deciding, committing and carrying out share one table of live jobs.
 """
 
 import asyncio
@@ -75,18 +76,18 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TIDY = 10.0
-"""Seconds that a stopping service gives at most to the clearing up after finished jobs. What a cluster is not
-given back by then it holds until the next start."""
+"""Seconds that a stopping service spends at most on releasing the slots of finished jobs. A cluster holds
+what is not released by then until the next start."""
 _METRICS_SPAN = 0.2
-"""Seconds in which what trials measure is gathered, so that a tuning job is looked at a few times a second at
-most."""
+"""Seconds for which reports of new measurements are gathered, so that a tuning job is looked at a few times a
+second at most."""
 _CROWD = 100
-"""Up to so many waiting jobs are told on their timelines why they wait."""
+"""The longest queue in which waiting jobs are told on their timelines why they wait."""
 _TURN = 0.02
-"""Seconds after which others on the event loop have their turn while jobs are taken in at the start."""
+"""Seconds of loading jobs at the start after which other tasks get the event loop."""
 
 _LOOKED_AT = 50
-"""Jobs that are looked at before others on the event loop have their turn; some milliseconds."""
+"""Jobs that are looked at before other tasks get the event loop; takes some milliseconds."""
 
 _STOPS = "The service is stopping; ask again when it is up again."
 
@@ -94,14 +95,15 @@ _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 class _Tracked(Struct):
-    """What the loop holds of a live job between two events. All of it can be lost."""
+    """What the loop keeps in memory of a live job between two events. All of it can be rebuilt from the
+    store."""
 
     live: LiveJob[Job]
     carrier: JobCarrier
 
 
 class Controller:
-    """The control loop of a service, on its event loop. Also answers what the API asks about capacity
+    """The control loop of a service, run on its event loop. Also answers the API's questions about capacity
     (`api.calls.services.CapacityView`)."""
 
     def __init__(
@@ -123,9 +125,9 @@ class Controller:
         outbox: OutboxWorker | None = None,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`ports`: makes the carrier's ports, given where they report events to. `now`: ns since the epoch.
-        `owner`: names this service in the ledger. `outbox`: whom steps tell of, beside who follows the job;
-        None = nobody. `spent`: the seconds of processor time that this thread has used."""
+        """`ports`: makes the carrier's ports, given the function that takes their events. `now`: ns since the
+        epoch. `owner`: names this service in the ledger. `outbox`: makes the notifications of steps; None =
+        nobody is notified. `spent`: seconds of processor time that this thread has used."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -147,7 +149,7 @@ class Controller:
             set_alarm=self._alarms.set,
         )
         self._tracked: dict[JobUid, _Tracked] = {}
-        #: How many of these are in which state.
+        #: How many of these jobs are in each state.
         self._counts: Counter[tuple[Api, JobState]] = Counter()
         self._curves = curves
         self._meters = meters or Meters()
@@ -162,14 +164,15 @@ class Controller:
         self._closing = False
 
     async def start(self) -> None:
-        """Take the lead, adopt what runs, and go on with every job that is not over."""
+        """Take the lead, adopt what runs, and go on with every job that is not over. Raises what the ledger
+        and the engine raise."""
         self._epoch = await self._ledger.acquire(self._owner)
         parents: list[JobUid] = []
         loop = asyncio.get_running_loop()
         until = loop.time() + _TURN
         for live in await self._ledger.load_live():
             if loop.time() >= until:
-                # A hundred thousand jobs are seconds of work, and a signal or a shim is not to wait for it.
+                # A hundred thousand jobs take seconds, and signals and shims must not wait for that.
                 await asyncio.sleep(0)
                 until = loop.time() + _TURN
             if isinstance(live.job, Job):
@@ -180,8 +183,8 @@ class Controller:
         await self._ports.engine.start()
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._read_drains_and_quotas()
-        # As they were found: what is started from here on may get its slots while the engine is asked for
-        # them.
+        # The jobs as they were loaded: one that starts from here on may get its slots while the engine is
+        # asked for its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._settling = keep(
             lambda: settle_leftovers(
@@ -201,7 +204,7 @@ class Controller:
             self.wake(uid)
 
     async def _look_at(self, uids: Sequence[JobUid]) -> None:
-        """Begin what the jobs demand, some at a time: requests are served meanwhile."""
+        """Begin what the jobs demand, in blocks, so that requests are served meanwhile."""
         async for some in in_turns(uids, _LOOKED_AT):
             for uid in some:
                 if uid in self._tracked:
@@ -215,7 +218,7 @@ class Controller:
                 self.report(job.uid, lost)
 
     async def close(self) -> None:
-        """Stop deciding. Commits under way are finished; running programs are not touched."""
+        """Stop deciding. Commits in progress are finished; running programs are not touched."""
         self._closing = True
         self._capacity.refuse(Unavailable(_STOPS))
         busy = self._mailboxes.close()
@@ -231,7 +234,7 @@ class Controller:
                 task.cancel()
         tidying = self._carrying(final=True)
         if tidying:
-            # Jobs that are over give their slots back; what is not done in time the next start does.
+            # Jobs that are over give their slots back; the next start does what is not done in time.
             await asyncio.wait(tidying, timeout=_TIDY)
         carrying = self._carrying()
         for tracked in self._tracked.values():
@@ -242,7 +245,7 @@ class Controller:
         await self._ports.engine.close()
 
     def running(self) -> tuple[Job, ...]:
-        """Jobs that have, or may have, processes now."""
+        """Return the jobs that have, or may have, processes now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.phase in _LIVE)
 
@@ -252,24 +255,26 @@ class Controller:
         return job is not None and job.attempt == attempt and job.phase in _LIVE
 
     def wake(self, uid: JobUid) -> None:
-        """Look at a job: it is new, or a request appended an intent."""
+        """Have a job looked at: it is new, or a request appended an intent."""
         self._mailboxes.wake(uid)
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works, all or none, and go on with them. Raises as `Intake.create_jobs`.
+        """Store new works, all or none, and go on with them. Raises what `Intake.create_jobs` raises, and
+        Unavailable.
 
-        One job alone that there is room for is stored as admitted at once (docs/adr/0095). A caller that is
-        cancelled meanwhile changes nothing of it.
+        A single job that fits at once is stored as admitted (docs/adr/0095). If the caller is cancelled
+        meanwhile, the works are stored all the same.
         """
         await asyncio.shield(joined(self._create(made)))
 
     def set_aside(self, record: RecordSetAside) -> None:
-        """A record could not be read: if it is a job's, nobody commits to it any more."""
+        """Take note that a record could not be read: if it is a job's, nothing is committed to that job any
+        more."""
         if record.source == "jobs":
             self.wake(JobUid(int(record.key)))
 
     def report(self, uid: JobUid, event: Event) -> None:
-        """Something happened to a job."""
+        """Take in an event of a job."""
         if isinstance(event, StartDelayed):
             self._capacity.set_delay(uid, event.attempt, event.delay)
             self._notices.publish(uid)
@@ -277,8 +282,8 @@ class Controller:
             self._mailboxes.add(uid, event)
 
     def _is_known(self, uid: JobUid, event: Event) -> bool:
-        """Whether it is stored already: the shims of a service that was away all say that they are up, and to
-        take each of these in would change nothing."""
+        """Whether the stored job contains the event already. After a restart of the service all shims report
+        that their programs run, and to apply each of these reports would change nothing."""
         job = self._stored(uid)
         return (
             isinstance(event, ReplicaStarted)
@@ -326,7 +331,7 @@ class Controller:
         return Load(counts, self._capacity.queue_length, self._capacity.all_quota_statuses())
 
     async def readmit(self, node: str) -> None:
-        """Have the engine take back a node that it found unfit. Raises Unavailable."""
+        """Have the engine take back a node that it had quarantined. Raises Unavailable."""
         engine = self._ports.engine
         if isinstance(engine, KeepsQuarantine):
             try:
@@ -343,7 +348,7 @@ class Controller:
 
     async def _create(self, made: Sequence[NewWork]) -> None:
         job = made[0].job if len(made) == 1 else None
-        # A number that is taken is the store's to refuse: the job that has it goes on.
+        # If the number is taken, the store refuses; the job that has it goes on.
         if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
             await self._create_job(job, made[0])
             return
@@ -356,7 +361,8 @@ class Controller:
                 self.wake(new.job.uid)
 
     async def _create_job(self, job: Job, made: NewWork) -> None:
-        """Nothing that is decided on the way is told before the job is stored: its name may be taken."""
+        """Store a single job, admitted if it fits at once. None of the decisions made on the way is reported
+        before the job is stored, because its name may be taken."""
         uid = job.uid
         self._mailboxes.hold(uid)
         tracked = self._track(LiveJob(job, generation=0))
@@ -384,7 +390,7 @@ class Controller:
         if admitted is None:
             self._keep(tracked, LiveJob(job, generation=1))
             if self._is_crowd:
-                self._go_on(tracked)  # There is nothing to tell on its timeline.
+                self._go_on(tracked)  # There is nothing to add to its timeline.
             else:
                 self._mailboxes.look(uid)
         else:
@@ -396,7 +402,8 @@ class Controller:
         self._mailboxes.release(uid)
 
     def _admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
-        """The new job after the decision that admits it; None if it is not to be stored so: it waits, say."""
+        """Return the new job after the decision that admits it; None if it cannot be stored like that,
+        because it has to wait, for instance."""
         job, entries = made.job, list(made.timeline)
         assert isinstance(job, Job)
         before = job
@@ -409,7 +416,8 @@ class Controller:
         return None
 
     def _undo(self, decided: Sequence[tuple[JobUid, Event]]) -> None:
-        """What was decided beside a job that was not stored, for its sake perhaps, is decided anew."""
+        """Take back decisions about other jobs, which may have been made for the sake of a job that was then
+        not stored."""
         for uid, _ in decided:
             if (stored := self._stored(uid)) is not None:
                 self._capacity.put(stored)
@@ -432,7 +440,7 @@ class Controller:
         self._counts[job.name.api, job.state] -= 1
 
     def _keep(self, tracked: _Tracked, live: LiveJob[Job]) -> None:
-        """What is stored of a job in hand is this now."""
+        """Replace what is held of a job by what is stored of it now."""
         self._forget_count(tracked)
         tracked.live = live
         self._counts[live.job.name.api, live.job.state] += 1
@@ -442,7 +450,7 @@ class Controller:
         return tracked.live.job if tracked else None
 
     def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
-        """What is being carried out, of all jobs or of those that are over."""
+        """Return the tasks that carry out instructions, of all jobs or of those that are over."""
         return [
             tracked.carrier.task
             for tracked in self._tracked.values()
@@ -455,13 +463,14 @@ class Controller:
         elif (tracked := self._tracked.get(uid)) is not None:
             job = tracked.live.job
             self._watchers.checkpoint_due(job)
-            # The answer sets the next one; until it is there, the job's limits hold all the same.
+            # The answer sets the next one; until it is there, the job's other deadlines still hold.
             others = (d for d in deadlines(job) if not isinstance(d.event, CheckpointDue))
             self._alarms.set(uid, tuple(others))
 
     def _expected(self, uid: JobUid, mailbox: Mailbox) -> set[ReplicaId]:
-        """The replicas of a gang that are to start, or of one that is stopped to end: those that are over are
-        told once more by who is stopped. None if something else, or nothing, came in."""
+        """Return the replicas of which events like those in the mailbox are expected: those of a gang that
+        are to start, or those of a stopping gang that have not ended; a stop reports the others' ends again.
+        Empty if something else, or nothing, came in."""
         tracked = self._tracked.get(uid)
         if tracked is None or mailbox.reload or not mailbox.events:
             return set()
@@ -493,7 +502,7 @@ class Controller:
         await self._advance(tracked, mailbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
-        """Commit what the events lead to, then act on what is stored."""
+        """Commit what the events lead to, then act on the stored job."""
         live = tracked.live
         job, entries = self._advanced(live, events)
         if job.state.is_final and self._curves is not None:
@@ -509,13 +518,13 @@ class Controller:
         self._go_on(tracked)
 
     def _count(self, before: Job, after: Job) -> None:
-        """Take note of a step that was stored."""
+        """Update meters and traces for a step that was stored."""
         count_step(self._meters, before, after, self._now())
         if self._traces is not None:
             self._traces.step(before, after, self._now())
 
     def _go_on(self, tracked: _Tracked) -> None:
-        """Act on what is stored."""
+        """Act on the stored job: schedule it, set its alarms, and carry out its instructions."""
         job = tracked.live.job
         if self._curves is not None:
             self._curves.follow(job)
@@ -540,7 +549,7 @@ class Controller:
         return generation
 
     async def _abandon(self, tracked: _Tracked) -> None:
-        """Its record was set aside while it ran: nobody could end it later, so what runs of it ends now."""
+        """Stop what runs of a job whose record was set aside: nothing could end it later."""
         job = tracked.live.job
         await self._ports.engine.stop(job.uid, job.attempt, self._ports.grace)
         if self._curves is not None:
@@ -559,14 +568,15 @@ class Controller:
         self._watchers.forget(uid)
         self._notices.forget(uid)
 
-    # --- from a stored job and its events to the job as it is stored next; writes nothing ---
+    # --- from a stored job and its events to the job that is stored next; writes nothing ---
 
     def _advanced(
         self, live: LiveJob[Job], events: Sequence[Event]
     ) -> tuple[Job, tuple[TimelineEntry, ...]]:
-        """The job after its intents and these events, and the new entries of its timeline."""
+        """Return the job after its intents and these events, and the new entries of its timeline."""
         job, entries = live.job, list[TimelineEntry]()
-        # What is lost with its node has left it: it does not begin there again, to be asked to leave at once.
+        # A replica that is lost with its node has left it: it does not start there again, only to be asked to
+        # leave.
         lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
         if lost:
             job = self._leave(job, lost, entries)
@@ -582,8 +592,8 @@ class Controller:
         return job, tuple(entries)
 
     def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
-        """Have what is on nodes that take no work leave them. `lost`: what does not run any more, though the
-        job does not know it yet."""
+        """Have the job's replicas leave nodes that take no work. `lost`: replicas that do not run any more,
+        though the job does not know it yet."""
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
             if job.is_placed and (news := self._capacity.unfit(node)) is not None:
                 staying = tuple(
@@ -599,8 +609,7 @@ class Controller:
         try:
             outcome = step(job, event, self._now(), self._failures)
         except Exception as failure:
-            # As broad as this: whatever an event raises it would raise again each time, and the job would
-            # never end.
+            # Broad on purpose: an event that raises would raise again each time, and the job would never end.
             about(log, job.uid, attempt=job.attempt).exception(
                 "%r could not be applied; the job is given up", event
             )
@@ -609,8 +618,8 @@ class Controller:
         return outcome.job
 
     def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Tell the scheduler where the job stands and take what it decides about it into the same commit.
-        Capacity that the job gives back is not given away before that is stored."""
+        """Show the job to the scheduler and apply its decisions about the job in the same commit. A job that
+        gives back capacity is not shown before that is stored, so that nobody gets the capacity too early."""
         if job.state.is_final or self._capacity.gives_back(job):
             return job
         self._capacity.put(job)
@@ -622,7 +631,8 @@ class Controller:
         return job
 
     def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
-        """A job whose runtime is there starts in the same commit."""
+        """Start a job whose runtime is ready in the same commit; otherwise add to its timeline what it waits
+        for."""
         if self._tracked[job.uid].carrier.is_ready(job):
             return self._fold(job, RuntimePrepared(job.attempt), entries)
         if job.attempt != before.attempt:
@@ -630,8 +640,8 @@ class Controller:
         return job
 
     def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
-        """The first entry of a job that has to wait. Not in a crowd: there it would cost every job a commit,
-        and to be one of many is all that it would say; whoever asks about the job is told in any case."""
+        """Add the first timeline entry of a job that has to wait. Not in a crowd: it would cost every job a
+        commit, only to say that it is one of many; whoever asks about the job gets the reason in any case."""
         if self._is_crowd:
             return
         waiting = self._capacity.why(job.uid, self._now())
@@ -642,19 +652,20 @@ class Controller:
 
     @property
     def _is_crowd(self) -> bool:
-        """So many wait that no job is told on its timeline why."""
+        """Whether so many jobs wait that none is told on its timeline why."""
         return self._capacity.queue_length > _CROWD
 
     # --- the scheduler's decisions ---
 
     def _decide(self, decide: Callable[[Nanos], Sequence[Decision]] | None = None) -> None:
-        """Have the scheduler look at what changed. Whoever calls goes on, whatever becomes of it."""
+        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
         if not self._closing:
             for uid, event in self._decided(decide=decide):
                 self.report(uid, event)
 
     def _decide_on_soon(self) -> None:
-        """In the next turn of the event loop: a decision about many nodes and jobs takes several."""
+        """Continue a decision in the next turn of the event loop: one about many nodes and jobs takes several
+        turns."""
         loop = asyncio.get_running_loop()
         loop.call_soon(self._decide, self._capacity.go_on)
 
@@ -663,12 +674,12 @@ class Controller:
         current: Job | None = None,
         decide: Callable[[Nanos], Sequence[Decision]] | None = None,
     ) -> list[tuple[JobUid, Event]]:
-        """As `_decisions`; none if the scheduler fails."""
+        """Return what `_decisions` yields; nothing if the scheduler fails."""
         try:
             return list(self._decisions(current, decide))
         except Exception:
-            # As broad as this: the caller stores a job, or has just stored it, and must act on it whatever
-            # another job's plan runs into.
+            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
+            # plan fails over another job.
             log.exception("the scheduler failed; it is asked again at the next change")
             return []
 
@@ -677,8 +688,8 @@ class Controller:
         current: Job | None = None,
         decide: Callable[[Nanos], Sequence[Decision]] | None = None,
     ) -> Iterator[tuple[JobUid, Event]]:
-        """New decisions as events of the jobs that they are about. `current`: a job as it is about to be
-        stored. `decide`: makes them; None = begins with what has changed."""
+        """Yield new decisions as events of the jobs that they are about. `current`: a job that is about to be
+        stored. `decide`: makes the decisions; None = a new plan, if anything has changed."""
         for decision in (decide or self._capacity.decide)(self._now()):
             is_current = current is not None and current.uid == decision.uid
             job = current if is_current else self._stored(decision.uid)
@@ -686,7 +697,7 @@ class Controller:
                 yield decision.uid, event
 
     def _decide_at(self, at: Nanos) -> None:
-        """The passing of time alone may let a job start at `at` (ns)."""
+        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
         if self._next_decision is not None:
             self._next_decision.cancel()
         delay = max(at - self._now(), 0) / 1e9
@@ -704,7 +715,7 @@ class Controller:
         self._capacity.set_quotas(dict(await self._reader.quotas()))
 
     def _leave_unfit_nodes(self) -> None:
-        """Wake every job that has a replica on a node which takes no work."""
+        """Wake every job that has a replica on a node that takes no work."""
         for uid in self._capacity.on_unfit_nodes():
             if uid in self._tracked:
                 self.wake(uid)
@@ -740,7 +751,8 @@ class Controller:
             self._notices.publish(seen.job_uid)
 
     def _metrics_written(self, uid: JobUid) -> None:
-        """A trial has measured something: its tuning job is woken once for all that its trials measure."""
+        """Take note that a trial has measured something: its tuning job is woken once for all measurements of
+        a short time."""
         job = self._stored(uid)
         parent = parent_of(job) if job else None
         if parent is not None and parent not in self._measured and not self._closing:

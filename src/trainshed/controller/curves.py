@@ -1,8 +1,8 @@
-"""Reads what the programs of jobs log as TensorFlow summaries into the curves of their jobs (docs/adr/0057).
+"""Reads the TensorFlow summaries that programs log into the curves of their jobs (docs/adr/0057).
 
-A job's log directory is watched while its programs run; whatever is new is read in a thread. Points are
-stored first, how far their file was read after them: what a kill leaves to be read again is stored once
-more, and counts once. A job without event files costs a walk to its directory.
+A job's log directory is watched while its programs run; new data is read in a thread. Points are stored
+before the position up to which their file was read, so that after a kill some are read and stored again, and
+count once. A job without event files costs one walk to its directory.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _SPAN: Final = 0.5
-"""Seconds in which changes of one job's files are gathered."""
+"""Seconds for which changes of one job's files are gathered."""
 _SHARE: Final = 10
-"""A reading that took so many seconds is followed by ten times as many without one."""
+"""Reading is followed by a pause that is this many times as long as it took."""
 _LONGEST_REST: Final = 30.0
 _UNWATCHED: Final = 30.0
-"""Seconds between two looks at a directory that nobody watches."""
+"""Seconds between two reads of a directory that cannot be watched."""
 _AT_ONCE: Final = 2
-"""Jobs of which a piece is read at the same time: others need threads as well."""
+"""Jobs whose files are read at the same time: others need threads as well."""
 _END: Final = 5.0
-"""Seconds for which the end of a job waits for the last of its curves; the rest is read after it."""
+"""Seconds that the end of a job waits for the last of its curves; the rest is read after it."""
 
 
 class CurveStores(Struct, frozen=True):
@@ -71,25 +71,25 @@ class _Followed(Struct):
     series: dict[tuple[str, str], CurveSeries] = field(
         default_factory=dict[tuple[str, str], CurveSeries]
     )
-    #: Where else they belong; None = nowhere.
+    #: The Tensorboard that its curves are written to as well; None = none.
     board: BoardCurves | None = None
-    #: There may be something new.
+    #: Set when there may be something new.
     due: asyncio.Event = field(default_factory=asyncio.Event)
-    #: The job is over: it is read for the last time.
+    #: Set when the job is over, so that its files are read for the last time.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    #: All was read, and who watches will tell of more.
+    #: Whether everything was read, and the watches report any change.
     is_idle: bool = False
     #: Numbers of the watches on its directories.
     watches: set[int] = field(default_factory=set[int])
-    #: They tell of all that changes.
+    #: Whether these report all changes.
     is_watched: bool = False
-    #: It was told that it logs under more tags than are kept.
+    #: Whether its timeline says that it logs under more tags than are kept.
     was_told: bool = False
     task: "asyncio.Task[None] | None" = None
 
 
 class JobCurves:
-    """Of all jobs that run. Used on the event loop."""
+    """Follows the log directories of all running jobs. Used on the event loop."""
 
     def __init__(self, stores: CurveStores) -> None:
         self._stores = stores
@@ -103,15 +103,15 @@ class JobCurves:
         self._resuming = begin(self._resume(), "reading the curves of jobs that are over")
 
     def follow(self, job: Job) -> None:
-        """The job's programs run, or will. Called again and again."""
+        """Follow a job whose programs run, or will run. May be called repeatedly."""
         if job.uid in self._followed or job.state.is_final:
             return
         if (job.attempt and log_directory(job.spec)) or board_of(job.spec):
             self._begin(job)
 
     async def finish(self, job: Job) -> None:
-        """The job's programs have ended, which is about to be told: read what they have logged last, as far
-        as that is soon done. Answers at once where they have logged nothing more."""
+        """Read what was logged last by a job whose programs have ended, before that end is stored; waits
+        `_END` seconds at most. Returns immediately if they have logged nothing more."""
         followed = self._followed.get(job.uid)
         if followed is None or followed.task is None:
             return
@@ -143,7 +143,7 @@ class JobCurves:
             with contextlib.suppress(NotFound):
                 work, _ = await self._stores.reader.job_by_uid(uid)
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
-                    # One after the other: nobody waits for them.
+                    # One after the other, since nobody waits for them.
                     self._followed[uid].ended.set()
                     await asyncio.wait([task])
 
@@ -194,7 +194,7 @@ class JobCurves:
         self._forget(job.uid)
 
     async def _rest(self, followed: _Followed, took: float) -> None:
-        """Until there is something to read."""
+        """Wait until there is something to read."""
         followed.is_idle = followed.is_watched
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if followed.is_watched else _UNWATCHED):
@@ -218,7 +218,7 @@ class JobCurves:
             else:
                 watches.add(number)
 
-        # What an earlier job has left there was written before this one was created.
+        # Files of earlier jobs in that directory are older than this job.
         pieces = read_on(directory, followed.files, followed.job.created / 1e9, met)
         try:
             while (found := await self._next(pieces)) is not None:
@@ -240,7 +240,7 @@ class JobCurves:
     async def _take(
         self, followed: _Followed, progress: FileProgress, points: Mapping[str, list[Point]]
     ) -> bool:
-        """Store what was read of a file. False: the job was deleted."""
+        """Store what was read of a file. Return False if the job was deleted."""
         uid, run = followed.job.uid, run_of(progress.path)
         fresh: dict[tuple[str, str], CurveSeries] = {}
         for tag, some in points.items():
@@ -269,7 +269,7 @@ class JobCurves:
     def _series(
         self, followed: _Followed, run: str, tag: str, fresh: Set[tuple[str, str]]
     ) -> CurveSeries | None:
-        """As it was until now; None if there are too many."""
+        """Return a series as it was until now, or a new one; None if there are too many."""
         known = followed.series.get((run, tag))
         if known is None and len(followed.series.keys() | fresh) < MOST_SERIES:
             return CurveSeries(self._stores.boards.new_uid(), run, tag, 0, 0, None, 0)
@@ -277,7 +277,8 @@ class JobCurves:
 
 
 def _next(pieces: Iterator[Piece]) -> tuple[FileProgress, dict[str, list[Point]]] | None:
-    """The next piece: how far its file was read, and its points by tag. Blocks."""
+    """Return the next piece as how far its file was read, and its points by tag; None = there is none.
+    Blocks."""
     piece = next(pieces, None)
     if piece is None:
         return None

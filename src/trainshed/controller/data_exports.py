@@ -1,4 +1,5 @@
-"""Exports of datasets: files with the rows or items of each split; written twice, they are the same."""
+"""Exports datasets: writes files with the rows or items of each split. To write them twice gives the same
+files."""
 
 import json
 import logging
@@ -18,8 +19,8 @@ _ANSWER: Final = "google.cloud.aiplatform.v1.ExportDataResponse"
 
 
 class DataExporter:
-    """`controller.operation_worker.OperationHandler` of exports of datasets. How many are written at a time,
-    the port decides."""
+    """The `controller.operation_worker.OperationHandler` for exports of datasets. The port limits how many
+    are written at a time."""
 
     def __init__(self, files: SplitFiles) -> None:
         self._files = files
@@ -44,7 +45,7 @@ class DataExporter:
 
 
 def answer(written: Written) -> dict[str, Any]:
-    """What the operation answers, in public JSON."""
+    """Return the operation's response in public JSON."""
     splits = {"training": written.training, "validation": written.validation, "test": written.test}
     return {
         "exportedFiles": [uri for counts in splits.values() for uri in counts.shards],

@@ -1,7 +1,7 @@
-"""Watches on directories (inotify): who is told when something changes in them.
+"""Watches directories with inotify and calls back when something in them changes.
 
-Costs nothing while nothing changes; what happens to other files, and beside the one name that is waited for,
-wakes nobody.
+Costs nothing while nothing changes. Changes of other files, or of other names than an awaited one, call
+nobody.
 """
 
 import asyncio
@@ -22,24 +22,26 @@ _GONE: Final = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
 
 
 class DirectoryWatches(Generic[K]):
-    """`mark`: part of the names of the files that count; `changed`: called on the event loop with each key
-    whose directories have changed, for every event anew. Whatever else is written there wakes nobody."""
+    """Inotify watches, each for one or more keys. `mark`: part of the names of the files that count; changes
+    of other files are ignored. `changed`: called on the event loop with each key in whose directories
+    something changed, once per batch of events."""
 
     def __init__(self, mark: str, changed: Callable[[K], None]) -> None:
         self._mark = os.fsencode(mark)
         self._changed = changed
         self._lock = threading.Lock()
         self._handle = -1
-        #: By number of a watch, each with the one name that counts, b"" = all.
+        #: For each number of a watch, its keys, each with the one name that counts for it; b"" = all names
+        #: count.
         self._keys: dict[int, dict[K, bytes]] = {}
 
     def begin(self) -> None:
-        """On the event loop, before anything is watched."""
+        """Open the inotify handle. Called on the event loop, before anything is watched."""
         if self._handle < 0:
             try:
                 self._handle = kernel.inotify_handle()
             except OSError:
-                return  # Then nothing can be watched, which `watch` says each time.
+                return  # Then nothing can be watched, and each `watch` returns None.
             asyncio.get_running_loop().add_reader(self._handle, self._hear)
 
     def close(self) -> None:
@@ -51,13 +53,14 @@ class DirectoryWatches(Generic[K]):
             self._keys.clear()
 
     def watch(self, directory: int, key: K, awaited: str = "") -> int | None:
-        """Watch an open directory for a key; the watch's number, None if it cannot be watched. `awaited`: the
-        only directory in it that counts, and no file does; "" = all count. From any thread."""
+        """Watch an open directory for a key. Return the watch's number, None if the directory cannot be
+        watched. `awaited`: the only directory in it that counts, and no file does; "" = all count. Callable
+        from any thread."""
         with self._lock:
             if self._handle < 0:
                 return None
             try:
-                # By its handle: what its name leads to may be another thing by now.
+                # By its handle, since its name may lead to something else by now.
                 number = kernel.add_watch(
                     self._handle,
                     f"/proc/self/fd/{directory}",
@@ -69,7 +72,7 @@ class DirectoryWatches(Generic[K]):
             return number
 
     def release(self, key: K, numbers: set[int]) -> None:
-        """Those of a key that it does not need any more. From any thread."""
+        """End those watches for a key. Callable from any thread."""
         with self._lock:
             for number in numbers:
                 keys = self._keys.get(number)
@@ -84,12 +87,13 @@ class DirectoryWatches(Generic[K]):
                         continue  # The directory is gone, and its watch with it.
 
     def hear(self) -> None:
-        """Take in what has happened until now: the kernel knows of it at once. On the event loop."""
+        """Process what has happened until now; the kernel reports it immediately. Called on the event
+        loop."""
         while self._handle >= 0 and self._hear():
             pass
 
     def _hear(self) -> bool:
-        """Whether there was anything."""
+        """Process one batch of events. Return whether there were any."""
         try:
             data = os.read(self._handle, 65536)
         except OSError:

@@ -1,5 +1,5 @@
 """Looks now and then whether running jobs do anything; warns those that do not, then stops them, as the
-settings say. What is idle, and what follows, `core.idling` decides.
+settings say. `core.idling` decides what is idle, and what follows.
 """
 
 import asyncio
@@ -21,21 +21,24 @@ from trainshed.store.port import Intake, Reader
 IDLE: Final = "idle"
 """The kind of the timeline's entry."""
 PAUSE: Final = 60.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class Usages(Protocol):
-    """What replicas use."""
+    """Reads what replicas use."""
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-        """Of those of an attempt that were looked at."""
+        """Return the usage of those replicas of an attempt that were sampled."""
         ...
 
 
 @dataclass(slots=True)
 class IdleWatch:
-    """`running`: jobs that have processes. `wake`: tells the controller that a job has something to do,
-    `publish` whoever follows it that there is news. `now`: ns since the epoch."""
+    """Warns and stops idle jobs.
+
+    `running`: returns the jobs that have processes. `wake`: tells the controller that a job has something to
+    do. `publish`: tells those who follow a job that there is news. `now`: ns since the epoch.
+    """
 
     policy: IdlePolicy
     running: Callable[[], Iterable[Job]]
@@ -49,12 +52,12 @@ class IdleWatch:
     _crew: Crew = field(init=False, default_factory=Crew)
 
     def start(self) -> None:
-        """Begin to look, if there is anything to look for."""
+        """Begin to check jobs, if the policy asks for it."""
         if self.policy.is_set:
             self._crew.keep(self._run, "looking for idle jobs")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         await self._crew.close()
 
     async def _run(self) -> None:
@@ -63,7 +66,7 @@ class IdleWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Look at each running job once."""
+        """Check each running job once."""
         for job in [each for each in self.running() if each.state is JobState.RUNNING]:
             await self._look_at(job)
 
@@ -89,7 +92,7 @@ class IdleWatch:
                 stop = CancelRequested(CancelCause.IDLE, self.now())
                 self.wake(await self.intake.request_cancel(job.name, stop))
         except (FailedPrecondition, NotFound):
-            # It has ended in this moment.
+            # It has ended just now.
             return
 
 

@@ -1,4 +1,4 @@
-"""What one step of a job adds to what the service counts of itself."""
+"""Counts what one step of a job adds to the service's meters."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from trainshed.telemetry.meters import Labels, Meters
 
 
 def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:
-    """Take note of a step that was stored; `now` in ns since the epoch."""
+    """Update the meters for a step that was stored; `now` in ns since the epoch."""
     api = after.name.api.value
     if before.phase is AttemptState.WAITING and after.is_placed:
         meters.waits.observe((now - max(before.created, before.not_before)) / 1e9, api)

@@ -1,5 +1,5 @@
-"""The starts of jobs as traces: how long an attempt waited for capacity, prepared its environments, and
-started its replicas."""
+"""Records the starts of jobs as traces: how long an attempt waited for capacity, prepared its environments,
+and started its replicas."""
 
 from typing import Final
 
@@ -17,15 +17,16 @@ _STAGES: Final = {
 
 
 class JobTraces:
-    """Of the jobs of a service. A start that an earlier service began is not told of."""
+    """Traces the starts of a service's jobs. A start that an earlier service began is not recorded."""
 
     def __init__(self, sink: SpanSink) -> None:
         self._sink = sink
-        #: Of each job that starts, when its stages began.
+        #: When the stages of each job's start began.
         self._begun: dict[JobUid, list[tuple[AttemptState, int]]] = {}
 
     def step(self, before: Job, after: Job, now: Nanos) -> None:
-        """Take note of a step that was stored; `now` in ns since the epoch."""
+        """Take note of a step that was stored, and record the span once the start has ended; `now` in ns
+        since the epoch."""
         if after.uid not in self._begun:
             # The first step of a job or of its next attempt.
             if before.phase is not AttemptState.WAITING:

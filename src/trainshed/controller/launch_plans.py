@@ -1,4 +1,4 @@
-"""From a stored job and its slots to launch plans: pure, so that a plan can be printed and compared."""
+"""Makes launch plans from a stored job and its slots. Pure, so that plans can be printed and compared."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,39 +35,42 @@ from trainshed.runtimes.port import Image, PackageFailed, Preloadable, PreparedR
 from trainshed.runtimes.sheet import parse_minor
 
 _VERDICT_AFTER = 20 * 10**9
-"""ns that a worker's program may take until something of reducers is heard from it, or it is looked at."""
+"""ns that a worker's program may take until it is first heard to use reducers; then its processes are looked
+at."""
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
 
 
 class LaunchDefaults(Struct, frozen=True):
-    """What every plan of this service shares."""
+    """What all plans of this service share."""
 
-    #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
+    #: Most memory of any replica in bytes, whatever its machine has; 0 = no cap.
     memory_cap: Bytes = 0
     #: Nanoseconds without progress after which a program is ended, unless its job says otherwise; 0 = never.
     stall_after: int = 0
-    #: Programs are told where they can report how far they are, unless their job says otherwise.
+    #: Whether programs are told where they can report their progress, unless their job says otherwise.
     progress_reports: bool = True
-    #: Which programs begin warm whose jobs do not say.
+    #: Which programs begin warm, unless their job says otherwise.
     warm_starts: warm_start.WarmStarts = "trials"
-    #: All others begin in a fork of an interpreter that has come up already, unless their jobs say otherwise.
+    #: Whether all others begin in a fork of an interpreter that is already up, unless their job says
+    #: otherwise.
     ready_interpreters: bool = True
-    #: Programs in the machine's files have root directories of their own, unless their jobs say otherwise.
+    #: Whether programs that use the machine's files get a root directory of their own, unless their job says
+    #: otherwise.
     own_root: bool = False
-    #: There are processes in which programs can begin warm.
+    #: Whether there are processes that keep frameworks imported, in which programs can begin warm.
     keeps_imports: bool = True
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int:
-        """What a replica gets of the bytes that its machine promises (0 = no limit). `factor`: what the
-        out-of-memory escalation has made of it."""
+        """Return a replica's memory limit in bytes; `promised`: what its machine type has, 0 = no limit.
+        `factor`: how much the out-of-memory escalation has raised it."""
         limits = [limit for limit in (int(promised * factor), self.memory_cap) if limit]
         return min(limits, default=0)
 
 
 def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...]:
-    """One slot per replica of the current attempt."""
+    """Return a request for one slot per replica of the current attempt."""
     return tuple(_slot_request(job, replica, launching) for replica in job.replicas)
 
 
@@ -77,7 +80,7 @@ def _slot_request(job: Job, replica: Replica, launching: LaunchDefaults) -> Slot
     return SlotRequest(
         replica.id,
         hostname(job.uid, job.spec, replica.id),
-        # A replica that has lost its place stays where it was until it has another one.
+        # A replica that has lost its place keeps its former node until it has another one.
         replica.node or replica.avoid,
         accelerators.count if accelerators else 0,
         accelerators.type if accelerators else "",
@@ -101,9 +104,9 @@ def launch_plans(
     buckets: tuple[tuple[str, str], ...] = (),
     packages: str = "",
 ) -> tuple[LaunchPlan, ...]:
-    """A plan for every `waiting` (replica, incarnation) that is still the current one. `buckets`: those that
-    the job may see, by name and directory. `packages`: directory of `trainshed_reduction`, for jobs with
-    reducers."""
+    """Return a plan for every `waiting` (replica, incarnation) that is still the current one and has a node.
+    `buckets`: name and directory of those that the job may see. `packages`: directory of
+    `trainshed_reduction`, for jobs with reducers."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     port = master_port(job.uid, job.attempt)
@@ -127,21 +130,22 @@ def launch_plans(
 
 
 def master_port(uid: JobUid, attempt: int) -> int:
-    """The port of PyTorch's rendezvous: below the ephemeral ports, and the job's own, because the store
-    behind it binds the wildcard address, which jobs on one machine share (docs/adr/0005)."""
+    """Return the port of PyTorch's rendezvous. It is below the ephemeral ports, and differs between jobs,
+    because the store behind it binds the wildcard address, which jobs on one machine share
+    (docs/adr/0005)."""
     digest = hashlib.sha256(b"rendezvous:%d:%d" % (uid, attempt)).digest()
     return 10_000 + int.from_bytes(digest[:4], "big") % 20_000
 
 
 def stall_after(job: Job, usual: int) -> int:
-    """After how many ns without progress the job's programs are ended; 0 = never. A label that was changed
-    into something else than a number says nothing."""
+    """Return after how many ns without progress the job's programs are ended; 0 = never. A label that was
+    changed to something else than a number counts as unset."""
     text = dict(job.labels).get(STALL_LABEL, "")
     return int(text) * 10**9 if text.isdecimal() else usual
 
 
 def reports_progress(job: Job, usual: bool) -> bool:
-    """Whether the job's primary program is told where it can report how far it is."""
+    """Whether the job's primary program is told where it can report its progress."""
     return _says(job, PROGRESS_LABEL, usual)
 
 
@@ -151,9 +155,9 @@ def _says(job: Job, label: str, usual: bool) -> bool:
 
 
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
-    """What a replica has to do with reducers. Of each pool of workers, which run one program, the first one's
-    processes are looked at; of none if the job says that it does without reducers. `packages`: directory of
-    `trainshed_reduction`."""
+    """Return a replica's part in reductions. In each pool of workers, which run one program, only the first
+    one's processes are looked at, and none if the job says that it does without reducers. `packages`:
+    directory of `trainshed_reduction`."""
     if not reduction.takes_part(spec, replica):
         return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
@@ -211,15 +215,15 @@ def _plan(
         ),
         account=Account(
             project=job.name.project_id,
-            # Not what the program is told: its own `env` may say otherwise there.
+            # Not what the program is told, which its own `env` may override.
             service_account=service_account(job.name.project_id, job.spec),
             region=job.spec.region,
         ),
         buckets=buckets,
-        # Of a trial's replicas the primary reports (facts/tuning#metrics).
+        # The primary of a trial's replicas reports its metrics (facts/tuning#metrics).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
         reduction=part,
-        # Of a job's programs the one of rank 0 reports.
+        # The program of rank 0 reports for the job.
         reports_progress=replica.id.is_primary
         and reports_progress(job, launching.progress_reports),
         warm=_warm(job, replica, argv, runtime, launching) or _ready(job, argv, runtime, launching),
@@ -233,7 +237,8 @@ def _warm(
     runtime: PreparedRuntime,
     launching: LaunchDefaults,
 ) -> WarmStart | None:
-    """Whether, and from what, one program begins with frameworks imported (spec/program#warm-starts)."""
+    """Return how one program begins with frameworks imported; None = not at all
+    (spec/program#warm-starts)."""
     pool = job.spec.pool(replica.id.pool)
     is_trial = bool(job.spec.trial) and pool.program.module is not None
     label = dict(job.labels).get(WARM_LABEL, "")
@@ -249,14 +254,14 @@ def _warm(
         gpus=accelerators.count if accelerators else 0,
         reduces=reduction.takes_part(job.spec, replica.id),
     )
-    # Nobody is told why he does not get what he has not asked for.
+    # Only those who asked for a warm start are told why they do not get it.
     return None if warm.cold_because and label != "on" else warm
 
 
 def _ready(
     job: Job, argv: tuple[str, ...], runtime: PreparedRuntime, launching: LaunchDefaults
 ) -> WarmStart | None:
-    """The same of a program without."""
+    """Return how one program begins in a fork of a bare interpreter that is already up; None = not at all."""
     is_off = dict(job.labels).get(WARM_LABEL) == "off" or not launching.ready_interpreters
     source = runtime.preloadable
     if is_off or source is None or runtime.image is not None:
@@ -265,8 +270,9 @@ def _ready(
 
 
 def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> Iterator[str]:
-    """How the programs of each pool would begin, as far as their job says: a sentence for each pool whose
-    programs would begin warm, or were asked to and cannot. `isolation`: the level that the engine has."""
+    """Yield how the programs of each pool would begin, as far as their job says: a sentence for each pool
+    whose programs would begin warm, or were asked to and cannot. `isolation`: the engine's isolation
+    level."""
     for pool in job.spec.pools:
         program = pool.program
         sheet = sheet_of(program.runtime.family)
@@ -299,7 +305,7 @@ def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> 
 def _argv(
     job: Job, replica: Replica, environ: Mapping[str, str], image: Image | None
 ) -> tuple[str, ...]:
-    """The command line. In an image packages are installed by its own Python, right before the program
+    """Return the command line. In an image, packages are installed by its own Python right before the program
     starts."""
     if image is None:
         return arguments(job.spec, replica.id, environ)
@@ -320,7 +326,7 @@ def _argv(
         )
     if not program.package_uris:
         return argv
-    # Only here: what it needs inside the image is nothing that an idle service should hold.
+    # Imported here, because an idle service should not hold what is only needed inside images.
     from trainshed.replica.supervisor import executor
 
     return executor.wrapped(program.package_uris, argv)

@@ -1,4 +1,5 @@
-"""Events of the engine as events of a job, and what is done about those of jobs that are over or slotless."""
+"""Clears up what the engine has of jobs that are over or unknown, and reports jobs that have lost their
+slots."""
 
 import asyncio
 import contextlib
@@ -19,8 +20,8 @@ _PAUSE = 1.0
 def lost_without_slots(
     job: Job, allocated: Collection[tuple[JobUid, int]]
 ) -> Iterator[ReplicaLost]:
-    """The loss of what ran, by the record, of a job whose attempt has no slots: the data directory was
-    restored from a backup, or lost its slots. Nobody else would ever tell of it."""
+    """Yield the loss of each replica that runs, by the record, in an attempt without slots: the data
+    directory was restored from a backup, or lost its slots. Nobody else would ever report it."""
     if (job.uid, job.attempt) not in allocated:
         for replica in job.replicas:
             if replica.state in {ReplicaState.RUNNING, ReplicaState.STOPPING}:
@@ -32,10 +33,10 @@ async def settle_leftovers(
     stored: Callable[[JobUid], Job | None],
     lose_slotless: Callable[[Collection[tuple[JobUid, int]]], None],
 ) -> None:
-    """A start finds slots of jobs that ended just before the service did, or were set aside: stop what lives
-    of them, and give back what does not; what still has to die is settled as unknown when it does. And it
-    finds jobs that have lost their slots: `lose_slotless` is told what slots there are. Tries again while the
-    engine cannot answer."""
+    """Clear up after earlier services. Slots of jobs that are over or were set aside are stopped and, if
+    nothing lives in them, given back; the others are given back by `settle_unknown` when their programs end.
+    Jobs that have lost their slots are found by `lose_slotless`, which is called with the slots that exist.
+    Tries again while the engine cannot answer."""
     while True:
         try:
             allocated = await engine.allocations()
@@ -45,21 +46,21 @@ async def settle_leftovers(
                     await engine.stop(uid, attempt, 0)
                     with contextlib.suppress(EngineUnavailable):
                         await engine.release(uid, attempt)
-        except (EngineUnavailable, OSError):  # A full disk, say: a stop is written down first.
+        except (EngineUnavailable, OSError):  # A full disk, say: stops are written down first.
             await asyncio.sleep(_PAUSE)
         else:
             return
 
 
 async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -> None:
-    """Something still runs of a job that is over or deleted (the service died before it could clean up): stop
-    it and give its slots back once all of it is down."""
+    """Stop what still runs of a job that is over or deleted, because the service died before it could clean
+    up, and give its slots back once all of it has ended."""
     for event in events:
         match event:
             case ReplicaStarted():
                 await engine.stop(uid, event.attempt, 0)
             case ReplicaExited() | ReplicaLost():
-                # While another replica of it lives this is refused; the last one's end brings us back.
+                # Refused while another replica of it lives; the end of the last one leads here again.
                 with contextlib.suppress(EngineUnavailable):
                     await engine.release(uid, event.attempt)
             case _:

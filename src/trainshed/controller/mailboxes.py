@@ -1,5 +1,5 @@
-"""What came in for each job and is not applied yet, drained by a task of its own for each job, so that no two
-changes of one job run together."""
+"""Holds what came in for each job and is not applied yet. Each job's mailbox is drained by a task of its own,
+so that no two changes of one job run together."""
 
 import asyncio
 import contextlib
@@ -22,37 +22,41 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _STALE_LIMIT = 20
-"""Commits in a row that may find the job changed; more mean that another service has taken the lead."""
+"""Commits in a row that may find the job changed; more of them mean that another service has taken the
+lead."""
 _GATHER = 0.05
-"""Seconds for which events are gathered of which more are sure to come, and not longer than until the last of
-them. A gang's start, or its end, is then a commit or two, and the processors are its programs'."""
+"""Seconds for which events are gathered while more of the kind are expected, ending early with the last of
+them. So a gang's start or end takes a commit or two, and leaves the processors to its programs."""
 _MOST = 50
-"""Events of one job that are taken in at once: each looks at all of its replicas, and others wait for the
-loop."""
+"""Events of one job that are applied at once: each of them looks at all replicas of the job, and other tasks
+wait for the loop."""
 _PAUSE = 1.0
-"""Seconds before what could not be stored is tried again."""
+"""Seconds before events that could not be applied are tried again."""
 _TOLD_EVERY = 60
-"""Tries in a row that fail alike, of which one is told: the log may lie on the disk that is full."""
+"""Of so many tries in a row that fail alike one is logged, since the log may lie on the disk that is full."""
 _OF_A_GANG = (ReplicaStarted, ReplicaExited, ReplicaLost)
-"""What comes from each of its replicas."""
+"""Events that come from each replica of a gang."""
 
 
 class Mailbox(Struct):
     """What came in for one job and is not applied yet."""
 
     events: list[Event] = []
-    #: The stored job may have changed: it is loaded again.
+    #: Whether the stored job may have changed and has to be loaded again.
     reload: bool = False
-    #: Replicas from which an event is waited for, of those kinds that come from all of a gang.
+    #: Replicas from which one of the events that come from a whole gang is awaited.
     awaited: set[ReplicaId] = set()
-    #: Set when all of them have told theirs, or something else has come in.
+    #: Set when all of them have reported, or something else has come in.
     is_complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Mailboxes:
-    """`apply`: takes in what came for a job; StaleCommit means that it is to be applied to the job as it is
-    then. `expected`: the replicas of which events like these, which come from all of a gang, come in soon, or
-    have come in; none = they are of other kinds."""
+    """The mailboxes of all jobs.
+
+    `apply`: applies what came in for a job; it raises StaleCommit if that has to be applied again, to the job
+    as it is then. `expected`: returns the replicas that report events like those in the mailbox soon, or have
+    reported them; empty = events of that kind do not come from a whole gang.
+    """
 
     def __init__(
         self,
@@ -67,19 +71,19 @@ class Mailboxes:
         self._closing = False
 
     def wake(self, uid: JobUid) -> None:
-        """The stored job was changed by somebody else, or is new."""
+        """Have a job loaded and looked at: it is new, or its stored state was changed by somebody else."""
         mailbox = self._mailboxes[uid]
         mailbox.reload = True
         mailbox.is_complete.set()
         self._ensure_busy(uid)
 
     def look(self, uid: JobUid) -> None:
-        """What the controller has of a job is as it is stored, and was not looked at yet."""
+        """Have a job looked at without loading it: the controller holds it as it is stored."""
         self._mailboxes.setdefault(uid, Mailbox())
         self._ensure_busy(uid)
 
     def add(self, uid: JobUid, event: Event) -> None:
-        """Something happened to a job."""
+        """Add an event of a job."""
         mailbox = self._mailboxes[uid]
         mailbox.events.append(event)
         if isinstance(event, _OF_A_GANG):
@@ -89,22 +93,22 @@ class Mailboxes:
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
-        """Keep what comes in for a job that is just being stored, until `release` or `drop`."""
+        """Keep what comes in for a job that is being stored, until `release` or `drop`."""
         self._held.add(uid)
 
     def release(self, uid: JobUid) -> None:
-        """It is stored: take in what has come meanwhile."""
+        """End the hold of a job that is stored now, and apply what came in meanwhile."""
         self._held.discard(uid)
         if uid in self._mailboxes:
             self._ensure_busy(uid)
 
     def drop(self, uid: JobUid) -> None:
-        """It was not stored: there is nobody whom anything can have happened to."""
+        """End the hold of a job that was not stored, and drop what came in."""
         self._held.discard(uid)
         self._mailboxes.pop(uid, None)
 
     def close(self) -> tuple[asyncio.Task[None], ...]:
-        """Begin nothing more; returns what still works."""
+        """Begin nothing more, and return the tasks that still run."""
         self._closing = True
         return tuple(self._busy.values())
 
@@ -113,7 +117,7 @@ class Mailboxes:
             self._busy[uid] = keep(partial(self._drain, uid), f"job {uid}: taking in its events")
 
     async def _drain(self, uid: JobUid) -> None:
-        """Apply all that came in for one job, until nothing is left."""
+        """Apply everything that came in for one job, until nothing is left."""
         stale = refused = 0
         while uid in self._mailboxes and not self._closing:
             await self._gather(uid)
@@ -122,7 +126,7 @@ class Mailboxes:
                 await self._apply(uid, mailbox)
                 stale = refused = 0
             except StaleCommit:
-                # A request wrote in between: look at the job again and apply the same events to it.
+                # A request wrote in between: load the job again and apply the same events to it.
                 stale += 1
                 self._put_back(uid, mailbox)
                 if stale > _STALE_LIMIT:
@@ -135,8 +139,8 @@ class Mailboxes:
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
             except Exception:
-                # As broad as this: events are acknowledged once they are here, and must not be lost for a bug
-                # in one step.
+                # Broad on purpose: events are acknowledged once they are here, and a bug in one step must not
+                # lose them.
                 about(log, uid).exception("events not stored; once more in a second")
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
@@ -154,7 +158,7 @@ class Mailboxes:
         mailbox.awaited = set()
 
     def _take(self, uid: JobUid) -> Mailbox:
-        """What came in, or as much of it as is taken in at once; the rest stays."""
+        """Take out what came in, at most `_MOST` events; the rest stays."""
         mailbox = self._mailboxes.pop(uid)
         if len(mailbox.events) > _MOST:
             self._mailboxes[uid].events = mailbox.events[_MOST:]

@@ -1,8 +1,8 @@
-"""Measurements of trials: which of all that a program reported count, and the learning curves that they make.
+"""Selects which measurements of a trial count, of all that its program reported, and makes learning curves of
+them.
 
-Curves of trials that are over are kept until their tuning job is. A cache and nothing else: what is not kept
-is read from the store again, and what is kept never changes there, since a trial that is over measures
-nothing more.
+Curves of trials that are over are kept until their tuning job is over. They are only a cache: the store has
+them as well, and never changes them, since a trial that is over measures nothing more.
 """
 
 import math
@@ -21,14 +21,14 @@ from trainshed.studies.port import Curve
 from trainshed.summaries.following import Points
 
 _MOST: Final = 1_000
-"""Measurements of a trial that are all looked at; of more, every second one, every fourth, and so on."""
+"""Up to so many measurements of a trial all count; of more, every second one, every fourth one, and so on."""
 _MOST_KEPT: Final = 200_000
-"""Measurements that are kept of all jobs together: some 50 MB."""
+"""Measurements that are kept in memory of all jobs together: some 50 MB."""
 
 
 def of_summaries(metric: str, points: Points, started: Nanos) -> tuple[Measurement, ...]:
-    """The finite values of a run, one measurement of each step, ascending by step. Elapsed times count from
-    `started` (ns)."""
+    """Return the finite values of a run, one measurement per step, ascending by step. Elapsed times count
+    from `started` (ns)."""
     return tuple(
         Measurement(((metric, point.value),), step, max(0, round(point.at * 1e9) - started))
         for step, point in sorted(points.items())
@@ -37,9 +37,9 @@ def of_summaries(metric: str, points: Points, started: Nanos) -> tuple[Measureme
 
 
 def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
-    """So many that a trial which reports after each of a million batches costs what another one costs; which
-    ones does not change while more come in. Of a trial that is over the final one is among them, whichever it
-    is."""
+    """Return at most about `_MOST` of the measurements, so that a trial that reports after each of a million
+    batches costs no more than another. As more come in, the selection only becomes sparser. If the trial is
+    over, its final measurement is always included."""
     if len(measured) <= _MOST:
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
@@ -50,10 +50,10 @@ def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> 
 def known_metrics(
     study: StudySpec, measured: Sequence[Measurement], stored: Sequence[Measurement]
 ) -> list[Measurement]:
-    """Only what the study asks for: a program may report whatever else it likes.
+    """Return the metrics that the study asks for; a program may report others as well.
 
-    A step that is reported once more, as by a program that went back to a checkpoint, keeps its elapsed time:
-    with it, the new value takes the place of the stored one, and the trial has one measurement of each step.
+    A step that is reported again, for instance by a program that went back to a checkpoint, keeps its elapsed
+    time. So the new value replaces the stored one, and the trial has one measurement per step.
     """
     known = {metric.id for metric in study.metrics}
     elapsed = {one.step: one.elapsed for one in stored}
@@ -69,15 +69,15 @@ class Curves:
     """The learning curves of tuning jobs' trials."""
 
     def __init__(self, studies: Studies, most: int = _MOST_KEPT) -> None:
-        """`most`: measurements that are kept."""
+        """`most`: measurements that are kept in memory."""
         self._studies = studies
         self._left = most
-        #: By trial number; None: it has no curve that counts.
+        #: By trial number; None: the trial has no curve that counts.
         self._kept: dict[JobUid, dict[int, Curve | None]] = {}
 
     async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
-        """The curves of all trials of the transition's job that have one, ascending by number, as they are
-        now. `sights`: of every trial that ran when the transition began."""
+        """Return the current curves of all trials of the transition's job that have one, ascending by number.
+        `sights`: one for every trial that ran when the transition began."""
         convex = transition.job.spec.study.convex_stopping
         found = await self._ended(transition, {sight.trial.number for sight in sights})
         for sight in sights:
@@ -86,11 +86,11 @@ class Curves:
         return [curve for _, curve in sorted(found.items()) if curve is not None]
 
     def forget(self, uid: JobUid) -> None:
-        """The job is over."""
+        """Drop the curves of a job that is over."""
         self._left += sum(_size(curve) for curve in self._kept.pop(uid, {}).values())
 
     async def _ended(self, transition: Transition, running: set[int]) -> dict[int, Curve | None]:
-        """Of the trials that were over before the transition."""
+        """Return the curves of the trials that were over before the transition, by number."""
         job = transition.job
         kept = self._kept.setdefault(job.uid, {})
         found = dict(kept)
@@ -100,7 +100,8 @@ class Curves:
             return found
         span = missing[-1] - missing[0] + 1
         trials = await self._studies.trials(job.study, missing[0] - 1, span)
-        # One statement for each number, or a single one for all: after a restart there may be a thousand.
+        # One statement for each number, or a single one for all: after a restart there may be a thousand of
+        # them.
         asked = None if len(missing) > len(kept) else missing
         measured = await self._studies.measurements(job.study, asked)
         wanted = set(missing)
@@ -117,7 +118,7 @@ class Curves:
 
 
 def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]) -> Curve:
-    """A trial's learning curve as stopping rules are shown it."""
+    """Return a trial's learning curve as it is shown to stopping rules."""
     rate = dict(trial.parameters).get(convex.learning_rate) if convex else None
     return Curve(
         trial.number,

@@ -1,4 +1,4 @@
-"""Exports of models: their artifacts are copied, object by object. An export ends whole, or says what it
+"""Exports models by copying their artifacts, object by object. An export ends complete, or fails with what it
 could not copy."""
 
 import asyncio
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 _AT_ONCE: Final = 2
 """Exports that copy at the same time; others wait."""
 _PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
-"""Seconds before a copy that could not be made now is tried again, one try after the other."""
+"""Seconds before each further try of a copy that is not possible at the moment."""
 _CODES: Final[dict[type[Exception], int]] = {
     NotFound: 5,
     PermissionDenied: 7,
     FailedPrecondition: 9,
     Unavailable: 14,
 }
-"""google.rpc codes of what a copy fails with."""
+"""google.rpc codes of the errors that a copy fails with."""
 
 
 class StoredObject(Struct, frozen=True):
@@ -55,25 +55,25 @@ class StoredObject(Struct, frozen=True):
 
 
 class CopyingBuckets(Protocol):
-    """Buckets in which objects are copied. Raises NotFound, PermissionDenied, FailedPrecondition, and
-    Unavailable for what may be tried again."""
+    """Buckets in which objects are copied. Methods raise NotFound, PermissionDenied, FailedPrecondition, and,
+    for what may be tried again, Unavailable."""
 
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
-        """All below a gs:// directory, whose URI ends with a slash."""
+        """Return all objects below a gs:// directory, whose URI ends with a slash."""
         ...
 
     async def copy(self, source: StoredObject, target: str) -> None:
-        """Copy that generation of an object to a gs:// URI; whole or not at all. Raises NotFound if there is
-        another by now."""
+        """Copy that generation of an object to a gs:// URI, whole or not at all. Raises NotFound if the
+        object has another generation by now."""
         ...
 
 
 OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets]]
-"""The buckets with the rights of an export."""
+"""Opens the buckets with the rights of an export."""
 
 
 class ModelExporter:
-    """`controller.operation_worker.OperationHandler` of exports of models."""
+    """The `controller.operation_worker.OperationHandler` for exports of models."""
 
     def __init__(self, buckets: OpenBuckets) -> None:
         self._buckets = buckets
@@ -89,7 +89,8 @@ class ModelExporter:
         return replace(operation, state=OperationState.SUCCEEDED)
 
     async def _copy_all(self, name: str, export: ModelExport) -> None:
-        """Try again what fails in passing, as long as one of the pauses is left."""
+        """Copy everything. Temporary failures are tried again, until the last of the pauses in a row has
+        passed."""
         failed = 0
         async with self._buckets(export) as buckets:
             while True:
@@ -107,7 +108,7 @@ class ModelExporter:
 
 
 async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:
-    """Each object, after it was copied; those that are there already are left out."""
+    """Yield each object after it was copied; objects whose copy exists already are left out."""
     found = await buckets.objects(export.source)
     if not found:
         raise FailedPrecondition(

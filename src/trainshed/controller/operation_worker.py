@@ -1,7 +1,7 @@
-"""Carries out the operations that are of no study, beside requests.
+"""Carries out, beside requests, the operations that do not belong to a study.
 
-What is stored of such an operation says all that is to be done, and doing it twice changes nothing: a service
-that is killed goes on with it at its next start. None stays undone for ever, whatever happens.
+All that is to be done follows from the stored operation, and doing it twice changes nothing, so that after a
+kill the next start of the service goes on with it. Every operation ends, whatever happens.
 """
 
 import asyncio
@@ -27,8 +27,7 @@ OperationHandler = Callable[[Operation], Awaitable[Operation]]
 
 
 class OperationWorker:
-    """Works off operations, each in a task of its own. How many do their work at a time, the handlers
-    decide."""
+    """Carries out operations, each in a task of its own. The handlers limit how many work at a time."""
 
     def __init__(
         self,
@@ -50,18 +49,18 @@ class OperationWorker:
                 self.begin(operation)
 
     def begin(self, operation: Operation) -> None:
-        """Carry out an operation that is stored."""
+        """Begin to carry out an operation that is stored."""
         name = operation.name
         task = self._tasks[name] = keep(partial(self._carry_out, operation), f"operation {name}")
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     def stop(self, name: str) -> None:
-        """Do nothing more for an operation that was cancelled; nothing if it is none of ours."""
+        """End the work on an operation that was cancelled. Does nothing if it is not one of this worker's."""
         if task := self._tasks.get(name):
             task.cancel()
 
     async def close(self) -> None:
-        """Begin nothing more; what is not done stays stored."""
+        """Stop working; what is not done stays stored."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -71,7 +70,7 @@ class OperationWorker:
         try:
             ended = await self._handlers[operation.kind](operation)
         except Exception:
-            # Broad on purpose: an operation that nobody ends would be waited for without end.
+            # Broad on purpose: if nobody ended the operation, clients would wait for it without end.
             log.exception("operation %s failed", operation.name)
             ended = not_exported(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
         await self._operations.finish(replace(ended, updated=self._now()))
@@ -80,6 +79,6 @@ class OperationWorker:
 
 
 def not_exported(operation: Operation, code: int, message: str) -> Operation:
-    """An export as it failed. `code`: of google.rpc."""
+    """Return an export as failed. `code`: of google.rpc."""
     text = f"{operation.target} was not exported: {message}"
     return replace(operation, state=OperationState.FAILED, error=JobError(code, text))

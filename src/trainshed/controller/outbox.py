@@ -1,5 +1,5 @@
-"""Sends the notifications that commits have put into the outbox. Each is tried again with growing pauses for
-a day, and what came of it is told on the job's timeline (ADR 78). No job waits for it.
+"""Sends the notifications that commits have put into the outbox. Each one is tried again with growing pauses
+for a day, and the result is put on the job's timeline (ADR 78). Jobs do not wait for it.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _BATCH: Final = 50
-"""Notifications that are looked at at once."""
+"""Notifications that are looked at together."""
 _LONGEST_WAIT: Final = 600.0
-"""Seconds; a later try is looked for again then, so that a changed clock is noticed."""
+"""Seconds; a later try is looked for again after this, so that a changed clock is noticed."""
 _DISK_PAUSE: Final = 5.0
-"""Seconds after which it goes on if the store could not be written to."""
+"""Seconds of pause if the store could not be written to."""
 _WORDS: Final = {
     Occasion.SUCCEEDED: "has succeeded",
     Occasion.FAILED: "has failed",
@@ -35,20 +35,23 @@ _WORDS: Final = {
 
 
 class Sender(Protocol):
-    """What reaches targets."""
+    """Delivers notifications to targets."""
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Who is told."""
+        """The targets that can be notified."""
         ...
 
     async def send(self, target: str, id_: str, content: str) -> None:
-        """Try once. Raises NotSent. `id_`: the same at each try."""
+        """Try once to deliver. Raises NotSent. `id_`: the same at each try."""
         ...
 
 
 class OutboxWorker:
-    """`page`: the address of pages of jobs, "" = there is none. `now`: ns since the epoch."""
+    """Sends the notifications of the outbox to targets.
+
+    `page`: the address below which jobs have pages, "" = there is none. `now`: ns since the epoch.
+    """
 
     def __init__(
         self,
@@ -71,17 +74,17 @@ class OutboxWorker:
         self._crew = Crew()
 
     def of(self, commit: Commit) -> tuple[Notification, ...]:
-        """The notifications that a step asks for."""
+        """Return the notifications that a step asks for."""
         if not self._targets:
             return ()
         return notifications(commit.job, commit.timeline, self._targets, self._now(), self._page)
 
     def wake(self) -> None:
-        """Something was put into the outbox."""
+        """Have the outbox looked at, since something was put into it."""
         self._news.set()
 
     def start(self) -> None:
-        """Begin to send, also what an earlier service left."""
+        """Begin to send, including what an earlier service left."""
         self._crew.keep(self._run, "sending notifications")
 
     async def close(self) -> None:
@@ -94,7 +97,7 @@ class OutboxWorker:
             try:
                 wait = await self._send_due()
             except Unavailable:
-                # The disk may be full. What was sent, but not noted as sent, is sent again.
+                # The disk may be full. What was sent, but not removed from the outbox, is sent again.
                 wait = _DISK_PAUSE
             if wait:
                 task = joined(self._news.wait())
@@ -102,7 +105,7 @@ class OutboxWorker:
                 task.cancel()
 
     async def _send_due(self) -> float:
-        """Try what is due. Returns the seconds until there is more to do, 0 = at once."""
+        """Try what is due. Return the seconds until there is more to do, 0 = at once."""
         waiting = await self._outbox.waiting(_BATCH)
         due = [each for each in waiting if each.due <= self._now()]
         if not due:
@@ -115,8 +118,8 @@ class OutboxWorker:
         return 0
 
     async def _try_all(self, group: Sequence[Outgoing]) -> None:
-        """Send those of one target. After a failure the rest is not tried: it would fail as well, and each
-        try may take long."""
+        """Send the notifications of one target. After a failure the rest is not tried, because it would fail
+        as well, and each try may take long."""
         cause = ""
         for each in group:
             if cause:
@@ -125,7 +128,7 @@ class OutboxWorker:
                 cause = await self._try(each)
 
     async def _try(self, each: Outgoing) -> str:
-        """Send one; why that failed, "" = it did not."""
+        """Send one notification. Return why that failed, "" = it did not."""
         told = each.notification
         what = f"{told.target} was told that the job {_WORDS[told.occasion]}"
         try:

@@ -1,10 +1,10 @@
-"""Works that run through other works, tuning jobs and pipelines: each time one is woken, it is looked at
-anew.
+"""Works that run through other works, which are tuning jobs and pipelines: reconciles one each time it is
+woken.
 
-What is stored of them and of the jobs they made says what to do next; what reconcilers hold in memory beside
-it, learning curves and answers of the advisor, saves work and may be lost at any time. The loop that calls
-`apply` works off one work at a time by itself. The reconciler of pipelines stands here, that of tuning jobs
-in `tuning`.
+What to do next follows from what is stored of them and of the jobs they made; what reconcilers keep in memory
+beside it, learning curves and answers of the advisor, saves work and may be lost at any time. The loop that
+calls `apply` handles one work at a time. The reconciler of pipelines is here, that of tuning jobs in
+`tuning`.
 """
 
 import asyncio
@@ -39,36 +39,37 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 PATIENCE = 5
-"""Looks at a work that may fail in a row, a second after each other, before it is given up."""
+"""Failures in a row to reconcile a work, a second after each other, before the work is given up."""
 
 
 class TrialMetrics(Protocol):
-    """What the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called from a
-    thread."""
+    """Reads what the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called
+    from a thread."""
 
     def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-        """Ascending by step; elapsed times are counted from `started` (ns)."""
+        """Return a job's measurements, ascending by step; elapsed times are counted from `started` (ns)."""
         ...
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        """Every name under which anything was reported."""
+        """Return every name under which anything was reported."""
         ...
 
     def forget(self, job_uid: JobUid) -> None:
-        """The job is over."""
+        """Drop what is held of a job that is over."""
         ...
 
 
 class ModelBuckets(Protocol):
-    """What is asked about the place of a model. Blocking; called from a thread."""
+    """Answers questions about the directory of a model. Blocking; called from a thread."""
 
     def last_written(self, uri: str) -> Nanos | None:
-        """When something below it was last written, 0 = there is nothing, None = it cannot be known."""
+        """Return when something below `uri` was last written; 0 = there is nothing, None = it cannot be
+        known."""
         ...
 
 
 class ParentStores(Struct, frozen=True):
-    """What reconcilers read and write through. `new_uid`: a fresh identity, ascending with time."""
+    """What reconcilers read and write through. `new_uid`: returns a new identity, ascending with time."""
 
     intake: Intake
     reader: Reader
@@ -82,7 +83,7 @@ class ParentStores(Struct, frozen=True):
     new_uid: Callable[[], JobUid]
 
     async def work(self, uid: JobUid) -> Work | None:
-        """A work as it is stored; None if it was deleted."""
+        """Return a work as it is stored; None if it was deleted."""
         with contextlib.suppress(NotFound):
             found, _ = await self.reader.job_by_uid(uid)
             return found
@@ -90,25 +91,25 @@ class ParentStores(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True):
-    """What reconciling came to."""
+    """The result of reconciling a work."""
 
     job: Work
     #: None: nothing has changed.
     commit: Commit | None = None
-    #: Jobs to cancel once that is stored.
+    #: Jobs to cancel once the commit is stored.
     cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
     #: When to reconcile again.
     deadlines: tuple[Deadline, ...] = ()
 
 
 class Reconciler(Protocol):
-    """Works out what follows for one work. Reads, and may compute for long, but writes nothing."""
+    """Works out the next step of one work. Reads, and may compute for long, but writes nothing."""
 
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next: ...
 
 
 class Parents:
-    """The works that run through other works: looks at each when one of those has moved."""
+    """Reconciles works that run through other works, whenever one of those has changed."""
 
     def __init__(
         self,
@@ -121,17 +122,17 @@ class Parents:
     ) -> None:
         self._stores = stores
         self._reconcilers = reconcilers
-        #: Stores a step and tells who waits for news.
+        #: Stores a step and notifies those who wait for news.
         self._commit = commit
-        #: Looks at a work.
+        #: Has a work looked at.
         self._wake = wake
         #: See `Alarms.set`.
         self._set_alarm = set_alarm
-        #: Looks at a work that failed in a row.
+        #: How often reconciling a work has failed in a row.
         self._failures: dict[JobUid, int] = {}
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
-        """Look at a work, store what follows, and see to its jobs. Raises StaleCommit, and what the
+        """Reconcile a work, store the result, and wake and cancel its jobs. Raises StaleCommit, and what the
         reconciler failed with."""
         found = await self._reconciled(live, events)
         made: tuple[NewWork, ...] = ()
@@ -144,13 +145,13 @@ class Parents:
         parent = parent_of(found.job)
         if parent is not None and found.job.state is not live.job.state:
             self._wake(parent)
-        # Last, because it may fail: then it is done again, and the change of state is no news any more.
+        # Last, because it may fail: it is then done again, when the state does not change any more.
         for uid, cause in found.cancel:
             await self._cancel(uid, cause)
 
     async def _reconciled(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
-        """What a look comes to. Where looks fail again and again, for no reason that passes, the work is
-        given up: its jobs are cancelled, and it ends with the cause."""
+        """Reconcile a work. If that fails again and again, for reasons that do not pass, the work is given
+        up: its jobs are cancelled, and it ends with the cause."""
         uid = live.job.uid
         try:
             found = await self._reconcilers[type(live.job)].reconcile(live, events)
@@ -172,7 +173,7 @@ class Parents:
             case TuningJob():
                 jobs = [running.job for running in work.running]
                 for running in work.running:
-                    # Of this trial it may be that it cannot be read.
+                    # It may be this very trial that cannot be read.
                     with contextlib.suppress(Exception):
                         trials.append(
                             (await self._stores.studies.trial(work.study, running.number)).trial
@@ -194,14 +195,14 @@ class Parents:
         if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
         cancel = CancelRequested(cause, self._stores.now())
-        # It ended in this moment: then its end wakes the one that made it.
+        # If it has ended this moment, its end wakes its parent.
         with contextlib.suppress(FailedPrecondition, NotFound):
             await self._stores.intake.request_cancel(work.name, cancel)
             self._wake(uid)
 
 
 def parent_of(work: Work) -> JobUid | None:
-    """The work that made this one."""
+    """Return the work that made this one; None if a user did."""
     match work:
         case Job() | TuningJob():
             return work.parent.uid if work.parent else None
@@ -212,18 +213,18 @@ def parent_of(work: Work) -> JobUid | None:
 
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
-    """The cancels that a work is to take in: drills are ordered of jobs alone."""
+    """Return the cancels that a work has to apply; only jobs have drills."""
     events = (*(intent.event for intent in live.intents), *events)
     return tuple(cancel for cancel in events if isinstance(cancel, CancelRequested))
 
 
 def consumed(live: LiveJob[Work]) -> int:
-    """The number up to which a commit has taken the intents in."""
+    """Return the number of the last intent that a commit applies; 0 = none."""
     return live.intents[-1].seq if live.intents else 0
 
 
 class PipelineReconciler:
-    """`controller.parents.Reconciler` of training pipelines."""
+    """Reconciles training pipelines."""
 
     def __init__(self, stores: ParentStores) -> None:
         self._stores = stores

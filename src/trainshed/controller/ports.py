@@ -1,5 +1,5 @@
-"""What the controller's carrier works through: the engine, the runtimes, datasets, a job's buckets and its
-log."""
+"""The ports through which the controller's carrier works: the engine, the runtimes, datasets, a job's buckets
+and its log."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,19 +16,21 @@ from trainshed.runtimes.port import Runtimes
 
 
 class JobBuckets(Protocol):
-    """What is asked about the buckets of a job. Blocking; called from a worker thread, but for `shown`."""
+    """Answers questions about the buckets of a job. Blocking, so called from a worker thread, except for
+    `shown`."""
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """(name, directory) of the buckets that a project's programs may see. Answers at once. Raises
+        """Return (name, directory) of the buckets that a project's programs may see. Does not block. Raises
         EngineUnavailable."""
         ...
 
     def write_probe(self, uri: str) -> None:
-        """Raises OSError or ValueError saying why a program could not write there."""
+        """Raise OSError or ValueError, with the reason, if a program could not write there."""
         ...
 
     def last_written(self, uri: str) -> Nanos | None:
-        """When something below it was last written, 0 = there is nothing, None = it cannot be known."""
+        """Return when something below `uri` was last written; 0 = there is nothing, None = it cannot be
+        known."""
         ...
 
 
@@ -36,26 +38,26 @@ class PreparationLog(Protocol):
     """The service's own part of a job's log (`store.logs.service_log.ServiceLog`)."""
 
     async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
-        """Have an attempt's log begin with the notices, unless it has begun. Raises OSError."""
+        """Write the notices as the first lines of an attempt's log, unless it has begun. Raises OSError."""
         ...
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
-        """Write lines, which can be read when it returns. Raises OSError."""
+        """Append lines, which can be read when this returns. Raises OSError."""
         ...
 
 
 class Ports(Struct, frozen=True):
-    """All that instructions are carried out through."""
+    """Everything that instructions are carried out through."""
 
     engine: Engine
     runtimes: Runtimes
-    #: Writes what programs read of datasets.
+    #: Writes the splits of datasets that programs read.
     datasets: SplitFiles
     buckets: JobBuckets
-    #: Takes the lines of preparations.
+    #: Takes the output of preparations.
     log: PreparationLog
     launch_defaults: LaunchDefaults
     #: Gives an event back to the control loop.
     report: Callable[[JobUid, Event], None]
-    #: What a program that is stopped is given to end by itself, in ns.
+    #: How long a stopped program has to end by itself, in ns.
     grace: int

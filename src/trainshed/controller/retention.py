@@ -1,9 +1,9 @@
-"""Deletes jobs that have been over for long and logs that are too old or too many, as settings say: now and
-then, one after the other, the oldest first; logs also at somebody's order. What is to go, `core.retention`
-decides (ADR 77).
+"""Deletes jobs that have been over for long, and logs that are too old or too many, as the settings say. It
+does so now and then, one deletion after the other, the oldest first; logs are also deleted on request.
+`core.retention` decides what is due (ADR 77).
 
-A job is deleted as a request deletes it. Of a log its job's timeline tells before it goes, and a pass that is
-cut off is finished by the next one.
+A job is deleted as a request deletes it. Before a log is deleted, its job's timeline says so. If a pass is
+interrupted, the next one finishes it.
 """
 
 import asyncio
@@ -43,30 +43,30 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 FIRST_PASS: Final = 60.0
-"""Seconds after the service's start."""
+"""Seconds between the service's start and the first pass."""
 PAUSE: Final = 900.0
 """Seconds between two passes."""
 _BREATH: Final = 0.01
-"""Seconds between two deletions, for requests and jobs to go on."""
+"""Seconds between two deletions, in which requests and jobs go on."""
 _PAGE: Final = 500
 _BLOCK: Final = 20
 """Logs that are measured by one call in a thread."""
 
 
 class Inventory(Protocol):
-    """Which logs there are. Blocks on the disk: to be asked in a thread."""
+    """Lists the logs on disk. Blocks, so called in a thread."""
 
     def jobs(self) -> Collection[JobUid]:
-        """Every job that has one."""
+        """Return all jobs that have a log."""
         ...
 
     def size(self, uid: JobUid) -> int:
-        """Bytes that it takes."""
+        """Return the bytes that a job's log takes."""
         ...
 
 
 class Removals(Struct, frozen=True):
-    """How things are deleted. `job`: as a request would, with all that is beside its record; raises
+    """How things are deleted. `job`: as a request does it, with everything beside its record; raises
     RequestError. `log`: raises OSError."""
 
     job: Callable[[JobName], Awaitable[object]]
@@ -74,7 +74,7 @@ class Removals(Struct, frozen=True):
 
 
 class _Over(Struct, frozen=True):
-    """A job that is over, as it is remembered."""
+    """What is remembered of a job that is over."""
 
     uid: JobUid
     name: JobName
@@ -83,7 +83,7 @@ class _Over(Struct, frozen=True):
 
 @dataclass(slots=True)
 class RetentionTimer:
-    """Deletes now and then what is due. Does nothing if no setting is set."""
+    """Deletes what is due now and then. Does nothing if no setting is set."""
 
     retention: Retention
     reader: Reader
@@ -95,16 +95,16 @@ class RetentionTimer:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     report: RetentionReport = field(init=False)
     _crew: Crew = field(init=False, default_factory=Crew)
-    #: Logs of jobs that are over: they grow no more.
+    #: Logs of jobs that are over, so that they do not grow.
     _logs: dict[JobUid, KeptLog] = field(init=False, default_factory=dict[JobUid, KeptLog])
-    #: One look, or order, at a time.
+    #: Held by a pass or an order, so that there is one at a time.
     _looking: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self.report = RetentionReport(self.retention)
 
     def start(self) -> None:
-        """Begin to look, if there is anything to do."""
+        """Begin to delete, if any setting is set."""
         if self.retention.is_set:
             self._crew.keep(self._run, "retention")
 
@@ -121,8 +121,8 @@ class RetentionTimer:
     async def collect(
         self, retention: Retention, most: int, *, dry_run: bool = False
     ) -> LogCollection:
-        """Delete, at somebody's order, the `most` logs that are due first, by an age and a size that need not
-        be those of the settings. `dry_run`: none, but say which."""
+        """Delete on request the `most` logs that are due first, by an age and a size that may differ from the
+        settings. `dry_run`: delete none, but return which."""
         async with self._looking:
             await self._take_stock()
             due = logs_due(list(self._logs.values()), retention, self.now())
@@ -133,7 +133,7 @@ class RetentionTimer:
             return LogCollection(tuple(done), len(due[most:]))
 
     async def look(self) -> None:
-        """Delete all that is due now."""
+        """Delete everything that is due now."""
         async with self._looking:
             await self._look()
 
@@ -161,12 +161,12 @@ class RetentionTimer:
     # --- jobs ---
 
     async def _jobs_due(self) -> list[_Over]:
-        """The jobs of clients that are due; `_delete` takes with each what it has made."""
+        """Return the due jobs that clients made; `_delete` also deletes what each of them made."""
         before = self.now() - parse_age(self.retention.jobs)
         query = JobQuery("", None, None, limit=_PAGE)
         found: list[_Over] = []
         while True:
-            # Nothing ends before it was created: the index finds all that can be due.
+            # No job ends before it was created, so the index on creation finds all that can be due.
             page = await self.reader.matching(query, Created(0, before - 1))
             found += [_Over(work.uid, work.name, work.ended) for work, _ in page.jobs]
             if page.went_to is None:
@@ -174,7 +174,8 @@ class RetentionTimer:
             query = JobQuery("", None, None, limit=_PAGE, after=page.went_to)
 
     async def _delete(self, over: _Over) -> bool:
-        """Delete what a job has made, then the job. False: something of it is in use, and stays for now."""
+        """Delete what a job has made, then the job. Return False if something of it is in use, and stays for
+        now."""
         try:
             for child in await self.reader.children(over.uid):
                 if not await self._delete(_Over(child.uid, child.name, child.ended)):
@@ -182,7 +183,7 @@ class RetentionTimer:
             size = await asyncio.to_thread(self.inventory.size, over.uid)
             await self.removals.job(over.name)
         except NotFound:
-            # Somebody else has deleted it.
+            # A client has deleted it.
             return True
         except RequestError as refused:
             about(log, over.uid).warning("not deleted by the retention of jobs: %s", refused)
@@ -197,7 +198,7 @@ class RetentionTimer:
     # --- logs ---
 
     async def _take_stock(self) -> None:
-        """Bring `_logs` up to date. A log that is known is not measured again."""
+        """Bring `_logs` up to date. Known logs are not measured again."""
         there = await asyncio.to_thread(self.inventory.jobs)
         for uid in self._logs.keys() - there:
             del self._logs[uid]
@@ -213,8 +214,8 @@ class RetentionTimer:
             await self.sleep(_BREATH)
 
     async def _over_since(self, uid: JobUid) -> int | None:
-        """When a job was over, and whatever had made it, which still reads what the job measured (ns since
-        the epoch); 0 = the job was deleted and has left its log behind. None = it is not over, or cannot be
+        """Return when a job and all its parents, which still read what it measured, were over, in ns since
+        the epoch; 0 = the job was deleted and has left its log. None = one of them is not over, or cannot be
         read."""
         ended = 0
         wanted: JobUid | None = uid
@@ -222,7 +223,7 @@ class RetentionTimer:
             try:
                 work: Work = (await self.reader.job_by_uid(wanted))[0]
             except NotFound:
-                # What made a job may have been deleted before the job.
+                # A parent may have been deleted before the job.
                 return ended
             except RequestError:
                 return None
@@ -233,7 +234,7 @@ class RetentionTimer:
         return ended
 
     async def _delete_log(self, due: LogDue) -> bool:
-        """Whether it is gone."""
+        """Delete a log. Return whether it is gone."""
         uid = JobUid(due.log.uid)
         try:
             await self._tell(uid, due)
@@ -251,7 +252,8 @@ class RetentionTimer:
         return True
 
     async def _tell(self, uid: JobUid, due: LogDue) -> None:
-        """Tell the job, once, and likewise what has made it: its log is made of those of its jobs."""
+        """Add an entry about the log to the timelines of the job and its parents, whose logs contain it; once
+        each."""
         now = self.now()
         wanted: JobUid | None = uid
         while wanted is not None:

@@ -1,5 +1,5 @@
-"""Carries the operations of studies out: suggestions, and whether to stop a trial. One study's after the
-other, so that two clients who ask at once are given different points.
+"""Carries out the operations of studies: suggestions, and checks whether to stop a trial. Those of one study
+are carried out one after the other, so that two clients who ask at the same time are given different points.
 """
 
 import asyncio
@@ -33,12 +33,13 @@ log = logging.getLogger(__name__)
 _NOT_FOUND = 5
 _FAILED_PRECONDITION = 9
 _PAUSE = 1.0
-"""Seconds before what the store or the advisor could not do is tried again."""
+"""Seconds before the store or the advisor, after a failure, is asked again."""
 _TRIES = 5
 
 
 class StudyOperations:
-    """`most`: trials that a study may have, 0 = any number."""
+    """Carries out the operations of studies, each study's in a task of its own. `most`: trials that a study
+    may have, 0 = any number."""
 
     def __init__(
         self,
@@ -55,18 +56,19 @@ class StudyOperations:
         self._most = most
         self._busy: dict[StudyUid, asyncio.Task[None]] = {}
         self._again: set[StudyUid] = set()
-        #: On checks that wait, by the operation's name; while the study's operations are worked off.
+        #: Verdicts on checks that wait, by the operation's name; kept while the study's operations are
+        #: carried out.
         self._verdicts: dict[StudyUid, dict[str, StoppingVerdict]] = {}
         self._closing = False
 
     async def start(self) -> None:
         """Go on with what an earlier service left undone."""
         for operation in await self._studies.running_operations():
-            if operation.study:  # Else it is none of ours.
+            if operation.study:  # Others do not belong to a study.
                 self.wake(operation.study)
 
     def wake(self, study: StudyUid) -> None:
-        """An operation of the study waits."""
+        """Have the waiting operations of a study carried out."""
         if self._closing:
             return
         if study in self._busy:
@@ -75,7 +77,7 @@ class StudyOperations:
             self._busy[study] = keep(partial(self._drain, study), f"study {study}: its operations")
 
     async def close(self) -> None:
-        """Begin nothing more; what is not done stays stored."""
+        """Stop working; what is not done stays stored."""
         self._closing = True
         tasks = tuple(self._busy.values())
         for task in tasks:
@@ -104,7 +106,7 @@ class StudyOperations:
             try:
                 await self._carry_out(operation)
             except StaleCommit:
-                # A client changed a trial meanwhile: look again. Or it cancelled the operation, or deleted
+                # A client changed a trial meanwhile: try again, unless it cancelled the operation or deleted
                 # the study.
                 if operation not in await self._studies.running_operations(operation.study):
                     return
@@ -132,8 +134,8 @@ class StudyOperations:
             await self._finish(_failed(operation, _FAILED_PRECONDITION, str(missing), self._now()))
 
     async def _suggest(self, study: Study, operation: Operation) -> None:
-        """First what the client has already, then what others asked for and nobody evaluates, then new
-        points."""
+        """Hand out first the client's own active trials, then trials that were requested and that nobody
+        evaluates, then new points."""
         now = self._now()
         history = await self._studies.history((study.uid,))
         own = [
@@ -161,7 +163,7 @@ class StudyOperations:
         try:
             stored = await self._studies.trial(trial.study, trial.number)
             return StoredTrial(assigned(stored.trial, client, now), stored.generation)
-        except (NotFound, FailedPrecondition) as changed:  # by a client, in this very moment
+        except (NotFound, FailedPrecondition) as changed:  # by a client, just now
             raise StaleCommit(str(changed)) from changed
 
     async def _new(
@@ -196,7 +198,8 @@ class StudyOperations:
         ]
 
     async def _stop_all(self, study: Study, history: tuple[Trial, ...]) -> None:
-        """The study asks for it (shouldStopAsap): whoever evaluates a trial finds it stopping."""
+        """Stop all active trials if the study asks for it (shouldStopAsap): whoever evaluates one finds it
+        stopping."""
         for trial in history:
             if study.spec.limits.stop_asap and trial.state is TrialState.ACTIVE:
                 stored = await self._studies.trial(trial.study, trial.number)
@@ -216,7 +219,7 @@ class StudyOperations:
         verdict = await self._verdict(study, operation)
         stop = not asked.trial.state.is_over and verdict is not None and verdict.should_stop
         if verdict is not None and stop:
-            # Before the operation is done: who is told to stop finds the trial stopping.
+            # Before the operation is done, so that a client who is told to stop finds the trial stopping.
             trial, guard = stopped(asked.trial), asked.generation
             await self._studies.change_trial(trial, guard, verdict.predicted)
         done = replace(
@@ -228,16 +231,16 @@ class StudyOperations:
         await self._finish(done)
 
     async def _verdict(self, study: Study, operation: Operation) -> StoppingVerdict | None:
-        """None: the trial is over, or has measured nothing. Of all checks of the study that wait the first
-        one asks: its curves are read, and sent, once."""
+        """Return the verdict on a check; None: the trial is over, or has measured nothing. The first of the
+        study's waiting checks asks for all of them, so that its curves are read and sent once."""
         known = self._verdicts.get(study.uid, {})
         if operation.name not in known:
             known = self._verdicts[study.uid] = await self._judged(study)
         return known.pop(operation.name, None)
 
     async def _judged(self, study: Study) -> dict[str, StoppingVerdict]:
-        """The verdicts on all checks of the study that wait, by the operation's name."""
-        # In this order: what a client had measured before it asked is among the curves.
+        """Return the verdicts on all waiting checks of the study, by the operation's name."""
+        # In this order, so that what a client measured before it asked is among the curves.
         waiting = await self._studies.running_operations(study.uid)
         trials = {trial.number: trial for trial in await self._studies.history((study.uid,))}
         measured = await self._studies.measurements(study.uid)

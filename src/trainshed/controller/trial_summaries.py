@@ -1,9 +1,9 @@
-"""What the programs of trials write as TensorFlow summaries, read below each trial's own directory while it
-runs.
+"""Reads what the programs of trials write as TensorFlow summaries below each trial's own directory, while
+they run.
 
-A cache over the event files: all of it can be lost, and is read again. A trial's directory is looked at when
-something in it has changed, and for the last time once the trial's job is over. Where nobody says what
-changes (a bucket in a store elsewhere, a user who has no inotify left) it is looked at now and then.
+A cache over the event files: all of it can be lost, and is then read again. A trial's directory is read when
+something in it has changed, and for the last time once the trial's job is over. Where changes are not
+reported (a bucket in a remote store, a user who has no inotify watches left) it is read now and then.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _SPAN: Final = 0.5
-"""Seconds in which changes of one trial's files are gathered."""
+"""Seconds for which changes of one trial's files are gathered."""
 _SHARE: Final = 10
-"""A look that took so many seconds is followed by ten times as many without one."""
+"""Reading is followed by a pause that is this many times as long as it took."""
 _UNWATCHED: Final = 30.0
-"""Seconds between two looks at a directory that nobody watches."""
+"""Seconds between two reads of a directory that cannot be watched."""
 _LAST_LOOKS: Final = 4
-"""At a trial that is over, each at so much as one look takes."""
+"""Reads of a directory whose trial is over, at most; each covers as much as one read does."""
 
 
 class SummaryPlaces(Protocol):
-    """Where summaries lie (`serve.bucket_adapters`)."""
+    """Finds the directories of summaries (`serve.bucket_adapters`)."""
 
     def directory(self, uri: str, project: str) -> Directory | None:
-        """The directory of that URI; None if no program of the project may read it. Blocks."""
+        """Return the directory of a URI; None if no program of the project may read it. Blocks."""
         ...
 
 
 class Summaries(Struct, frozen=True):
-    """What a trial's programs have written into its directory until now."""
+    """What a trial's programs have written into its directory so far."""
 
-    #: The directory.
+    #: The URI of the directory.
     uri: str
-    #: Of all scalars that were seen in it.
+    #: The tags of all scalars in it.
     tags: tuple[str, ...] = ()
-    #: Of the tag that was asked for, in the run that speaks for it.
+    #: The points of the requested tag, in the run that represents the trial.
     points: Points = field(default_factory=dict[int, Point])
 
 
@@ -58,19 +58,20 @@ class _Trial(Struct):
     #: None: no program of the project may read the directory.
     follower: Follower | None
     found: Summaries
-    #: There may be something new.
+    #: Whether there may be something new.
     is_due: bool = True
-    #: Seconds of the last look.
+    #: Seconds that the last read took.
     took: float = 0.0
     #: Numbers of the watches on its directories.
     watches: set[int] = field(default_factory=set[int])
-    #: They tell of all that changes.
+    #: Whether these report all changes.
     is_watched: bool = False
     alarm: asyncio.TimerHandle | None = None
 
 
 class TrialSummaries:
-    """`wake`: looks at a tuning job, because one of its trials has written something."""
+    """Follows the directories of trials. `wake`: has a tuning job looked at, because one of its trials has
+    written something."""
 
     def __init__(
         self, places: SummaryPlaces, now: Callable[[], int], wake: Callable[[JobUid], None]
@@ -82,13 +83,13 @@ class TrialSummaries:
         self._watches: DirectoryWatches[JobUid] = DirectoryWatches(MARK, self._changed)
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Stop following all directories."""
         for uid in tuple(self._trials):
             self.forget(uid)
         self._watches.close()
 
     def forget(self, uid: JobUid) -> None:
-        """The trial's job is over."""
+        """Stop following the directory of a trial whose job is over."""
         trial = self._trials.pop(uid, None)
         if trial is not None:
             self._watches.release(uid, trial.watches)
@@ -96,7 +97,7 @@ class TrialSummaries:
                 trial.alarm.cancel()
 
     async def of(self, parent: JobUid, job: Job, tag: str) -> Summaries | None:
-        """What the trial that `job` evaluates has written until now; None if it has no directory of its
+        """Return what the trial that `job` evaluates has written so far; None if it has no directory of its
         own."""
         uri = directory_of(job)
         if not uri:
@@ -104,7 +105,7 @@ class TrialSummaries:
         trial = self._trials.get(job.uid)
         if trial is None:
             place = await asyncio.to_thread(self._places.directory, uri, job.name.project_id)
-            # What an earlier job has left there was written before this one was created.
+            # Files of earlier jobs in that directory are older than this job.
             follower = Follower(place, (tag,), job.created / 1e9) if place is not None else None
             trial = self._trials[job.uid] = _Trial(parent, follower, Summaries(uri))
         if trial.follower is not None and (trial.is_due or job.state.is_final):
@@ -117,7 +118,7 @@ class TrialSummaries:
         return trial.found
 
     def _look(self, job: Job, trial: _Trial, follower: Follower, tag: str) -> bool:
-        """Read what is new; whether that is all there is."""
+        """Read what is new. Return whether everything was read."""
         begun = self._now()
         watches: set[int] = set()
         is_watched, is_all = True, False
@@ -153,7 +154,7 @@ class TrialSummaries:
             self._set_alarm(uid, trial, max(_SPAN, trial.took * _SHARE))
 
     def _set_alarm(self, uid: JobUid, trial: _Trial, seconds: float) -> None:
-        """An earlier one stays."""
+        """Set the trial's alarm, unless an earlier one is set."""
         loop = asyncio.get_running_loop()
         if trial.alarm is not None:
             if trial.alarm.when() <= loop.time() + seconds:
@@ -170,6 +171,7 @@ class TrialSummaries:
 
 
 def directory_of(job: Job) -> str:
-    """Where a trial's program writes: its own directory of each; "" if it was given none."""
+    """Return the URI of the directory that a trial's program writes to, which is the trial's own; "" if it
+    was given none."""
     spec = job.spec
     return spec.job_dir if spec.api is Api.ML else spec.base_output_directory

@@ -1,8 +1,8 @@
 """Reconciles tuning jobs: shows the machine what their trials did, asks the advisor for further ones.
 
-A suggestion is asked for in a task of its own, so that a job which waits for one is looked at, stored and
-cancelled like any other. Answers live in memory alone: they follow from the stored trials, and after a
-restart they are asked for again.
+Suggestions are asked for in tasks of their own, so that a job that waits for one is looked at, stored and
+cancelled like any other. Answers are only kept in memory: they follow from the stored trials, and are asked
+for again after a restart.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _PATIENCE = 3
-"""Suggestions that may fail in a row. A failure of the algorithm itself would come each time: then trials are
-drawn at random, so that no job waits for ever."""
+"""Suggestions that may fail in a row. A failure of the algorithm itself would repeat each time, so after that
+trials are drawn at random, and no job waits for ever."""
 _PAUSE = 1.0
-"""Seconds before a suggestion that failed is asked for again; twice as many each time."""
+"""Seconds before a suggestion that failed is asked for again, doubled each time."""
 _LONGEST_PAUSE = 60.0
 
 
 class TuningReconciler:
-    """`controller.parents.Reconciler` of tuning jobs. `wake`: looks at a job again."""
+    """The `controller.parents.Reconciler` for tuning jobs. `wake`: has a job looked at again."""
 
     def __init__(self, stores: ParentStores, wake: Callable[[JobUid], None]) -> None:
         self._stores = stores
@@ -55,7 +55,7 @@ class TuningReconciler:
         self._summaries = TrialSummaries(stores.summaries, stores.now, wake)
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Ask for nothing more, and stop following summaries."""
         self._proposals.close()
         self._summaries.close()
 
@@ -104,7 +104,7 @@ class TuningReconciler:
         study, is_over = job.spec.study, work.state.is_final
         measured = await asyncio.to_thread(stores.metrics.measurements, trial.job, work.started)
         metric, summaries = study.metrics[0].id, None
-        # What a program reports itself counts before what its libraries write.
+        # What a program reports itself takes precedence over what its libraries write.
         if all(one.value(metric) is None for one in measured):
             summaries = await self._summaries.of(job.uid, work, metric)
             if summaries is not None:
@@ -123,9 +123,9 @@ class TuningReconciler:
         return Sight(trial, work, wanted, stored, tags, seen)
 
     async def _stop_early(self, transition: Transition, sights: Sequence[Sight]) -> None:
-        """Ask the study's rule about the trials that have measured something new, and as soon as one is over
-        about all that have measured anything: it is what they are compared with, and some will not measure
-        any more."""
+        """Ask the study's stopping rule about the trials that have measured something new. As soon as one
+        trial is over, ask about all that have measured anything: they are compared with it, and some will
+        measure nothing more."""
         job = transition.job
         one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
         due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
@@ -149,8 +149,8 @@ class TuningReconciler:
                     machine.update_final(transition, stored.trial, predicted)
 
     async def _history(self, transition: Transition) -> tuple[list[Trial], list[Trial]]:
-        """The job's own trials as this transition has made them, and all that its algorithm is shown, both
-        ascending by number; nothing where nobody needs them."""
+        """Return the job's own trials as this transition has made them, and all trials that its algorithm is
+        shown, both ascending by number; empty if neither is needed."""
         job = transition.job
         asks = machine.wanted(job) and self._proposals.is_idle(job.uid)
         if not asks and job.spec.study.limits == Limits():
@@ -161,9 +161,9 @@ class TuningReconciler:
         return [trial for trial in shown if trial.number >= job.spec.first_trial], shown
 
     def _end_at_limit(self, transition: Transition, own: Sequence[Trial]) -> None:
-        """The study's limits of time hold also while all trials run that may run at once; how many there are
-        counts only once another one is wanted, so that the last ones are not stopped as soon as they have
-        begun."""
+        """End the study if it has reached a limit. Limits of time also hold while the maximum of parallel
+        trials runs. The number of trials only counts once another trial is wanted, so that the last ones are
+        not stopped as soon as they have begun."""
         job = transition.job
         if job.state.is_final or job.exhausted:
             return
@@ -177,7 +177,8 @@ class TuningReconciler:
     def _begin(
         self, transition: Transition, own: Sequence[Trial], shown: Sequence[Trial]
     ) -> tuple[BegunTrial, ...]:
-        """The next trials, as far as it is known which. What else is new is stored meanwhile."""
+        """Begin the next trials, if suggestions for them are there. If not, other changes are stored
+        meanwhile."""
         count = machine.wanted(transition.job)
         if count == 0:
             if transition.job.outcome is not None or transition.job.state.is_final:
@@ -202,18 +203,18 @@ class TuningReconciler:
         exhausted = answer.proposals.exhausted and len(pairs) < count
         begun = begin(transition, pairs, exhausted=exhausted)
         if machine.wanted(transition.job):
-            self._wake(job.uid)  # More than were asked for are wanted by now.
+            self._wake(job.uid)  # By now more trials are wanted than were asked for.
         return begun
 
 
 def seen(trial: Trial) -> Seen:
-    """A trial as algorithms are shown it."""
+    """Return a trial as it is shown to algorithms."""
     return Seen(trial.number, trial.state, trial.parameters, trial.final)
 
 
 def _moments(job: TuningJob, own: Sequence[Trial], now: Nanos) -> tuple[Deadline, ...]:
-    """When to look whether the study has come to a limit of time. Parents are only woken by it, whatever the
-    event."""
+    """Return when to check whether the study has reached a limit of time. The event itself does not matter:
+    it only wakes the tuning job."""
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return ()
     times = moments(job.spec.study, own, job.created)
@@ -224,29 +225,30 @@ class Answer(Struct, frozen=True):
     """Points that the advisor suggests."""
 
     proposals: Proposals
-    #: Why they were drawn at random; "" = they are the study's own algorithm's.
+    #: Why they were drawn at random; "" = they come from the study's own algorithm.
     drawn: str = ""
 
 
 class NoEngine(Struct, frozen=True):
-    """The library of the engine is not installed. The next look asks again."""
+    """The library of the algorithm's engine is not installed. The next look asks again."""
 
     #: What to do about it.
     why: str
 
 
 class TrialProposals:
-    """Suggestions of the next trials, asked of the advisor one job's after the other."""
+    """Asks the advisor for the next trials, with one request per job at a time."""
 
     def __init__(self, advisor: Advisor, wake: Callable[[JobUid], None]) -> None:
-        """`wake`: looks at a job, because there is an answer for it."""
+        """`wake`: has a job looked at, because there is an answer for it."""
         self._advisor = advisor
         self._wake = wake
         self._asking: dict[JobUid, asyncio.Task[None]] = {}
         self._answers: dict[JobUid, Answer | NoEngine] = {}
 
     def take(self, job: TuningJob, shown: Sequence[Seen], count: int) -> Answer | NoEngine | None:
-        """The answer to what was asked last; None: it is asked now, or still being worked out."""
+        """Return the answer to the last request. None: a request has begun, now or before, and is not
+        answered yet."""
         answer = self._answers.pop(job.uid, None)
         if answer is not None:
             return answer
@@ -257,19 +259,19 @@ class TrialProposals:
         return None
 
     def is_idle(self, uid: JobUid) -> bool:
-        """Whether nothing is asked for the job, and no answer waits: only then `take` looks at `shown`."""
+        """Whether nothing is asked for the job, and no answer waits: only then does `take` use `shown`."""
         asking = self._asking.get(uid)
         return uid not in self._answers and (asking is None or asking.done())
 
     def forget(self, uid: JobUid) -> None:
-        """The job wants no further trial."""
+        """Drop the request and the answer of a job that wants no further trial."""
         self._answers.pop(uid, None)
         asking = self._asking.pop(uid, None)
         if asking is not None:
             asking.cancel()
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Drop all requests."""
         for uid in tuple(self._asking):
             self.forget(uid)
 
@@ -289,7 +291,7 @@ class TrialProposals:
             except EngineMissing as missing:
                 return NoEngine(str(missing))
             except Exception as failure:
-                # As broad as this: an algorithm may fail with anything, and a job must not wait for ever.
+                # Broad on purpose: an algorithm may fail with anything, and a job must not wait for ever.
                 is_told = isinstance(failure, AdvisorFailed)
                 text = "no suggestion: %s; once more in %g s"
                 trace = None if is_told else failure

@@ -1,4 +1,4 @@
-"""Looks at a job's log and bucket for what its drills and reminders wait for, and reports it as events."""
+"""Searches a job's log and bucket for what its drills and reminders wait for, and reports it as events."""
 
 import asyncio
 import logging
@@ -47,13 +47,13 @@ def _any_matches(wanted: Regex, page: LogPage) -> bool:
 class _Watch(Struct):
     """How far the log was read for the drills of one job."""
 
-    #: As it was seen last.
+    #: The job as it was last seen.
     job: Job
-    #: By number of a drill.
+    #: How far the log was read, by the number of a drill.
     cursors: dict[int, LogCursor]
-    #: The search that is under way; None = none is.
+    #: The search in progress; None = none.
     task: asyncio.Task[None] | None = None
-    #: There were news during that search: another one follows it.
+    #: Whether there were new lines during that search: another one follows it.
     again: bool = False
 
 
@@ -76,7 +76,8 @@ class Watchers:
         self._looking: dict[JobUid, asyncio.Task[None]] = {}
 
     def lines_written(self, job: Job) -> None:
-        """The job has new lines, or was stored anew: look for those that its armed drills wait for."""
+        """Search for the lines that the job's armed drills wait for. Called when the job has new lines or was
+        stored anew."""
         armed = [drill for drill in job.drills if drill.is_armed and drill.at_line]
         if not armed:
             self.forget(job.uid)
@@ -98,7 +99,7 @@ class Watchers:
             )
 
     def forget(self, uid: JobUid) -> None:
-        """Look for nothing more; what a search that is under way still finds harms nothing."""
+        """Search no more for a job; what a search in progress still finds does no harm."""
         watch = self._watches.pop(uid, None)
         if watch is not None:
             watch.again = False
@@ -123,11 +124,11 @@ class Watchers:
             self.lines_written(watch.job)
 
     async def _seen(self, uid: JobUid, drill: Drill, watch: _Watch) -> bool:
-        """Whether a line since the order matches that was not looked at before."""
+        """Whether a line that was written since the drill was ordered, and not looked at before, matches."""
         try:
             wanted = compile_regex(drill.at_line)
         except PatternError as fault:
-            # Ordered of a release that read more than this one does.
+            # Ordered from a release that accepted more patterns than this one.
             about(log, uid, replica=drill.replica).warning(
                 "drill %d waits for ever: %s", drill.number, fault
             )
@@ -142,8 +143,8 @@ class Watchers:
             )
             if page.lines:
                 watch.cursors[drill.number] = page.lines[-1].cursor
-            # In a thread: the lines are the program's, up to megabytes of them, and the pattern is a
-            # caller's.
+            # In a thread: the program may have written megabytes of lines, and the pattern comes from a
+            # caller.
             if await asyncio.to_thread(_any_matches, wanted, page):
                 return True
             if page.next is None:
@@ -154,7 +155,7 @@ class Watchers:
             uri = watched_bucket(job)
             written = await asyncio.to_thread(self._buckets.last_written, uri)
         except Exception as failure:
-            # As broad as this: without an answer the job's next deadline would never be set.
+            # Broad on purpose: without an answer the job's next deadline would never be set.
             about(log, job.uid).warning("bucket not looked into: %s", failure)
             written = None
         self._looking.pop(job.uid, None)

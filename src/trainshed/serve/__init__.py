@@ -1,1 +1,1 @@
-"""Composition root: settings, clock, entry points. Builds objects, decides nothing."""
+"""Composes the service and its commands: settings, clock, entry points. Builds objects, decides nothing."""

@@ -1,5 +1,5 @@
-"""Says where a service is: to people, to a ready file, to the command line, and to the endpoints of
-replicas."""
+"""Publishes the addresses of a service: for people, in a ready file, for the command line, and for replicas'
+endpoints."""
 
 import json
 import os
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from trainshed.serve.grpc_front import GrpcPorts
 
 SERVICE_FILE = "service.json"
-"""In the data directory, mode 0600: how `trainshed` commands find the service and its owner's token."""
+"""A file in the data directory, mode 0600, by which `trainshed` commands find the service and its owner's
+token."""
 
 
 def own_hosts(settings: Settings) -> Hosts:
-    """By which names the service may be called, and which pages may do so."""
+    """Return the hostnames by which the service may be called, and the origins of pages that may call it."""
     page = urlsplit(settings.web_url)
     mine = (settings.host, socket.gethostname(), page.hostname or "")
     names = {name.lower() for name in mine if name} | {"*.googleapis.com"}
@@ -43,9 +44,9 @@ def secure_addresses(
     settings: Settings,
     storage_tls_port: int,
 ) -> dict[str, str]:
-    """Where gRPC and storage are: `grpc` without TLS, on this machine; `grpc_tls` and `storage_tls` as a
-    client is to call them, so that the name is one of the certificate's; `ca`, what the client has to trust,
-    and `ca_bundle`, the same with everybody's roots (paths)."""
+    """Return the addresses of gRPC and storage: `grpc` without TLS, on this machine; `grpc_tls` and
+    `storage_tls` as clients have to call them, with a name of the certificate; `ca`, the file that clients
+    have to trust, and `ca_bundle`, the same with the usual roots (paths)."""
     if certified is None:
         return {}
     certificates, host = certified.result(), settings.host
@@ -64,8 +65,8 @@ def secure_addresses(
 
 
 def web_address(settings: Settings, port: int) -> str:
-    """Where clients on this machine, or where `host` is reached, find a port: by TLS if others reach it by
-    nothing else."""
+    """Return the URL of a port for clients on this machine, or where `host` is reachable; https if others can
+    reach it only by TLS."""
     wildcard = settings.host in ("", "0.0.0.0", "::")
     if speaks_tls(settings) and not is_loopback(settings.host):
         # By a name of the certificate.
@@ -74,7 +75,7 @@ def web_address(settings: Settings, port: int) -> str:
 
 
 def browsers_address(settings: Settings, port: int) -> str:
-    """Where browsers find it."""
+    """Return the URL that browsers use."""
     return settings.web_url or web_address(settings, port)
 
 
@@ -83,27 +84,27 @@ def _address(host: str, port: int) -> str:
 
 
 def write_private(path: Path, document: dict[str, Any]) -> None:
-    """Replace a JSON file at once, readable by its owner alone; a reader sees the old or the new one."""
+    """Replace a JSON file atomically, readable only by its owner; a reader sees the old or the new one."""
     write_private_text(path, json.dumps(document) + "\n")
 
 
 def write_private_text(path: Path, text: str) -> None:
-    """The same with any text."""
+    """Do the same with any text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write(str(path), text, sync=False, is_shared=True)
 
 
 def write_line(descriptor: int, document: dict[str, Any]) -> None:
-    """One JSON line into a descriptor that a parent process gave, which is then closed."""
+    """Write one JSON line to a descriptor that a parent process gave, and close it."""
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps(document) + "\n")
 
 
 class ProgramSockets(Struct, frozen=True):
-    """The Unix sockets by which replicas' endpoints reach the service for its APIs; programs do not see them.
+    """The Unix sockets by which replicas' endpoints reach the service's APIs; programs do not see them.
 
-    Who calls is not known by the way in: it takes a token here as anywhere. The paths stay the same from
-    start to start: replicas outlive the service.
+    They do not identify the caller: calls need a token here as elsewhere. The paths stay the same from start
+    to start, because replicas outlive the service.
     """
 
     rest: socket.socket

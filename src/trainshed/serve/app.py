@@ -85,7 +85,7 @@ from trainshed.viewers.pool import ViewerPool
 from trainshed.viewers.service import LocalViewers
 
 _ANY_NUMBER = 1 << 30
-"""Replicas at once, where a cluster says itself how many it takes."""
+"""The limit of replicas at once if a cluster itself limits how many it takes."""
 
 
 class App(Struct, frozen=True):
@@ -98,7 +98,7 @@ class App(Struct, frozen=True):
     runtimes: LocalRuntimes
     services: Services
     lag: LagMeter
-    #: None: none are started.
+    #: None: the service starts no viewers.
     viewers: LocalViewers | None
     retention: RetentionTimer
     outbox: OutboxWorker
@@ -151,7 +151,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     )
     controller = _controller(shared, runtimes, outbox)
     viewers = _viewers(shared, runtimes, stopping)
-    # What the API says of removals, the timer knows, which removes jobs through the API's services.
+    # The API reports on removals through the timer, which itself removes jobs through the API's services.
     services = _services(
         shared,
         runtimes=runtimes,
@@ -309,7 +309,7 @@ def _services(
     retention: Callable[[], RetentionTimer],
     stopping: asyncio.Event,
 ) -> Services:
-    """What the API's methods work with. `retention`: called when it is asked of, not before."""
+    """Return what the API's methods work with. `retention`: called when it is needed, not before."""
     bootstrap, store, engine = shared.bootstrap, shared.store, shared.engine
 
     def retention_report() -> RetentionReport | None:
@@ -384,7 +384,7 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             lambda uid: job_certificate(uid, bootstrap.jobs.authority_seed(uid)),
         ),
         now=clock.now,
-        # Of the cache a program sees what it runs in, not what others run in.
+        # A program sees what it runs in of the cache, but not what others run in.
         hidden=(settings.data, settings.cache),
         kept_ports=bootstrap.ports,
         access=ServiceAccess(
@@ -458,7 +458,7 @@ def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
 def _images(settings: Settings, engine: Engine) -> ContainerImages:
     access = engine.registry_access if isinstance(engine, BringsImages) else None
     if access is not None:
-        # A client of registries, which a service of one machine has no use for.
+        # Loads a client of registries, which a service of one machine does not need.
         from trainshed.runtimes.images.in_clusters import ClusterImages
         from trainshed.runtimes.images.registry import Registries
 
@@ -513,7 +513,7 @@ def _curve_stores(shared: _Shared) -> CurveStores:
 def _spans(settings: Settings) -> SpanSink | None:
     if not settings.traces_endpoint:
         return None
-    # Of an extra, and slow to load.
+    # Imported here: it belongs to an extra, and is slow to load.
     from trainshed.telemetry.otel import OtelSpans
 
     return OtelSpans(settings.traces_endpoint, installed("trainshed"))

@@ -45,20 +45,20 @@ class Bootstrap(Struct, frozen=True):
     """What exists before the event loop does."""
 
     settings: Settings
-    #: Who has set those that are not at their default.
+    #: The origins of settings that are not at their default.
     origins: Mapping[str, Origin]
-    #: Listens for REST.
+    #: The listening socket of REST.
     listener: socket.socket
-    #: The Unix sockets that replicas call for the APIs.
+    #: The Unix sockets on which replicas call the APIs.
     programs: ProgramSockets
-    #: The ports of gRPC; None = there is none.
+    #: The ports of gRPC; None = there is no gRPC.
     grpc: GrpcPorts | None
-    #: Done when what TLS shows is there; None = nothing speaks TLS.
+    #: Done when the certificates for TLS are ready; None = nothing speaks TLS.
     certified: "Future[Certificates] | None"
     #: Done when the files of `certificates.interception_files` are there.
     intercepting: "Future[Interception]"
     zygote: ZygoteHandle
-    #: Of the local engine's slots; None = there are none, or another engine is used.
+    #: The survey of the local engine's slots; None = there are none, or another engine is used.
     survey: Survey | None
     buckets: BucketKeeper
     #: The bucket process's own TCP ports, without and with TLS; 0 = none.
@@ -71,7 +71,7 @@ class Bootstrap(Struct, frozen=True):
     store: Store
     #: The owner's token.
     token: str
-    #: Who may call: the tokens of people.
+    #: Authenticates people by their tokens.
     tokens: TokenAuthority
     #: Makes and checks the tokens of programs.
     jobs: JobTokens
@@ -79,7 +79,7 @@ class Bootstrap(Struct, frozen=True):
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All that the service listens on."""
+        """All TCP ports that the service listens on."""
         ports = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
         listening = (port.getsockname()[1] for port in (self.listener, *ports))
         return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
@@ -92,8 +92,8 @@ def assembled(
     zygote: ZygoteHandle,
     meanwhile: Callable[[], object],
 ) -> Generator[Bootstrap]:
-    """Everything a `Service` is made of; closed again at the end. Raises StartFailed. `meanwhile`: called in
-    this thread while another one waits for disks and for other processes."""
+    """Yield what a `Service` is made of; close it at the end. Raises StartFailed. `meanwhile`: called in this
+    thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
         aside = ThreadPoolExecutor(1, "bootstrap")
         opened = aside.submit(_open_in_order, settings, origins, zygote, cleanup)
@@ -113,7 +113,8 @@ def _open_in_order(
     zygote: ZygoteHandle,
     cleanup: contextlib.ExitStack,
 ) -> Bootstrap:
-    """The store first: its lock says whether the data directory is ours."""
+    """Open everything, beginning with the store: its lock decides whether the data directory is ours. Raises
+    StartFailed."""
     if (settings.data / UNFINISHED).exists():
         raise StartFailed(
             f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or empty "
@@ -126,7 +127,7 @@ def _open_in_order(
         tokens = TokenAuthority.open(settings.data / "tokens.json", clock.now, jobs)
         token = owner_token(settings.data, tokens)
         sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
-        # What is started from here on, setup scripts of users among it, inherits the environment.
+        # Child processes from here on, including setup scripts of users, inherit the environment.
         os.environ.pop(sealing.VARIABLE, None)
     except (
         StoreInUse,
@@ -143,13 +144,13 @@ def _open_in_order(
             f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
             "Mend that, or choose another one with --data or $TRAINSHED_DATA."
         ) from failure
-    # As early as can be: programs' shims take as long to answer as the rest of the start.
+    # As early as possible: programs' shims take as long to answer as the rest of the start.
     survey = _survey(settings, zygote)
     listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
     programs = _program_sockets(settings.data)
     cleanup.callback(programs.close)
-    # One after the other: both may be the first to need the authority.
+    # One after the other: either may be the first to need the authority.
     threads = ThreadPoolExecutor(1, "certificates")
     certified = _certify(settings, threads) if _needs_certificate(settings) else None
     grpc_ports = _grpc_ports(settings, cleanup, certified) if certified else None
@@ -190,11 +191,11 @@ def _survey(settings: Settings, zygote: ZygoteHandle) -> Survey | None:
     try:
         return Survey(zygote, slots)
     except OSError:
-        return None  # The zygote has died, say; the engine starts another.
+        return None  # The zygote has died, for instance; the engine starts another.
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
-    """Raises StartFailed for buckets that cannot be served."""
+    """Return the setup of the bucket process. Raises StartFailed for buckets that cannot be served."""
     root = settings.data / "buckets"
     local = [path.name for path in root.iterdir()] if root.is_dir() else []
     if cause := cannot_serve(settings.buckets, local):
@@ -205,7 +206,7 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
     return BucketSetup(
         root=str(root),
         gateway=str(settings.data / "gateway.sock"),
-        # The path that relays of older versions know as well: they are told there that they are too old.
+        # Relays of older versions know this path as well, and learn there that they are too old.
         replicas=str(settings.data / "buckets.sock"),
         host=settings.host,
         port=_beside(settings, 1, settings.host),
@@ -253,8 +254,8 @@ def _prepare(settings: Settings) -> Interception:
 
 
 def _certify(settings: Settings, threads: ThreadPoolExecutor) -> "Future[Certificates]":
-    """Have the certificates looked after, and at the first start made, while the service gets ready. What the
-    user gave is looked at here and now. Raises StartFailed, as the future does."""
+    """Make or renew the certificates in a thread while the service starts; certificates that the user gave
+    are checked here and now. Raises StartFailed, as the future does."""
     directory = settings.data / "tls"
     done: Future[Certificates] = Future()
     if settings.tls_cert:
@@ -289,14 +290,15 @@ def _grpc_ports(
 
 
 def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:
-    """By option. Without TLS on loopback alone: there a token goes over the wire as it is."""
+    """Return the sockets by option. Without TLS they listen only on loopback, because a token goes over the
+    wire as it is."""
     loopback = settings.host if is_loopback(settings.host) else "127.0.0.1"
     ports = [
         ("--grpc-port", loopback, settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
     ]
     sockets: dict[str, socket.socket] = {}
-    # A port that somebody asked for goes before one that is only usual.
+    # Ports that the user chose come before ports that are only the default.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         beside = 0 if port else _beside(settings, distance, host)
         try:
@@ -304,15 +306,15 @@ def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str
         except StartFailed:
             if not beside:
                 raise
-            # Somebody took it in this moment, and nobody asked for it by number.
+            # Another process took it just now; it is only the default, so any port will do.
             sockets[option] = _listen(host, 0, option)
         cleanup.callback(sockets[option].close)
     return sockets
 
 
 def _beside(settings: Settings, distance: int, host: str) -> int:
-    """A port that stays the same from start to start: the one so far behind REST's, if it is free; else 0,
-    any."""
+    """Return the port that is `distance` above REST's, so that it stays the same from start to start; 0, any
+    port, if it is not free."""
     port = settings.port + distance
     if not settings.port or port > 65535:
         return 0
@@ -340,10 +342,10 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
 
 
 def owner_token(data: Path, tokens: TokenAuthority) -> str:
-    """The owner's token: made at the first start, kept readable for its owner alone (docs/adr/0007).
+    """Return the owner's token, made at the first start and readable only by its owner (docs/adr/0007).
 
-    A new one where the file holds none that is known: after a crash in the middle, or when the token file was
-    moved away.
+    A new token is made if the file contains none that is known: after a crash in the middle, or when the
+    token file was moved away.
     """
     path = data / "owner.token"
     if path.exists():

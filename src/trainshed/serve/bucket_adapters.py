@@ -1,5 +1,5 @@
-"""Fits the bucket store to what other packages ask of it: packages, job directories, bucket names, accesses,
-summaries, copies."""
+"""Adapts the bucket store to the protocols of other packages: packages, job directories, bucket names,
+accesses, summaries, copies."""
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -36,18 +36,18 @@ from trainshed.viewers.process import ShownDirectory
 
 
 class BucketAdapter:
-    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets`
-    and `api.calls.services.BucketProbe`."""
+    """One adapter for three small protocols: `runtimes.port.PackageSource`, `controller.ports.JobBuckets` and
+    `api.calls.services.BucketProbe`."""
 
     def __init__(self, store: LocalStore, expect: Callable[[], None] = lambda: None) -> None:
-        """`expect`: called when a job's own objects are asked for, whose program will soon ask the bucket
+        """`expect`: called when objects of a job are asked for, since its program will soon ask the bucket
         process for more."""
         self._store = store
         self._expect = expect
 
     def open(self, uri: str) -> BinaryIO:
-        """The object's content. Raises FileNotFoundError, and OSError for what is there and cannot be
-        read."""
+        """Open the object's content. Raises FileNotFoundError, and OSError for an object that exists and
+        cannot be read."""
         try:
             return self._store.open(*parse_gs_uri(uri))
         except (NotFound, InvalidRequest) as failure:
@@ -56,7 +56,8 @@ class BucketAdapter:
             raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def fingerprint(self, uri: str) -> str:
-        """Changes whenever the object does. Raises FileNotFoundError, OSError as `open` does."""
+        """Return a text that changes whenever the object does. Raises FileNotFoundError, OSError as `open`
+        does."""
         self._expect()
         try:
             return self._store.fingerprint(*parse_gs_uri(uri))
@@ -66,8 +67,8 @@ class BucketAdapter:
             raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """The buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
-        EngineUnavailable: a job waits until they are there."""
+        """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
+        EngineUnavailable, so that a job waits until they are there."""
         try:
             return self._store.shown(project)
         except OSError as failure:
@@ -77,7 +78,7 @@ class BucketAdapter:
             ) from failure
 
     def write_probe(self, uri: str) -> None:
-        """Raises ValueError saying why nothing can be written below the URI."""
+        """Raise ValueError, with the reason, if nothing can be written below the URI."""
         self._expect()
         try:
             self._store.write_probe(*parse_gs_uri(uri))
@@ -85,32 +86,33 @@ class BucketAdapter:
             raise ValueError(str(failure)) from None
 
     def last_written(self, uri: str) -> Nanos | None:
-        """When something below the URI was last written, 0 = there is nothing, None = it cannot be known."""
+        """Return when something below the URI was last written; 0 = there is nothing, None = it cannot be
+        known."""
         try:
-            # As of a directory: what lies in `model-old/` is not below `model`.
+            # As a directory: what lies in `model-old/` is not below `model`.
             return Nanos(self._store.last_written(*parse_gs_uri(f"{uri.rstrip('/')}/")))
         except NotFound:
-            return Nanos(0)  # The bucket itself is not there, and nothing is below it.
+            return Nanos(0)  # The bucket does not exist, so there is nothing below it.
         except BucketsError:
             return None
 
     def bucket_location(self, name: str) -> str | None:
-        """Where a bucket is; None if there is no such bucket (an illegal name is the name of none)."""
+        """Return a bucket's location; None if there is no such bucket (none has an illegal name)."""
         try:
             return self._store.bucket(name).location
         except BucketsError:
             return None
 
     def is_closed(self, name: str, project: str) -> bool:
-        """Whether no program of a project may read what is in a bucket that is there."""
+        """Whether no program of a project may read an existing bucket."""
         return self._store.is_closed(name, project)
 
     def is_remote(self, name: str) -> bool:
-        """Whether a bucket's objects lie elsewhere than on this disk."""
+        """Whether a bucket's objects lie in a remote store, and not on this disk."""
         return self._store.is_remote(name)
 
     def has_object(self, uri: str) -> bool:
-        """Whether there is an object that the URI names, with its wildcards."""
+        """Whether there is an object that matches the URI, with its wildcards."""
         try:
             bucket, name = parse_gs_uri(uri)
             if (begins := fixed_part(name)) == name:
@@ -122,16 +124,16 @@ class BucketAdapter:
 
 
 class BucketHistory:
-    """The bucket process's access log as `api.calls.services.AccessHistory`."""
+    """Reads the bucket process's access log, as `api.calls.services.AccessHistory`."""
 
     def __init__(self, root: Path, adapter: BucketAdapter) -> None:
-        """`root`: the buckets' directory, as the bucket process was given it."""
+        """`root`: the directory of buckets that the bucket process was given."""
         self._path = state_directory(root) / ACCESS_LOG
         self._adapter = adapter
 
     def accesses(self, prefixes: tuple[str, ...], since: Nanos) -> tuple[tuple[Access, ...], int]:
-        """As the protocol says. Requests of people, at the service's and the buckets' own ports, are left
-        out."""
+        """Return accesses as the protocol says. Requests of people, at the service's and the buckets' own
+        ports, are left out."""
 
         def wanted(line: AccessLine) -> bool:
             moves = line.operation in ("read", "write") and 200 <= line.status <= _INCOMPLETE
@@ -156,7 +158,7 @@ class BucketHistory:
 
 
 _INCOMPLETE = 308
-"""Status of a part of an upload that is not its last."""
+"""Status of a part of an upload that is not its last part."""
 
 
 def _uri(line: AccessLine) -> str:
@@ -164,17 +166,17 @@ def _uri(line: AccessLine) -> str:
 
 
 _LARGEST: Final = 256 << 20
-"""Bytes of an object elsewhere that is fetched: it comes as a whole each time that it has changed."""
+"""Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
 
 
 class BucketSummaries:
-    """Event files of trials in the buckets (`controller.trial_summaries.SummaryPlaces`)."""
+    """Finds event files of trials in the buckets (`controller.trial_summaries.SummaryPlaces`)."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
 
     def directory(self, uri: str, project: str) -> Directory | None:
-        """See the protocol."""
+        """Return the directory, as the protocol says."""
         try:
             bucket, name = parse_gs_uri(uri)
             if not self._store.bucket_exists(bucket) or self._store.is_closed(bucket, project):
@@ -188,13 +190,14 @@ class BucketSummaries:
 
 
 class BucketDirectories:
-    """Directories of event files in the buckets, as they are shown (`viewers.service.Find`)."""
+    """Finds directories of event files in the buckets that are to be shown (`viewers.service.Find`)."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
 
     def find(self, wanted: LogDirectory) -> ShownDirectory | None:
-        """Where it lies, if there is an event file in it. Raises FailedPrecondition."""
+        """Return a directory's place on disk if it contains an event file, otherwise None. Raises
+        FailedPrecondition."""
         try:
             bucket, name = parse_gs_uri(wanted.uri)
             if not self._store.bucket_exists(bucket) or self._store.is_closed(
@@ -213,7 +216,7 @@ class BucketDirectories:
         met: list[tuple[int, int]] = []
 
         def note(handle: int, awaited: str) -> None:
-            # The first one that leads nowhere else is the directory itself.
+            # The first one without an awaited name is the directory itself.
             if not met and not awaited:
                 status = os.fstat(handle)
                 met.append((status.st_dev, status.st_ino))
@@ -227,14 +230,14 @@ class BucketDirectories:
 
 
 def path_below(name: str) -> tuple[str, ...]:
-    """The directories of a bucket's tree that lead to what is called `name`."""
+    """Return the directories of a bucket's tree that lead to `name`."""
     segments = name.split("/") if name else []
     return tuple(part for segment in segments for part in encode_segment(segment))
 
 
 class _RemoteDirectory:
-    """`summaries.following.Directory` of a bucket in a store elsewhere. Nobody says when something changes
-    there."""
+    """A directory in a bucket of a remote store, as `summaries.following.Directory`. Changes there are not
+    reported."""
 
     def __init__(self, store: LocalStore, bucket: str, prefix: str) -> None:
         self._store = store
@@ -259,11 +262,11 @@ class _RemoteDirectory:
 
 
 class BucketCopies:
-    """`controller.model_exports.OpenBuckets`: by the bucket process, which decides what the programs of the
-    export's project may do."""
+    """Opens buckets through the bucket process, which decides what programs of the export's project may do
+    (`controller.model_exports.OpenBuckets`)."""
 
     def __init__(self, uds: Path) -> None:
-        """`uds`: the socket of the bucket process that is for the service alone."""
+        """`uds`: the bucket process's socket for the service alone."""
         self._uds = uds
 
     @asynccontextmanager
@@ -276,7 +279,7 @@ class BucketCopies:
 
 
 class _Copying:
-    """`controller.model_exports.CopyingBuckets`."""
+    """Implements `controller.model_exports.CopyingBuckets`."""
 
     def __init__(self, calls: BucketCalls) -> None:
         self._calls = calls

@@ -1,5 +1,4 @@
-"""The settings about buckets, read into what the bucket process goes by. Owns how a `[[buckets]]` table is
-checked."""
+"""Converts the settings about buckets into rules for the bucket process, and checks `[[buckets]]` tables."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def bucket_tables(rows: Sequence[dict[str, Any]]) -> tuple[BucketTable, ...]:
-    """The tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
+    """Return the tables that were read from TOML. Raises ValueError with a line for each fault."""
     wrong: list[str] = []
     tables: list[BucketTable] = []
     for number, row in enumerate(rows):
@@ -42,28 +41,28 @@ def bucket_tables(rows: Sequence[dict[str, Any]]) -> tuple[BucketTable, ...]:
 
 
 def check_names(text: str) -> None:
-    """Raises ValueError unless the text is a list of bucket names with commas in between."""
+    """Raise ValueError unless the text is a list of bucket names with commas in between."""
     for name in names_of(text):
         if fault := _name_fault(name):
             raise ValueError(fault)
 
 
 def names_of(text: str) -> Iterator[str]:
-    """The names in a list with commas in between."""
+    """Return the names in a list with commas in between."""
     return filter(None, (part.strip() for part in text.split(",")))
 
 
 def bucket_rules(
     project: str, default_bucket: str, shared: str, tables: tuple[BucketTable, ...]
 ) -> BucketRules:
-    """What the settings of these names say together: the default bucket is everybody's, as staging needs
-    it."""
+    """Return the rules that follow from the settings of these names. The default bucket is open to all
+    projects, because staging needs it."""
     return BucketRules(project, frozenset((default_bucket, *names_of(shared))), tables)
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:
-    """Why these tables cannot be served, and what to do; "" if they can. `local`: buckets that lie on our own
-    disk."""
+    """Return why these tables cannot be served, and what to do; "" if they can. `local`: buckets on the
+    service's own disk."""
     remote = [table for table in tables if table.is_remote]
     if remote and find_spec("obstore") is None:
         return (
@@ -107,7 +106,7 @@ def _faults(row: dict[str, Any]) -> Iterator[str]:
             yield f"{key}: has no meaning for a bucket of the kind {store}; leave it out"
     for key in (*_S3_ONLY, "service_account_env"):
         if key in texts and not _VARIABLE.fullmatch(texts[key]):
-            # Not the value: it may be the secret itself.
+            # Does not show the value, which may be the secret itself.
             yield (
                 f"{key}: is not the name of an environment variable; the secret itself does not stand in a "
                 "file"

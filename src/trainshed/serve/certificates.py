@@ -1,15 +1,15 @@
-"""The certificates that gRPC shows over TLS: given by the user, or made by an authority of the service's own,
-which signs others of the service as well.
+"""Makes and renews the certificates that gRPC shows over TLS: given by the user, or signed by an authority of
+the service's own, which also signs other certificates of the service.
 
-The authority is made at the first start and stays, so that clients that were told of it once go on; the
-server's own certificate is renewed at a start when it nears its end or the service got other names. Making
-them happens in a process of its own (`python -m trainshed.serve.certificates`), because what it takes to make
-one, a service that runs for weeks has no use for. Blocks on disks and processes; the service has no event
-loop yet.
+The authority is made at the first start and stays, so that clients that were configured once continue to
+work. The server's own certificate is renewed at a start when it is near its end or the service's names have
+changed. They are made in a process of its own (`python -m trainshed.serve.certificates`), because a service
+that runs for weeks has no use for the library that makes them. Blocks on disks and processes; the service has
+no event loop yet.
 
 Also owns the files by which replicas' endpoints stand in for Google's hosts (`Interception`). TensorFlow's
-gs://, the Vertex SDK and Google's other clients know no other way than those names. Nobody but a program that
-was told so trusts that certificate.
+gs://, the Vertex SDK and Google's other clients only know these hostnames. Only programs that were configured
+to trust that certificate do so.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from trainshed.replica.system import durable, roots
 _DAY: Final = 86_400
 AUTHORITY_DAYS: Final = 3_650
 SERVER_DAYS: Final = 825
-"""Clients of some vendors take nothing that is valid for longer."""
+"""Some vendors' clients accept nothing that is valid for longer."""
 RENEW_DAYS: Final = 275
-"""A certificate with less than this ahead of it is renewed: a service may then run for most of a year."""
+"""A certificate that ends in fewer days is renewed: a service may then run for most of a year."""
 _MAKE_SECONDS: Final = 60
 _AUTHORITY: Final = "ca.pem"
 _SERVER: Final = "server"
 _TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-"""Variables by which the operator tells programs whom to trust."""
+"""Variables by which the operator tells programs which roots to trust."""
 _END: Final = "-----END CERTIFICATE-----"
 
 
@@ -54,14 +54,15 @@ class Certificates(Struct, frozen=True):
     #: The server's certificate and key.
     chain: Path
     key: Path
-    #: What a client has to trust.
+    #: The certificate that a client has to trust.
     ca: Path
     #: The same together with the roots that gRPC clients trust anyway.
     roots: Path
 
 
 class Signed(Struct, frozen=True):
-    """Files in PEM of a certificate by our authority, whose own is `ca`."""
+    """PEM files of a certificate that the service's authority signed; `ca`: the authority's own
+    certificate."""
 
     chain: Path
     key: Path
@@ -71,14 +72,14 @@ class Signed(Struct, frozen=True):
 class Interception(Struct, frozen=True):
     """The files by which replicas' endpoints stand in for Google's hosts."""
 
-    #: PEM with the key and the chain, for relays alone.
+    #: PEM with the key and the chain, only for relays.
     certificate: Path
-    #: Everybody's roots and ours, which any user may read.
+    #: The usual roots and the service's own, readable by all users.
     trust: Path
 
 
 def given(chain: Path, key: Path, directory: Path) -> Certificates:
-    """The user's own certificates; clients are to trust what stands in `chain`. Raises
+    """Return the user's own certificates; clients have to trust what `chain` contains. Raises
     CertificatesUnusable."""
     _check(chain, key)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,10 +87,10 @@ def given(chain: Path, key: Path, directory: Path) -> Certificates:
 
 
 def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
-    """Certificates of the service's own, in `directory`; made or renewed if need be. Raises
+    """Return certificates of the service's own, in `directory`; made or renewed if necessary. Raises
     CertificatesUnusable.
 
-    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names beside
+    `host` is the address that the service listens on, `now` seconds since the epoch, `further`: names besides
     the usual ones.
     """
     files = signed(directory, _SERVER, names_of(host, socket.gethostname(), further), now)
@@ -98,13 +99,13 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
 
 
 def server_files(directory: Path) -> tuple[Path, Path]:
-    """Where `own` puts the chain and the key of the service's own, made or not."""
+    """Return where `own` puts the chain and the key of the service's own, whether or not they exist."""
     return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
 def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Signed:
-    """A certificate by the service's own authority, in files called `name` in `directory`; made or renewed if
-    need be. Raises CertificatesUnusable."""
+    """Return a certificate signed by the service's own authority, in files called `name` in `directory`; made
+    or renewed if necessary. Raises CertificatesUnusable."""
     files = Signed(directory / f"{name}.pem", directory / f"{name}.key", directory / _AUTHORITY)
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,8 +115,8 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Si
 
 
 def names_of(host: str, machine: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What a client on this machine, or on another one, may call the service: names and addresses. `further`:
-    names of the setting `allowed_hosts`."""
+    """Return the names and addresses by which clients on this machine, or on another one, may call the
+    service. `further`: names of the setting `allowed_hosts`."""
     wildcard = host in ("", "0.0.0.0", "::")
     names = ["localhost", "127.0.0.1", "::1", machine, *(() if wildcard else (host,)), *further]
     return tuple(dict.fromkeys(name for name in names if name.isascii() and name and name != "*"))
@@ -126,8 +127,8 @@ def _note(files: Signed) -> Path:
 
 
 def _is_good(files: Signed, names: tuple[str, ...], now: float) -> bool:
-    """Whether what is there will do. Read from the note beside it: a certificate itself takes a library to
-    read."""
+    """Whether the existing files are good enough. Uses the note beside them, because reading a certificate
+    itself takes a library."""
     try:
         note: dict[str, Any] = json.loads(_note(files).read_text())
         ends = min(float(note["ends"]), float(note["authority_ends"]))
@@ -142,7 +143,7 @@ def _is_good(files: Signed, names: tuple[str, ...], now: float) -> bool:
 
 
 def _check(chain: Path, key: Path) -> None:
-    """Raises CertificatesUnusable unless the two are readable and belong together."""
+    """Raise CertificatesUnusable unless the two are readable and belong together."""
     for path, what in ((chain, "certificate"), (key, "key")):
         try:
             path.read_bytes()
@@ -173,8 +174,9 @@ def _check(chain: Path, key: Path) -> None:
 
 
 def _with_roots(ca: Path, directory: Path) -> Path:
-    """A file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH: that variable
-    takes the place of all other roots, and the user's programs may talk to others than this service, too."""
+    """Write a file of `ca` and the roots that come with gRPC, for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, and
+    return its path. That variable replaces all other roots, and the user's programs may call others than this
+    service."""
     path = directory / "roots.pem"
     text = "\n".join(part.strip() for part in (*public_roots(), ca.read_text())) + "\n"
     try:
@@ -187,7 +189,7 @@ def _with_roots(ca: Path, directory: Path) -> Path:
 
 
 def public_roots() -> Iterable[str]:
-    """The roots within the gRPC package, which is found without being loaded."""
+    """Yield the roots within the gRPC package, which is found without being loaded."""
     spec = importlib.util.find_spec("grpc")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(place, "_cython", "_credentials", "roots.pem")
@@ -220,10 +222,10 @@ def _make_elsewhere(files: Signed, names: tuple[str, ...], now: float) -> None:
 
 
 def make(files: Signed, names: tuple[str, ...], now: float) -> None:
-    """Make a server's certificate, and the authority where there is none. Takes a library of 8 MB.
+    """Make a server's certificate, and the authority if there is none. Loads a library of 8 MB.
 
-    The note is written last: what a crash leaves unfinished is made again. Raises CertificatesUnusable if
-    only a part of the authority is there.
+    The note is written last, so that what a crash leaves unfinished is made again. Raises
+    CertificatesUnusable if only a part of the authority exists.
     """
     from trainshed.access.authority import Authority
 
@@ -257,13 +259,13 @@ def make(files: Signed, names: tuple[str, ...], now: float) -> None:
 
 
 def interception_files(data: Path) -> Interception:
-    """Where the files of a data directory are, made or not."""
+    """Return the paths of a data directory's files, whether or not they exist."""
     return Interception(data / "tls" / "storage-relay.pem", data / "trust" / "roots.pem")
 
 
 def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
-    """Have the files there and good. `now`: seconds since the epoch; `environ`: the service's own. Raises
-    CertificatesUnusable, OSError."""
+    """Make or renew the files if necessary, and return their paths. `now`: seconds since the epoch;
+    `environ`: the service's own. Raises CertificatesUnusable, OSError."""
     interception = interception_files(data)
     names = (
         *regions.STORAGE,
@@ -280,13 +282,13 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
 
 
 def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
-    """Ours and all that a program would trust otherwise, each once: it is shown in place of the machine's
-    own, too."""
+    """Return the service's roots and all others that a program would trust, each once, because they also
+    replace the machine's own."""
     usual = ssl.get_default_verify_paths().cafile
     named = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]
     for path in (*named, *([usual] if usual else []), *roots.PLACES):
-        # Named and not there: the program would not have found it either.
+        # A missing file that is named would not have been found by the program either.
         with contextlib.suppress(OSError):
             texts.append(Path(path).read_text(errors="replace"))
     if not (usual or any(map(os.path.isfile, roots.PLACES))):
@@ -301,12 +303,12 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
 
 
 def _put(path: Path, text: str, mode: int) -> None:
-    """Write a file unless it is so already; nobody sees a part of it."""
+    """Write a file atomically, unless it has this text and mode already."""
     try:
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return
     except OSError:
-        pass  # Not there yet.
+        pass  # It does not exist yet.
     durable.write(str(path), text)
     path.chmod(mode)
 

@@ -1,8 +1,8 @@
-"""The bucket process, as the service that starts it sees it; and memory that goes back to the system.
+"""Starts and supervises the bucket process; returns freed memory to the system.
 
-It is there only while somebody calls: the service holds the sockets, and starts it with the first connection.
-It ends with the service whatever it does: the kernel kills it when the service dies, and the service kills it
-when it does not end by itself.
+The bucket process only runs while there are callers: the service holds the listening sockets, and starts it
+with the first connection. It never outlives the service: the kernel kills it when the service dies, and the
+service kills it when it does not end by itself.
 """
 
 import asyncio
@@ -26,35 +26,36 @@ from trainshed.eventloop.background import begin, keep
 log = logging.getLogger(__name__)
 
 LINGER = 300.0
-"""Seconds without a connection after which a bucket process ends: longer than the pauses of a program that is
-at work, which would wait for a new one each time."""
+"""Seconds without a connection after which a bucket process ends: longer than the pauses of a working
+program, which would otherwise wait for a new process each time."""
 PAUSE = 0.2
-"""Seconds before a bucket process that died is started again; twice as many each time, until one has lived
-for long."""
+"""Seconds before a bucket process that failed is started again; doubled each time, until one has lived for
+long."""
 _LONGEST_PAUSE = 30.0
 _SHORT = 1.0
-"""Seconds that callers can wait without being told."""
+"""Seconds that callers can wait without an answer."""
 LOOK = 5.0
-"""Seconds between two looks at whether callers wait for a bucket process to take them."""
+"""Seconds between two checks whether callers wait for a bucket process to accept them."""
 _LOOKS = 3
-"""In a row, that find somebody waiting: then it is asked whether it hangs."""
+"""Checks in a row that find callers waiting, after which the process is tested with a request."""
 ANSWER = 20.0
-"""Seconds in which it has to answer that."""
+"""Seconds in which it has to answer that request."""
 PATIENCE = 8.0
-"""Seconds in which a bucket process may end that was asked to; its requests have five. Then it is killed."""
+"""Seconds in which a bucket process has to end after SIGTERM; its requests have five of them. Then it is
+killed."""
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
-"""The kernel takes a child for orphaned when the *thread* ends that started it: this one lives as long as the
-process."""
+"""Starts child processes. The kernel treats a child as orphaned when the *thread* that started it ends; this
+thread lives as long as the process."""
 
 
 class BucketKeeper:
-    """Has a bucket process begin when somebody calls: the first connection waits for it, and so does the next
-    one after it has ended, by itself or otherwise."""
+    """Has a bucket process started whenever there is a caller. The first connection waits for it, and so does
+    the first one after it has ended, for whatever reason."""
 
     def __init__(self, setup: BucketSetup, listeners: Listeners) -> None:
         self._setup = setup
         self._listeners = listeners
-        #: 0: there is none at the moment.
+        #: The process id; 0: there is no process at the moment.
         self._pid = 0
         self._called = asyncio.Event()
         self._closing = asyncio.Event()
@@ -66,13 +67,13 @@ class BucketKeeper:
         self._keeping = keep(self._keep, "keeping the bucket process")
 
     def expect(self) -> None:
-        """Have it begin now, since somebody is likely to call soon. From any thread."""
+        """Start the process now, since a caller is likely to come soon. Callable from any thread."""
         if self._loop is not None and not self._pid:
             self._loop.call_soon_threadsafe(self._called.set)
 
     async def close(self) -> None:
-        """Ask it to finish its requests and wait until it is gone; kill it if that takes too long. Then
-        nobody listens any more."""
+        """Ask the process to finish its requests, and wait until it has ended; kill it if that takes too
+        long. Then close the listeners."""
         self._closing.set()
         self._called.set()
         self._signal(signal.SIGTERM)
@@ -96,20 +97,20 @@ class BucketKeeper:
                 pause = 0.0
 
     async def _is_called(self) -> bool:
-        """Wait until somebody calls, or is expected; False: it is closed."""
+        """Wait until there is a caller, or one is expected. Return False if the keeper is closed."""
         if not self._closing.is_set():
             with self._heeding(lambda _: self._called.set()):
                 await self._called.wait()
         return not self._closing.is_set()
 
     async def _served(self) -> str:
-        """Have one serve until it ends; how it failed, "" = it ended as it should."""
+        """Run a process until it ends. Return how it failed, "" = it ended as it should."""
         try:
             loop = asyncio.get_running_loop()
             self._pid = await loop.run_in_executor(
                 _SPAWNER, spawn_buckets, self._setup, self._listeners
             )
-        except OSError as failure:  # No memory, say, or too many processes.
+        except OSError as failure:  # No memory, for instance, or too many processes.
             return f"it cannot be started: {failure}"
         if self._closing.is_set():
             self._signal(signal.SIGTERM)
@@ -117,13 +118,13 @@ class BucketKeeper:
         status = await asyncio.to_thread(_wait, self._pid)
         watching.cancel()
         self._pid = 0
-        # Whoever was expected has come; who has come since then waits at a listener.
+        # The expected caller has come, and callers that have come since wait at a listener.
         self._called.clear()
         return f"it ended with status {status}" if status else ""
 
     async def _watch(self) -> None:
-        """Kill the one that serves when it hangs, whatever it hangs in: nobody else would tell. It is looked
-        at from outside, and asked only when callers keep waiting, so that one that is idle sleeps on."""
+        """Kill the process when it hangs, in whatever way: nothing else would report it. It is checked from
+        outside, and sent a request only when callers keep waiting, so that an idle process sleeps on."""
         looks = 0
         while True:
             await asyncio.sleep(LOOK)
@@ -135,7 +136,8 @@ class BucketKeeper:
                 return
 
     async def _paused(self, seconds: float) -> None:
-        """Wait before the next one. Who calls meanwhile is told so at once, unless it will not take long."""
+        """Pause before the next process. Callers are turned away immediately meanwhile, unless the pause is
+        short."""
         with contextlib.ExitStack() as stack, contextlib.suppress(TimeoutError):
             if seconds > _SHORT:
                 stack.enter_context(self._heeding(_turn_away))
@@ -144,7 +146,7 @@ class BucketKeeper:
 
     @contextlib.contextmanager
     def _heeding(self, come: Callable[[socket.socket], None]) -> Generator[None]:
-        """Have `come` told of each listener at which somebody waits."""
+        """Within the context, call `come` with each listener at which a caller waits."""
         loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
         for listener in listeners:
             loop.add_reader(listener.fileno(), come, listener)
@@ -169,7 +171,7 @@ class BucketKeeper:
 
 
 def _waited_at(listeners: Iterable[socket.socket]) -> list[socket.socket]:
-    """Those at which somebody waits who has not been taken yet."""
+    """Return the listeners with connections that are not accepted yet."""
     by_handle = {listener.fileno(): listener for listener in listeners}
     poll = select.poll()
     for handle in by_handle:
@@ -178,7 +180,7 @@ def _waited_at(listeners: Iterable[socket.socket]) -> list[socket.socket]:
 
 
 async def _answers(listener: socket.socket) -> bool:
-    """Whether one more caller there gets a word in time, be it a refusal."""
+    """Whether a new connection to the listener gets any answer in time, even a refusal."""
     address = listener.getsockname()
     if isinstance(address, str):
         connecting = asyncio.open_unix_connection(address)
@@ -192,20 +194,21 @@ async def _answers(listener: socket.socket) -> bool:
                 return bool(await reader.read(1))
             finally:
                 writer.close()
-    except OSError:  # Among them TimeoutError; nobody can wait any more, say.
+    except OSError:  # Includes TimeoutError; the listener's queue may be full.
         return False
 
 
 def _turn_away(listener: socket.socket) -> None:
-    """Close the connections that wait at a listener: their callers try again, or say what is wrong."""
+    """Close the connections that wait at a listener, so that their callers try again or report the
+    failure."""
     with contextlib.suppress(OSError):
         while True:
             listener.accept()[0].close()
 
 
 def _wait(pid: int) -> int:
-    """The exit status of a child, negative for a signal; blocks. If somebody stops it, it is woken: callers
-    would wait for it without end."""
+    """Wait for the end of a child, and return its exit status, negative for a signal; blocks. A child that
+    was stopped is woken, because callers would wait for it without end."""
     try:
         while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED)[1]):
             wake(pid, os.WSTOPSIG(status))
@@ -215,16 +218,18 @@ def _wait(pid: int) -> int:
 
 
 def wake(pid: int, stopped_by: int) -> None:
-    """Have a child go on that a signal has stopped."""
+    """Continue a child that a signal has stopped."""
     name = signal.Signals(stopped_by).name
     log.warning("bucket process: it was stopped by %s; it is told to go on", name)
     os.kill(pid, signal.SIGCONT)
 
 
 def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:
-    """Start a bucket process as a new interpreter, since this process has threads; its id. Raises OSError."""
+    """Start a bucket process as a new interpreter, since this process has threads. Return its id. Raises
+    OSError."""
     sockets = listeners.sockets()
-    # By numbers that none of them has here: where the numbers are equal, some systems do not hand it on.
+    # With numbers that none of them has here: if both numbers are equal, some systems do not pass the socket
+    # on.
     first = max((listener.fileno() for listener in sockets.values()), default=2) + 1
     given = {name: first + place for place, name in enumerate(sockets)}
     handing = [
@@ -241,14 +246,14 @@ def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:
 
 
 def settle() -> None:
-    """Give back what importing and starting left behind, and spare what stays from the collector. Takes a few
-    milliseconds."""
+    """Return the memory that importing and starting left behind, and exempt what stays from garbage
+    collection. Takes a few milliseconds."""
     gc.freeze()
     trim()
 
 
 def trim() -> None:
-    """Give memory that was freed back to the system; nothing where the C library cannot."""
+    """Return freed memory to the system; does nothing if the C library cannot."""
     trimming = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trimming is not None:
         trimming(0)

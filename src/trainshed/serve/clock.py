@@ -1,4 +1,4 @@
-"""The only clock of the service: everyone else is handed one of these functions
+"""The only clock of the service: everything else is given one of these functions
 (spec/invariants#pure-decisions)."""
 
 import secrets
@@ -9,23 +9,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    # Every command needs the clock; what it takes to load records, not every one needs.
+    # Every command needs the clock, but not every one needs the records, which take time to load.
     from trainshed.core.names import JobUid
 
 _RANDOM_BITS: Final = 22
 _AT_ONCE: Final = 256
-"""Random words that are asked of the system at once."""
+"""Random words that are requested from the system at once."""
 
 
 def now() -> int:
-    """Nanoseconds since the epoch."""
+    """Return the nanoseconds since the epoch."""
     return time.time_ns()
 
 
 class JobUids:
     """Makes job uids: ascending with time, unique in this process, hard to guess.
 
-    41 bits of milliseconds since the epoch and 22 random bits; within one millisecond the last one plus one.
+    A uid has 41 bits of milliseconds since the epoch and 22 random bits; if that does not ascend, it is the
+    last uid plus one.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,8 @@ class JobUids:
             return cast("JobUid", self._last)
 
     def _bits(self) -> int:
-        # Many at once: a call of the system hands the interpreter's lock to another thread, and waits for it.
+        # Many at once, because each system call hands the interpreter's lock to another thread and has to
+        # wait for it.
         for (word,) in self._random:
             return word >> (32 - _RANDOM_BITS)
         self._random = struct.iter_unpack("=I", secrets.token_bytes(4 * _AT_ONCE))

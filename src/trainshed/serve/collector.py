@@ -1,15 +1,15 @@
-"""How a service has Python's cycle collector look for garbage."""
+"""Sets how a service uses Python's cycle collector."""
 
 import gc
 
 _THRESHOLDS = (20_000, 10, 10)
-"""With its own, 700, it looks through the young objects twice for each submit, whose objects nearly all go
-without it."""
+"""With the default, 700, it would search the young objects twice for each submit, although nearly all of
+these are freed without it."""
 
 
 def begin() -> None:
-    """Have it look from now on, and pass over what is there: what was loaded stays, and need not be looked
-    through again and again."""
+    """Turn the collector on, and exempt all current objects: what was loaded stays, and need not be searched
+    again and again."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
     gc.enable()

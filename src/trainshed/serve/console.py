@@ -1,4 +1,4 @@
-"""The console of a service: what it is built from. Loaded by `lazy_console` when somebody comes."""
+"""Builds the console of a service. Loaded by `lazy_console` with the first request."""
 
 import asyncio
 from pathlib import Path
@@ -20,12 +20,12 @@ from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, StatusCode
 
 _MOST = 4 << 20
-"""Bytes of an answer of the storage API that a page is made of."""
+"""Most bytes of an answer of the storage API that a page is made of."""
 _KEPT = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"})
 
 
 class GatewayBuckets:
-    """The bucket process, asked as the visitor (`console.backend.Buckets`)."""
+    """Calls the bucket process on behalf of a visitor (`console.backend.Buckets`)."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -78,7 +78,7 @@ class GatewayBuckets:
 
 
 class _Download(Response):
-    """An object on its way. What jobs wrote is never shown as a page of this address."""
+    """The download of an object. What jobs wrote is never shown as a page of this address."""
 
     def __init__(self, buckets: GatewayBuckets, principal: Principal, path: str, name: str) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Download(Response):
 
 
 def _nothing_more() -> Receive:
-    """A request without a body, whose client stays."""
+    """Return the input of a request without a body, whose client stays connected."""
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> Message:
@@ -123,7 +123,7 @@ def build_console(
     facts: Facts,
     closing: asyncio.Event,
 ) -> ConsoleApplication:
-    """`closing`: the service stops."""
+    """Build the console. `closing`: set when the service stops."""
     return ConsoleApplication(
         sessions,
         InsideCaller(services),

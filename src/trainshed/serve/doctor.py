@@ -1,5 +1,5 @@
-"""`trainshed doctor`: what this machine lets a service do, why not more, and what to change. Needs no
-service, starts none."""
+"""`trainshed doctor`: shows what this machine lets a service do, why not more, and what to change. Needs no
+service, and starts none."""
 
 import asyncio
 import os
@@ -72,15 +72,15 @@ def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -
 
 
 def examine(settings: Settings, *, on_nodes: bool = False) -> Iterator[Finding]:
-    """Every finding, the most important first. `on_nodes`: of a cluster are looked at from inside. Blocks for
-    seconds: each thing is tried."""
+    """Yield every finding, the most important first. `on_nodes`: look at a cluster's nodes from inside.
+    Blocks for seconds, because each thing is tried out."""
     yield from _disks(settings)
     yield from _database(settings)
     if settings.engine == "slurm":
         from trainshed.serve.slurm_doctor import examine_slurm
 
         yield from examine_slurm(engine_settings(settings), settings.cache, nodes=on_nodes)
-        # No job runs here; packages are built here, curves shown, and what failed is looked at.
+        # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     elif settings.engine == "kubernetes":
         from trainshed.serve.kubernetes_doctor import examine_kubernetes
@@ -89,7 +89,7 @@ def examine(settings: Settings, *, on_nodes: bool = False) -> Iterator[Finding]:
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     else:
         yield from asyncio.run(_engine(settings))
-    if settings.engine != "kubernetes":  # Which refuses them.
+    if settings.engine != "kubernetes":  # Kubernetes refuses them.
         yield _images(settings)
     yield _interpreters(settings)
 
@@ -133,7 +133,8 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    """All of it is looked through, some seconds for each GB; nothing if there is none yet."""
+    """Yield findings about the whole database, which is read at some seconds per GB; none if there is no
+    database yet."""
     from trainshed.store.port import StoreTooNew, StoreUnreadable
     from trainshed.store.records import ADVICE
     from trainshed.store.sqlite.copying import check_database, set_aside_in
@@ -168,7 +169,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 
 def _taken(cache: Path, free: str) -> tuple[str, str]:
-    """What the cache takes, and how to get it back."""
+    """Return a text with the size of the cache, and how to reduce it."""
     from trainshed.runtimes.trees import size_of
 
     taken, downloads = size_of(cache) / 2**30, size_of(cache / "uv", alone=True) / 2**30
@@ -182,7 +183,7 @@ def _taken(cache: Path, free: str) -> tuple[str, str]:
 
 
 def _refusal(place: Path) -> str:
-    """Why nothing can be written into a directory; "" if it can be."""
+    """Return why nothing can be written into a directory; "" if it can be."""
     if not place.is_dir():
         return "no directory"
     if not os.access(place, os.W_OK):
@@ -195,12 +196,12 @@ def _refusal(place: Path) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """The path, or the nearest above it that is there."""
+    """Return the path, or the nearest directory above it that exists."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 async def _engine(settings: Settings) -> list[Finding]:
-    """What the local engine finds out when it starts, on the file system that slots would lie on."""
+    """Return what the local engine finds out when it starts, tried on the file system of its slots."""
     from trainshed.engines.local.engine import LocalEngine
     from trainshed.engines.local.options import Options
     from trainshed.engines.port import LevelUnavailable
@@ -224,7 +225,7 @@ async def _engine(settings: Settings) -> list[Finding]:
 
 
 def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
-    """What an engine can promise on a machine, `node` standing for it. Pure."""
+    """Yield what an engine can promise on a machine, for which `node` stands. Pure."""
     text = f"{can.isolation}: {_LEVELS[can.isolation]}"
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
@@ -301,7 +302,7 @@ def _images(settings: Settings) -> Finding:
     if settings.container_tool == "none":
         cause, remedy = "The setting container_tool is none.", "Set it to auto, podman or docker."
     else:
-        # Its last sentence says what to do.
+        # Its last sentence is the remedy.
         cause, _, remedy = tools.missing().rpartition(". ")
         cause += "."
     return less("container images", refused, cause=cause, remedy=remedy)

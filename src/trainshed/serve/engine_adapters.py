@@ -1,4 +1,4 @@
-"""Fits the engine to what other packages ask of it: shells, logs of programs, the terms of building
+"""Adapts the engine to the protocols of other packages: shells, logs of programs, the terms of building
 packages."""
 
 import contextlib
@@ -24,8 +24,9 @@ from trainshed.serve.settings import Settings
 class EngineShells:
     """The engine's terminals and autopsies as `api.calls.services.Shells`.
 
-    `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which one is hung up, 0
-    = never."""
+    `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which a shell is closed,
+    0 = never.
+    """
 
     def __init__(
         self, engine: Terminals, tickets: Tickets, links: Links, *, allowed: bool, idle: float
@@ -71,8 +72,8 @@ class EngineShells:
 
 
 def link_key(owner_token: str) -> bytes:
-    """What signs the links of jobs: the same after a restart, another one once the owner's token is
-    another."""
+    """Return the key that signs the links of jobs: the same after a restart, another one when the owner's
+    token has changed."""
     return hashlib.sha256(b"trainshed web access " + owner_token.encode()).digest()
 
 
@@ -87,7 +88,7 @@ def _told(what: str) -> Generator[None]:
 
 
 class EngineLogs:
-    """The engine's way into the logs of programs as `api.calls.services.ProgramLogs`."""
+    """Writes to the logs of programs through the engine, as `api.calls.services.ProgramLogs`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -108,19 +109,21 @@ class EngineLogs:
 
 
 _CPU_WEIGHT = 400
-"""As a program of four vCPUs."""
+"""The weight of a program with four vCPUs."""
 _MEMORY = 8 << 30
-"""Bytes, where no setting says how many."""
+"""Bytes that apply if no setting limits memory."""
 _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 
 
 def build_terms(
     settings: Settings, engine: Engine, ports: tuple[int, ...] = ()
 ) -> Callable[[], InstallationTerms]:
-    """On what terms packages of jobs are installed: at the level of the engine's programs, hidden from what
-    they are.
+    """Return the terms on which packages of jobs are installed: at the isolation level of the engine's
+    programs, with the same directories hidden from them.
 
-    The function is to be called once the engine has started. `ports`: those that the service listens on."""
+    The returned function must be called after the engine has started. `ports`: those that the service listens
+    on.
+    """
 
     def terms() -> InstallationTerms:
         if not isinstance(engine, HasBuildPlace):
@@ -157,12 +160,12 @@ def build_terms(
 
 _VIEWER_PROCESSES = 256
 _VIEWER_DISK = 64 << 20
-"""Bytes of what a viewer leaves in its own directory, which should be next to nothing."""
+"""Bytes that a viewer may leave in its own directory, which should be next to nothing."""
 
 
 def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], InstallationTerms]:
-    """On what terms a TensorBoard runs: at the level of the engine's programs, hidden from what they are. To
-    be called once the engine has started."""
+    """Return the terms on which a TensorBoard runs: at the isolation level of the engine's programs, with the
+    same directories hidden from it. The returned function must be called after the engine has started."""
     of_builds = build_terms(settings, engine)
 
     def terms() -> InstallationTerms:

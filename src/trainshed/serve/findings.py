@@ -1,4 +1,4 @@
-"""What `trainshed doctor` finds: each fault with its cause and what mends it. Pure."""
+"""The findings of `trainshed doctor`: each fault with its cause and its remedy. Pure."""
 
 import enum
 
@@ -6,44 +6,44 @@ from msgspec import Struct
 
 
 class Verdict(enum.StrEnum):
-    """How good what was found is."""
+    """How good a finding is."""
 
-    #: Nothing is to be done.
+    #: Nothing has to be done.
     GOOD = "good"
-    #: It works, not as well as it could.
+    #: It works, but not as well as it could.
     LESS = "less"
     #: No service can work like this.
     BAD = "bad"
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at. Made by `good`, `less` and `bad`."""
+    """The result of one check. Made by `good`, `less` and `bad`."""
 
     about: str
     verdict: Verdict
     told: str
-    #: Why it is so; "" only of what is good.
+    #: Why it is so; "" only in good findings.
     cause: str = ""
-    #: What to do: a command, a setting, a file to change. Of what is good: what could be had beyond it, or
+    #: What to do: a command, a setting, a file to change. In good findings: what could be gained beyond, or
     #: "".
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a fault that does not say how it is mended."""
+        """Raise ValueError for a fault without a cause or a remedy."""
         if self.verdict is not Verdict.GOOD and not (self.told and self.cause and self.remedy):
             raise ValueError(f"{self.about}: a fault without its cause and its remedy")
 
 
 def good(about: str, told: str, *, cause: str = "", remedy: str = "") -> Finding:
-    """Nothing has to be done."""
+    """Return a finding for which nothing has to be done."""
     return Finding(about, Verdict.GOOD, told, cause, remedy)
 
 
 def less(about: str, told: str, *, cause: str, remedy: str) -> Finding:
-    """It works, not as well as it could."""
+    """Return a finding of what works, but not as well as it could."""
     return Finding(about, Verdict.LESS, told, cause, remedy)
 
 
 def bad(about: str, told: str, *, cause: str, remedy: str) -> Finding:
-    """No service can work so, or no job."""
+    """Return a finding with which no service, or no job, can work."""
     return Finding(about, Verdict.BAD, told, cause, remedy)

@@ -1,14 +1,14 @@
-"""gRPC's listening sockets, served from the start; gRPC itself is loaded with the first connection.
+"""Serves gRPC's listening sockets from the start; gRPC itself is loaded with the first connection.
 
 Programs have a socket of their own, which is served whether or not there are ports for others.
 
-Loaded, it would cost every idle service 13 MB and a part of its start. So the sockets are the service's own,
-and what comes in is handed on to gRPC, which listens on two unix sockets in the data directory, one of them
-with TLS. Connections that come while it loads wait. What that costs: docs/adr/0016-grpc.md.
+A loaded gRPC would cost every idle service 13 MB and a part of its start. So the service itself owns the
+sockets, and hands connections on to gRPC, which listens on two Unix sockets in the data directory, one of
+them with TLS. Connections that arrive while it loads wait. For what that costs, see docs/adr/0016-grpc.md.
 
-The `Relay` hands connections byte for byte to a unix socket, both ways, until both ends have said all. It
-knows nothing of what is said. What an end cannot take waits in the kernel. Of too many connections those that
-were silent longest go.
+The `Relay` copies the bytes of each connection to a Unix socket and back, until both ends have finished, and
+does not look at them. What an end cannot take waits in the kernel. If there are too many connections, those
+that were silent longest are closed.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ from trainshed.eventloop.background import Crew
 
 
 class GrpcPorts(Struct, frozen=True):
-    """The ports: what of them exists before the event loop does, and what TLS shows as soon as it is made."""
+    """The listening ports with the certificates that TLS shows; the sockets exist before the event loop
+    does."""
 
     plain: socket.socket
     secure: socket.socket
@@ -58,8 +59,8 @@ class GrpcFront:
         services: Services,
         authenticate: Callable[[str | None], Principal],
     ) -> None:
-        """`programs`: the Unix socket that replicas' endpoints call; `directory`: where gRPC's own sockets
-        are, open to this user alone."""
+        """`programs`: the Unix socket that replicas' endpoints call; `directory`: contains gRPC's own
+        sockets, open to this user alone."""
         self._plain, self._secure = directory / "grpc.sock", directory / "grpc-tls.sock"
         self._services = services
         self._authenticate = authenticate
@@ -69,13 +70,13 @@ class GrpcFront:
         self._relays: tuple[Relay, ...] = ()
 
     async def start(self) -> None:
-        """Take connections from now on. Raises what the certificates were not made for."""
+        """Take connections from now on. Raises what making the certificates failed with."""
         ports, certificates = self._ports, None
         sockets = [(self._programs, self._plain)]
         if ports is not None:
             certificates = await asyncio.wrap_future(ports.certified)
             sockets += [(ports.plain, self._plain), (ports.secure, self._secure)]
-        # Each takes three files, two here and one in gRPC, and there may be three relays.
+        # Each connection takes three files, two here and one in gRPC, and there may be three relays.
         most = limits.of_this_process().connections // 6
         self._relays = tuple(
             Relay(listener, partial(self._served, path, certificates), most)
@@ -85,7 +86,7 @@ class GrpcFront:
             await relay.start()
 
     async def close(self, grace: float) -> None:
-        """Take no more connections; open calls get so many seconds."""
+        """Take no more connections; open calls get `grace` seconds."""
         for relay in self._relays:
             relay.refuse()
         if self._loading is not None:
@@ -97,11 +98,11 @@ class GrpcFront:
             path.unlink(missing_ok=True)
 
     async def _served(self, path: Path, certificates: Certificates | None) -> Path:
-        """The path, once gRPC listens there. The first connection has it loaded; what fails is tried
-        again."""
+        """Return the path once gRPC listens there. The first connection has gRPC loaded; after a failure the
+        next one tries again."""
         if self._loading is None or (self._loading.done() and self._loading.exception()):
             self._loading = begin(self._load(certificates), "gRPC: loading")
-        # A connection that goes away does not take the loading with it.
+        # A connection that goes away must not cancel the loading.
         await asyncio.shield(self._loading)
         return path
 
@@ -126,20 +127,20 @@ _BACKLOG = 1024
 
 
 class Relay:
-    """All connections of one listening socket. Used on one event loop."""
+    """Relays all connections of one listening socket. Used on one event loop."""
 
     def __init__(
         self, listener: socket.socket, target: Callable[[], Awaitable[Path]], most: int
     ) -> None:
-        """`target` answers the unix socket as soon as somebody listens there; it is asked for every
-        connection, which waits for it, and is closed where it fails. `most`: connections at once."""
+        """`target` returns the Unix socket once a server listens there. It is called for every connection,
+        which waits for it, and is closed if it fails. `most`: connections at once."""
         self._listener = listener
         self._target = target
         self._server: asyncio.Server | None = None
         self._joining = Crew()
         self._most = most
         self._open: set[asyncio.Transport] = set()
-        # The ends of clients, those that were silent for longest first.
+        # The clients' ends, in the order of their last activity, oldest first.
         self._clients: dict[End, None] = {}
 
     async def start(self) -> None:
@@ -181,17 +182,18 @@ class Relay:
         try:
             target = await self._target()
             if client.transport.is_closing():
-                return  # It has gone, or had to make room, while gRPC was loaded.
+                return  # It has gone, or had to make way, while gRPC was loaded.
             with reachable(str(target)) as short:
                 await asyncio.get_running_loop().create_unix_connection(
                     lambda: End(client.join, self._open), path=short
                 )
         except OSError as failure:
-            # No file for it, say: those that are open make room.
+            # There may be no file descriptor left; open connections make way.
             log.warning("gRPC: a connection was not handed on: %s", failure)
             client.transport.abort()
         except Exception as failure:
-            # Of whatever kind, loading gRPC included: this connection is lost, the next one tries it anew.
+            # Of any kind, including a failure to load gRPC: this connection is lost, and the next one tries
+            # again.
             log.error("gRPC: connection not handed on", exc_info=failure)
             client.transport.abort()
         except asyncio.CancelledError:

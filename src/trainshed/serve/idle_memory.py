@@ -1,5 +1,5 @@
-"""Gives memory back that work has left behind, once there is no more of it: the database's pages, and what
-the C library has free."""
+"""Releases the memory that work has left behind, once there is no more work: the database's pages, and the C
+library's free memory."""
 
 import asyncio
 import time
@@ -10,11 +10,11 @@ from trainshed.eventloop.background import keep
 from trainshed.serve.children import trim
 
 _EVERY: Final = 10.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _QUIET: Final = 0.5
-"""Seconds of processor time between two looks up to which a service has nothing to do."""
+"""Seconds of processor time between two checks up to which a service counts as idle."""
 _WORTH: Final = 1.0
-"""Seconds of processor time after which there is something to be given back."""
+"""Seconds of processor time since the last release after which there is something to release."""
 
 
 class ReleasesMemory(Protocol):
@@ -24,7 +24,8 @@ class ReleasesMemory(Protocol):
 
 
 class IdleMemory:
-    """`used`: the seconds of processor time that this process has taken so far."""
+    """Releases memory whenever the service is idle after work. `used`: returns the seconds of processor time
+    that this process has used so far."""
 
     def __init__(
         self, store: ReleasesMemory, used: Callable[[], float] = time.process_time
@@ -35,11 +36,11 @@ class IdleMemory:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Begin to check."""
         self._watching = keep(self._watch, "giving memory back")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -50,7 +51,8 @@ class IdleMemory:
             await self.look()
 
     async def look(self) -> bool:
-        """Give memory back if there was work, and none since the last look. Raises Unavailable."""
+        """Release memory if there was work, and none since the last check. Return whether it was released.
+        Raises Unavailable."""
         used = self._used()
         before, self._seen = self._seen, used
         if used - before > _QUIET or used - self._released < _WORTH:

@@ -1,5 +1,5 @@
-"""What `trainshed doctor` looks at where replicas are Pods: the settings, the cluster's API, the account's
-rights, whether a Pod would be admitted, which nodes take Pods, and whether they can call the service."""
+"""The checks of `trainshed doctor` for replicas in Pods: the settings, the cluster's API, the account's
+rights, whether a Pod would be admitted, which nodes take Pods, and whether Pods can call the service."""
 
 import asyncio
 import ipaddress
@@ -31,7 +31,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What the account has to be allowed to do. `why`: what is lost without it."""
+    """A right that the account needs. `why`: what does not work without it."""
 
     verb: str
     resource: str
@@ -43,7 +43,7 @@ class Right:
         return f"{self.verb} {self.resource}"
 
     def asked(self, namespace: str) -> dict[str, Any]:
-        """ "" = in the whole cluster."""
+        """Return the access review to create; `namespace` "" = the whole cluster."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
         given = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
@@ -83,8 +83,8 @@ _OF_POD_GROUPS = tuple(
 
 
 def examine_kubernetes(table: Mapping[str, Any]) -> Iterator[Finding]:
-    """`table`: `[engines.kubernetes]` of the configuration. Blocks until the cluster has answered, or has
-    not."""
+    """Yield the findings. `table`: `[engines.kubernetes]` of the configuration. Blocks until the cluster has
+    answered or failed to."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -126,13 +126,13 @@ async def _gathered(settings: KubernetesSettings) -> list[Finding]:
 
 
 class Examination:
-    """Of one cluster, by an `ApiClient`."""
+    """Examines one cluster through an `ApiClient`."""
 
     def __init__(self, settings: KubernetesSettings, client: Any) -> None:
         self._settings = settings
         self._client = client
         own = settings.namespace or client.namespace or "default"
-        #: Of jobs.
+        #: The namespaces of jobs.
         self._namespaces = sorted(set(settings.namespaces.values()) or {own})
 
     async def findings(self) -> AsyncIterator[Finding]:
@@ -209,7 +209,7 @@ class Examination:
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
-        """Whether a Pod of a job would be taken: it is shown to the API, and not made."""
+        """Check whether a Pod of a job would be admitted: the API checks it, and does not create it."""
         from trainshed.engines.kubernetes.client import ApiFailure
         from trainshed.engines.kubernetes.objects import Pod
 
@@ -304,13 +304,13 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
 
 
 def _address(settings: KubernetesSettings) -> Finding:
-    """Where Pods call."""
+    """Check the address that Pods call."""
     about, name = "address for Pods", settings.service_address
     remedy = "Set [engines.kubernetes] address to one by which Pods reach this service."
     try:
         found = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
     except OSError as failure:
-        # In a cluster it may be a name of Pods alone.
+        # The name may be known only to Pods in a cluster.
         told = f"{name} is not known here: {failure.strerror}."
         return less(about, told, cause="Pods may know it all the same.", remedy=remedy)
     if all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in found):

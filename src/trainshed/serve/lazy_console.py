@@ -1,5 +1,5 @@
-"""Stands in for the console until somebody first comes to it, and loads it then: most services are asked by
-programs alone, and do without its memory."""
+"""Stands in for the console until its first request, and loads it then: most services are only called by
+programs, and do without its memory."""
 
 import asyncio
 import importlib
@@ -20,7 +20,7 @@ class LazyConsole:
     """The console as an application, loaded with the first request."""
 
     def __init__(self, bootstrap: Bootstrap, services: Services, closing: asyncio.Event) -> None:
-        """`closing`: the service stops."""
+        """`closing`: set when the service stops."""
         settings = bootstrap.settings
         self._bootstrap = bootstrap
         self._services = services
@@ -38,7 +38,7 @@ class LazyConsole:
         self._console: Application | None = None
 
     def link(self, token: str) -> str:
-        """An address that signs a browser in once, as this token. Raises Unauthenticated."""
+        """Return an address that signs a browser in once with this token. Raises Unauthenticated."""
         return self._facts.login_link(self._sessions.link_code(token))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class LazyConsole:
             await asyncio.to_thread(importlib.import_module, "trainshed.serve.console")
             from trainshed.serve.console import build_console
 
-            # Within the lock: who waits for that is to find it.
+            # Within the lock, so that requests that wait for it find the console.
             self._console = build_console(
                 self._bootstrap, self._services, self._sessions, self._facts, self._closing
             )

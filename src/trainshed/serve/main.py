@@ -1,4 +1,4 @@
-"""The `trainshed` command: what builds services, and all others from the cli package."""
+"""The `trainshed` command: the commands that build services, and all others from the cli package."""
 
 import os
 
@@ -29,11 +29,11 @@ _COMMANDS = (
         "Run one program as a replica would, without a service.",
     ),
 )
-"""As in `cli.commands`: loaded when they are used, since what they need takes longer to load than help
-takes."""
+"""As in `cli.commands`: loaded when they are used, since loading what they need takes longer than showing
+help."""
 _NAME = "trainshed"
 _COMPLETE = "_TRAINSHED_COMPLETE"
-"""By which a shell asks what it may offer."""
+"""The variable by which a shell asks for completions."""
 
 
 @click.group(
@@ -53,7 +53,7 @@ register(group, clock.now, _COMMANDS)
 def main() -> None:
     """Run the command line. Raises SystemExit."""
     if _COMPLETE in os.environ:
-        # Only somebody who completes a word needs it.
+        # Only needed to complete a word.
         from trainshed.cli import fixed_values
 
         if fixed_values.answer(group, _NAME, _COMPLETE):
@@ -62,6 +62,6 @@ def main() -> None:
         group(prog_name=_NAME)
     except SystemExit as end:
         if end.code == 1 and reader.reader_has_left():
-            # Who reads wants no more (`| head`), which says nothing of what was asked for.
+            # The reader wants no more (`| head`), which does not mean that the command failed.
             raise SystemExit(reader.STATUS) from None
         raise

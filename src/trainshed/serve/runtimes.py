@@ -1,5 +1,5 @@
-"""`trainshed runtimes`: what runtimes there are, building them ahead, clearing the cache. Works on the cache
-itself, with a service beside it or without.
+"""`trainshed runtimes`: lists runtimes, builds them ahead, and clears the cache. Works on the cache itself,
+whether or not a service runs.
 """
 
 import re
@@ -188,7 +188,7 @@ def _build(
     inventory: "Inventory", actions: Actions, family: str, version: str, python: str = ""
 ) -> None:
     def say(line: str) -> None:
-        # What those say who build it: setup scripts among them.
+        # The output of the build, which may come from setup scripts of users.
         actions.say(coloured(line))
 
     offer = _told(lambda: inventory.build(family, say, version, python))
@@ -250,7 +250,7 @@ def _table(offers: "list[InventoryEntry]") -> Iterator[str]:
 
 
 def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:
-    """What else lies in the cache, in a line each."""
+    """Yield a line for each other kind of content of the cache."""
     from trainshed.runtimes.cache_cleaner import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
     from trainshed.runtimes.shelf import Shelf
     from trainshed.runtimes.trees import size_of
@@ -270,7 +270,7 @@ def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:
         if trees:
             yield f"{title}: {len(trees)}, {_size(size_of(*(tree.path for tree in trees)))}"
     yield f"packages of jobs: {_size(size_of(cache / 'packages'))}"
-    # What an environment has as well goes with the environment.
+    # Files that an environment shares are removed with the environment.
     alone = size_of(cache / "uv", alone=True)
     yield f"downloads that no environment shares: {_size(alone)} (trainshed runtimes gc --downloads)"
     yield f"cache: {cache}, {_size(size_of(cache))}"

@@ -60,16 +60,17 @@ log = logging.getLogger(__name__)
 DRAIN = 2
 """Seconds that open requests get when the service stops."""
 _SHOWN = 10
-"""Records set aside that are named."""
+"""Records set aside that are listed by name."""
 _AFTER_READY = 1.0
-"""Seconds until what no start waits for is loaded: jobs that ran on are taken over by then, which is waited
-for."""
+"""Seconds after the start until modules are loaded that no start waits for. By then running jobs were taken
+over, which is more urgent."""
 STOP_JOBS = 60
-"""Seconds that jobs get to end, beyond their grace, when they are to be stopped with the service."""
+"""Seconds beyond their grace that jobs get to end when they are stopped with the service."""
 
 
 class Service:
-    """A running service. `announce` is called once requests are served, with what `service.json` holds."""
+    """A running service. `announce` is called with the contents of `service.json` once requests are
+    served."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class Service:
         last_sign: Nanos = 0,
         stop_jobs: bool,
     ) -> None:
-        """`last_sign`: when the last service of this data directory was there (ns since the epoch), 0 = there
-        was none."""
+        """`last_sign`: when the last service of this data directory last gave a sign (ns since the epoch), 0
+        = there was none."""
         self._bootstrap = bootstrap
         self._announce = announce
         self._stop_jobs = stop_jobs
@@ -93,7 +94,7 @@ class Service:
         bootstrap.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped."""
+        """Serve until SIGTERM or SIGINT. Jobs run on, unless they are to be stopped with the service."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -101,7 +102,7 @@ class Service:
         try:
             await self._serve()
         finally:
-            # Whatever went wrong: a thread waits for the bucket process, and the end of ours for the thread.
+            # In any case: a thread waits for the bucket process, and the end of this process for the thread.
             await self._bootstrap.buckets.close()
             self._app.lag.close()
 
@@ -165,7 +166,7 @@ class Service:
         await gateway.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
-            # Of a disk that became read-only; whoever reads the file asks whether the process lives.
+            # The disk may have become read-only; readers of the file check whether the process lives.
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
         if live:
             many = len(live) > 1
@@ -175,7 +176,7 @@ class Service:
             )
 
     async def _begin_work(self) -> None:
-        """Start what goes on beside jobs and requests."""
+        """Start what runs beside jobs and requests."""
         await self._app.suggesting.start()
         await self._app.exports.start()
         self._app.retention.start()
@@ -185,7 +186,8 @@ class Service:
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
-        """Stop it; the outbox after the controller, whose last commits may still put something into it."""
+        """Stop what `_begin_work` started and the controller. The outbox comes last, because the controller's
+        last commits may still put something into it."""
         await self._memory.close()
         await self._app.idling.close()
         await self._app.retention.close()
@@ -202,7 +204,7 @@ class Service:
             "rest": web_address(settings, self._bootstrap.listener.getsockname()[1]),
             "token": self._bootstrap.token,
             "pid": os.getpid(),
-            # As text: some readers' numbers have 53 bits.
+            # As text, because numbers have only 53 bits for some readers.
             "since": str(protocol.process_start(os.getpid())),
             "storage": web_address(settings, self._bootstrap.storage_port),
             "project": settings.project,
@@ -218,7 +220,7 @@ class Service:
             ),
         }
         write_private(settings.data / SERVICE_FILE, document)
-        # Plain HTTP is for this machine, whatever others speak.
+        # This machine uses plain HTTP, whatever other machines use.
         plain = f"http://{urlsplit(str(document['storage'])).netloc}"
         write_private(
             settings.data / "credentials.json",
@@ -236,11 +238,11 @@ class Service:
         asyncio.get_running_loop().call_later(_AFTER_READY, _load_late)
 
     def _is_over(self, claims: JobClaims) -> bool:
-        """Whether the program that a token was given to cannot be there any more."""
+        """Whether the program that a token was given to cannot exist any more."""
         return not self._app.controller.runs(JobUid(claims.job_uid), claims.attempt)
 
     async def _take_over(self) -> None:
-        """Note the jobs that ran on while no service was there, and tell them so."""
+        """Note the jobs that ran on while there was no service, and add that to their timelines."""
         self._taken_over = [job for job in self._app.controller.running() if job.attempt]
         if not self._last_sign:
             return
@@ -255,10 +257,11 @@ class Service:
         await self._bootstrap.store.intake.tell_all([job.uid for job in self._taken_over], entry)
 
     async def _cancel_jobs(self) -> None:
-        """Cancel every job that is not over, and wait until they are."""
+        """Cancel every job that is not over, and wait until they are over."""
         try:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
-                # Again: a create that was on its way when the stop began may have come to its end since.
+                # Repeatedly: a create request that was still in progress when the stop began may have
+                # finished since.
                 while live := await self._bootstrap.store.ledger.load_live():
                     await self._cancel([work.job for work in live])
         except TimeoutError:
@@ -267,7 +270,7 @@ class Service:
     async def _cancel(self, jobs: list[Work]) -> None:
         say(f"Stopping {counted(len(jobs), 'job')} ...")
         for job in jobs:
-            # A job that ended in this moment has nothing left to cancel.
+            # A job that ended just now has nothing left to cancel.
             with contextlib.suppress(Exception):
                 await self._bootstrap.store.intake.request_cancel(
                     job.name, CancelRequested(CancelCause.USER, clock.now())
@@ -285,7 +288,7 @@ class Service:
 
 
 class _Server(SecureServer):
-    """Uvicorn that says when it is up and leaves signals to the service."""
+    """Uvicorn that reports when it is up, and leaves signals to the service."""
 
     def __init__(
         self,
@@ -308,8 +311,8 @@ class _Server(SecureServer):
 
 
 def _load_late() -> None:
-    """Load what the first request to a public API would have to wait for: some 20 ms. That is all which is
-    kept compiled."""
+    """Load what the first request to a public API would wait for, which takes some 20 ms. After that, all
+    modules that are kept compiled have been loaded."""
     pool.load_all()
     if (modules := compiled.release()) is not None:
         # The end of a service does not wait for it; the process that writes goes on by itself.
@@ -320,12 +323,12 @@ def _save(modules: compiled.CompiledModules) -> None:
     try:
         modules.save()
     except OSError as failure:
-        # The package is somebody else's, say; Python keeps no compiled files there either.
+        # The package may belong to another user; Python keeps no compiled files there either.
         log.debug("compiled modules are not kept for the next start: %s", failure)
 
 
 def told_set_aside(bad: Sequence[RecordSetAside]) -> str:
-    """What the person at the terminal is told of records that could not be read."""
+    """Return what the terminal shows of records that could not be read."""
     records = "record" if len(bad) == 1 else "records"
     shown = [f"  {record}" for record in bad[:_SHOWN]]
     if len(bad) > _SHOWN:
@@ -334,6 +337,6 @@ def told_set_aside(bad: Sequence[RecordSetAside]) -> str:
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal."""
+    """Write a line to the terminal (stderr)."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

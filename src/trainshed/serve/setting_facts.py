@@ -1,6 +1,7 @@
-"""What people are told of the settings: what each is, in a line, its value, and where that came from.
+"""Describes the settings for people: what each one is, in a line, its value, and where that came from.
 
-docs/settings.md says more of each; `tests/unit/test_settings.py` holds both to the fields of `Settings`.
+docs/settings.md says more about each; `tests/unit/test_settings.py` compares both with the fields of
+`Settings`.
 """
 
 import json
@@ -19,7 +20,7 @@ from trainshed.wire.trainshed_v1.settings import Setting
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^\s\"']{1,2000}", re.IGNORECASE)
 _UNSAFE_PATHS: Final = frozenset({"webhook"})
-"""Keys of tables whose address is a secret itself: whoever knows a chat's webhook may write there."""
+"""Keys of tables whose whole address is a secret: whoever knows a chat's webhook may write there."""
 
 ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
     "Addresses": {
@@ -121,11 +122,11 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "traces_endpoint": "Where a collector of OpenTelemetry takes traces; empty = there are none",
     },
 }
-"""By group, in the order in which they are shown."""
+"""Descriptions by group, in the order in which they are shown."""
 
 
 def described(settings: Settings, origins: Mapping[str, Origin]) -> tuple[Setting, ...]:
-    """All of them. `origins`: of those that somebody has set."""
+    """Return all settings with their descriptions. `origins`: of those that are not at their default."""
     default = Settings()
     known = Settings.__struct_fields__
     found: list[Setting] = []
@@ -147,14 +148,14 @@ def described(settings: Settings, origins: Mapping[str, Origin]) -> tuple[Settin
 
 
 def _in_force(settings: Settings, name: str) -> str:
-    """Where a setting is empty and another one decides, what it decides."""
+    """Return the value in force: if a setting is empty and another one decides, what that one decides."""
     if name == "capacity":
         return "strict" if settings.strict else "relaxed"
     return told(getattr(settings, name))
 
 
 def told(value: object) -> str:
-    """A value as text, without what could be a secret in it."""
+    """Return a value as text, without what could be a secret in it."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -168,7 +169,7 @@ def told(value: object) -> str:
 
 
 def _plain(value: object, key: str = "") -> Any:
-    """Tables as JSON takes them, secrets masked, what is not set left out."""
+    """Return a value in JSON's types, with secrets masked, and without what is not set."""
     if isinstance(value, Struct):
         value = {name: part for name, part in asdict(value).items() if part not in ("", (), None)}
     if isinstance(value, Mapping):
@@ -178,7 +179,7 @@ def _plain(value: object, key: str = "") -> Any:
         return [_plain(part, key) for part in cast(Sequence[object], value)]
     if value is None or isinstance(value, bool):
         return value
-    # The name of a variable is no secret; what is in it is never read here.
+    # The name of a variable is no secret, and its value is never read here.
     if not key.endswith("_env") and redacted({key: ""})[key]:
         return REDACTED
     if isinstance(value, int | float):
@@ -187,7 +188,7 @@ def _plain(value: object, key: str = "") -> Any:
 
 
 def _masked(text: str, *, is_closed: bool = False) -> str:
-    """A text whose addresses tell no password and no query, and with `is_closed` no path."""
+    """Return a text whose addresses contain no password and no query, and with `is_closed` no path."""
 
     def shown(found: re.Match[str]) -> str:
         address = found[0]

@@ -1,7 +1,7 @@
-"""The types of settings, with their bounds, choices and checks, and how a value becomes one of them.
+"""The types of settings, with their bounds, choices and checks, and the conversion of values to them.
 
-A bound or a choice stands in the type (`Port`, `Literal[...]`); `msgspec.convert` holds values to it. What a
-type cannot tell, a `Checked` function does.
+Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.convert` enforces them. What a
+type cannot express is checked by a `Checked` function.
 """
 
 import re
@@ -21,27 +21,27 @@ _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
 _ORIGIN = re.compile(r"https?://[a-z0-9_.\[\]:-]+")
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 _FLAGS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-"""What people write for a flag besides what msgspec reads."""
+"""Words that people write for a flag, besides those that msgspec reads."""
 _LARGEST = 1e308
-"""No setting is infinite."""
+"""The upper bound of numbers, which excludes infinity."""
 
 
 class Checked(Struct, frozen=True):
-    """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone lets
-    pass."""
+    """Part of a type: `check` raises ValueError, saying what is allowed, for values that the type alone
+    accepts."""
 
     check: Callable[[Any], object]
 
 
 class Tables(Struct, frozen=True):
-    """Part of a type: the setting stands in tables `[[name]]` of the file, which `read` makes into its
+    """Part of a type: the setting is written as tables `[[name]]` in the file, which `read` converts to its
     value."""
 
     read: Callable[[tuple[dict[str, Any], ...]], Any]
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:
-    """The value of the setting `name` in its type. Raises ValueError saying what is allowed."""
+    """Return the value of the setting `name` in its type. Raises ValueError, saying what is allowed."""
     base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     for extra in extras:
         if isinstance(extra, Tables):
@@ -77,7 +77,7 @@ def _converted(kind: Any, value: Any) -> Any:
 
 
 def _allowed(base: Any, extras: list[Any], value: Any) -> str:
-    """What a value that was refused should have been."""
+    """Return what a refused value should have been."""
     if get_origin(base) is Literal and isinstance(value, str):
         choices = get_args(base)
         return f"one of {', '.join(filter(None, choices))}.{near(value, choices)}"
@@ -90,7 +90,7 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
 
 
 def _failure_rules(tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    # Imported here and below: the defaults need no check, and a start is short.
+    # Imported here and below: the defaults need no check, and the start should be short.
     from trainshed.core.failure.overrides import table_with
 
     table_with(tables)
@@ -118,7 +118,7 @@ def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
-    """`NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
+    """Return `NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
     from trainshed.core.catalog.accelerators import accelerator_types
     from trainshed.core.names import Api
 
@@ -185,7 +185,7 @@ def _bucket_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[BucketTable, ..
 
 
 def _check_tuning_engine(name: str) -> None:
-    """An engine that is not installed is reported at the start, not to each job."""
+    """Raise ValueError for an engine that is not installed: at the start, not in each job."""
     needed = {
         "optuna-tpe": ("optuna", "optuna"),
         "optuna-gp": ("optuna", "torch"),
@@ -213,7 +213,7 @@ def _check_size(text: str) -> None:
 
 
 def _check_traces(url: str) -> None:
-    """A library that is not installed is reported at the start."""
+    """Raise ValueError for a wrong address, or if the library for traces is not installed."""
     if not url:
         return
     if not url.startswith(("http://", "https://")):
@@ -233,7 +233,7 @@ def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
-        # A package that it would lie in is not there either.
+        # The package that would contain it is not installed either.
         return False
 
 
@@ -277,8 +277,9 @@ def _check_project(project: str) -> None:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """` Did you mean …?` with what is spelled most alike, in either case; "" if nothing is."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    """Return ` Did you mean …?` with the known word of the most similar spelling, ignoring case; "" if none
+    is similar."""
+    import difflib  # Imported late: an idle service does without it (docs/adr/0133).
 
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), sorted(names), n=1)

@@ -1,4 +1,4 @@
-"""Settings: defaults, then a TOML file, then the environment, then the command line; later wins."""
+"""Reads settings: defaults, then a TOML file, then the environment, then the command line; later ones win."""
 
 import ipaddress
 import os
@@ -52,21 +52,22 @@ class SettingsError(Exception):
 
 
 def default_data() -> Path:
-    """Where a service keeps everything it must not lose: $TRAINSHED_DATA or ~/.trainshed."""
+    """Return the directory of everything that a service must not lose: $TRAINSHED_DATA or ~/.trainshed."""
     return Path(os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed").expanduser()
 
 
 def default_cache() -> Path:
-    """Where runtimes are built, shared by all services of a user: $TRAINSHED_CACHE or ~/.cache/trainshed."""
+    """Return the directory of built runtimes, shared by all services of a user: $TRAINSHED_CACHE or
+    ~/.cache/trainshed."""
     fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainshed"
     return Path(os.environ.get("TRAINSHED_CACHE") or fallback).expanduser()
 
 
 class Settings(Struct, frozen=True):
-    """All settings of a service, with what they may be as their types.
+    """All settings of a service; their types say which values are allowed.
 
-    The same names are the keys of the TOML file and, upper-cased behind TRAINSHED_, environment variables;
-    docs/settings.md lists them for people.
+    Their names are the keys of the TOML file and, in upper case after TRAINSHED_, environment variables;
+    docs/settings.md describes them for people.
     """
 
     #: Address to listen on.
@@ -78,45 +79,46 @@ class Settings(Struct, frozen=True):
     #: Ports of gRPC without and with TLS; 0 = beside the REST port.
     grpc_port: Port = 0
     grpc_tls_port: Port = 0
-    #: All ports speak TLS; plain HTTP is for this machine.
+    #: Whether all ports speak TLS, except with this machine, which may use plain HTTP.
     tls: bool = False
-    #: They do not, though others reach them.
+    #: Whether ports speak plain HTTP with other machines, for instance behind a proxy that speaks TLS.
     insecure: bool = False
-    #: PEM files that the service shows, both or none; with them all ports speak TLS.
+    #: PEM files of the certificate and its key, both or none; with them all ports speak TLS.
     tls_cert: str = ""
     tls_key: str = ""
     #: Directory of everything that must not be lost.
     data: Path = Path()
     #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
-    #: What runs replicas.
+    #: The engine that runs replicas.
     engine: Engine = "local"
-    #: What keeps the record.
+    #: The kind of store.
     database: Literal["sqlite"] = "sqlite"
     #: Virtual nodes of the local engine.
     nodes: Positive = 1
     #: Project and region of clients that name none.
     project: Project = "trainshed"
     region: Region = "us-central1"
-    #: Made at the first start, for the demo and for staging.
+    #: Bucket for the demo and for staging, made at the first start.
     default_bucket: BucketName = "trainshed"
-    #: Open to the programs of all projects, with commas in between.
+    #: Buckets that are open to the programs of all projects, with commas in between.
     shared_buckets: BucketNames = ""
-    #: The storage port asks nobody who he is.
+    #: Whether the storage port serves everybody without credentials.
     anonymous_storage: bool = False
     #: How many replicas run at once; further jobs wait.
     max_replicas: Positive = 256
     #: Seconds between SIGTERM and SIGKILL of a replica.
     grace: Amount = 30.0
-    #: MiB that one replica gets at most, whatever its machine type has; 0 = what the machine type has.
+    #: Most memory of one replica in MiB, whatever its machine type has; 0 = what the machine type has.
     memory_per_replica: Count = 0
     #: Refuse a runtime substitution instead of noting it (spec/runtimes#substitutes).
     exact_runtimes: bool = False
-    #: Whether nodes have bounds (spec/queue#quotas); "" = those of a cluster do, this machine's do not.
+    #: Whether nodes have bounds (spec/queue#quotas); "" = nodes of a cluster do, this machine does not.
     capacity: Capacity = ""
-    #: What holds where no quota is set.
+    #: The quotas that apply where none is set.
     quotas: Quotas = "unlimited"
-    #: CPUs, GiB and TYPE=COUNT,… that each node is said to have; 0 and "" = its share of the machine.
+    #: CPUs, memory in GiB, and accelerators as TYPE=COUNT,… that each node is said to have; 0 and "" = its
+    #: share of the machine.
     node_cpus: Amount = 0.0
     node_memory: Amount = 0.0
     node_accelerators: NodeAccelerators = ""
@@ -124,133 +126,136 @@ class Settings(Struct, frozen=True):
     patience: Amount = 600.0
     #: Seconds after which a shim or node that does not answer counts as lost.
     lease: Lease = 30.0
-    #: Attempts of one job.
+    #: Most attempts of one job.
     max_attempts: Positive = 10
     #: Seconds without progress after which a program is ended; 0 = never.
     stall_after: Amount = 0.0
-    #: Programs are told where they can report how far they are, by Kubeflow Trainer's protocol.
+    #: Whether programs are told where they can report their progress, by Kubeflow Trainer's protocol.
     progress_reports: bool = True
     #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
     warm_starts: WarmStarts = "trials"
-    #: All other programs begin in a fork of their runtime's interpreter, which has come up already.
+    #: Whether all other programs begin in a fork of their runtime's interpreter that is already up.
     ready_interpreters: bool = True
-    #: Programs in prebuilt images have root directories of their own, unless their jobs say otherwise.
+    #: Whether programs in prebuilt images have root directories of their own, unless their jobs say
+    #: otherwise.
     own_root: bool = False
-    #: Seconds without a program after which frameworks are kept imported no longer; 0 = they are not.
+    #: Seconds without a program after which frameworks are no longer kept imported; 0 = they never are.
     warm_idle: Amount = 600.0
-    #: Seconds after a job's end before the public APIs tell its error.
+    #: Seconds after a job's end before the public APIs show its error.
     error_delay: Amount = 0.0
-    #: Reducers speak TLS, whether or not a job asks for it.
+    #: Whether reducers speak TLS even if a job does not ask for it.
     reduction_tls: bool = False
-    #: Serves studies that ask for the default algorithm.
+    #: The algorithm's engine for studies that ask for the default algorithm.
     tuning_engine: TuningEngine = "gp-bandit"
-    #: Trials of one study or tuning job; 0 = any number.
+    #: Most trials of one study or tuning job; 0 = any number.
     max_study_trials: Count = 1000
-    #: Where browsers reach this service; "" = where it listens.
+    #: The address at which browsers reach this service; "" = where it listens.
     web_url: WebUrl = ""
-    #: Where errors of jobs send people: to this service's page of the job, or to that of the public text.
+    #: Where links in errors of jobs lead: to this service's page of the job, or to that of the public text.
     error_links: Literal["service", "google"] = "service"
-    #: Further names by which the service may be called, with commas in between.
+    #: Further hostnames of the service, with commas in between.
     allowed_hosts: HostNames = ""
-    #: Pages of others that may call it, with commas in between.
+    #: Origins of other pages that may call it, with commas in between.
     allowed_origins: Origins = ""
-    #: The level that is demanded; "" = the strongest that works here.
+    #: The isolation level that is demanded; "" = the strongest that works here.
     isolation: Isolation = ""
-    #: What programs may read of what is hidden from them otherwise, with colons in between.
+    #: Directories that programs may read although they are hidden by default, with colons in between.
     visible_paths: Directories = ""
-    #: Processes of one replica; 0 = any number.
+    #: Most processes of one replica; 0 = any number.
     max_processes: Count = 32768
-    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    #: Seconds between two samples of what a replica uses; 0 = none are taken.
     usage_every: Amount = 10.0
-    #: End a replica whose files take more than the disk that its job asked for.
+    #: Whether a replica is ended whose files take more than the disk that its job asked for.
     enforce_disk: bool = False
-    #: MiB that one installation of a job's packages may take; 0 = as one replica, or 8 GiB.
+    #: Most memory of one installation of a job's packages in MiB; 0 = that of one replica, or 8 GiB.
     build_memory: Count = 0
-    #: GiB and seconds that it may take; 0 = any.
+    #: Most disk in GiB, and most seconds, of such an installation; 0 = any.
     build_disk: Amount = 32.0
     build_time: Amount = 1800.0
-    #: Whether there are shells in replicas.
+    #: Whether shells can be opened in replicas.
     shell: Literal["on", "off"] = "on"
-    #: Seconds without a byte after which a shell is hung up; 0 = never.
+    #: Seconds without a byte after which a shell is closed; 0 = never.
     shell_idle: Amount = 1800.0
-    #: TensorBoards that show what jobs wrote, at once; 0 = none are started.
+    #: TensorBoards that run at once to show what jobs wrote; 0 = none are started.
     tensorboards: Count = 4
-    #: Seconds without a request after which one is ended; 0 = never.
+    #: Seconds without a request after which a TensorBoard is ended; 0 = never.
     tensorboard_idle: Amount = 600.0
-    #: MiB of one.
+    #: Most memory of a TensorBoard in MiB.
     tensorboard_memory: Positive = 2048
-    #: Hours for which what a failed replica left is kept; 0 = not at all.
+    #: Hours for which autopsies of failed replicas are kept; 0 = not at all.
     autopsy_ttl: Amount = 24.0
-    #: GiB of all that is kept of failed replicas.
+    #: Most GiB of all autopsies.
     autopsy_limit: Amount = 10.0
     #: How long a job is kept after its end; "" = for ever.
     retention_jobs: Age = ""
-    #: How long its log is; "" = as long as the job.
+    #: How long its log is kept; "" = as long as the job.
     retention_logs: Age = ""
     #: How much the logs of all jobs that are over may take; "" = any size.
     retention_size: Size = ""
-    #: The server that takes mail for `notify`; "" = there is none.
+    #: The mail server for `notify`; "" = there is none.
     smtp_host: str = ""
     smtp_port: Port = 587
     smtp_tls: SmtpTls = "starttls"
-    #: Who signs in there; "" = nobody does.
+    #: The user name at the mail server; "" = none.
     smtp_user: str = ""
-    #: The environment variable that holds the password.
+    #: The environment variable that contains the password.
     smtp_password_env: str = ""
-    #: The address that mail is from.
+    #: The sender's address of mail.
     smtp_sender: str = ""
-    #: Seconds for which all GPUs of a job may do nothing before its timeline says so; 0 = for ever.
+    #: Seconds for which all GPUs of a job may be idle before its timeline says so; 0 = for ever.
     idle_gpus: Amount = 0.0
-    #: The same of all of a job: processors, GPUs and network.
+    #: The same for everything of a job: processors, GPUs and network.
     idle_jobs: Amount = 0.0
-    #: Seconds after that warning until a job that still does nothing is stopped; 0 = it is not.
+    #: Seconds after that warning until a job that is still idle is stopped; 0 = it is not.
     idle_stop: Amount = 0.0
-    #: Where a collector of OpenTelemetry takes traces by OTLP over HTTP; "" = there are none.
+    #: Address of an OpenTelemetry collector that takes traces by OTLP over HTTP; "" = there are none.
     traces_endpoint: Collector = ""
-    #: How lines of the service's log are written.
+    #: Format of the lines in the service's log.
     log_format: LogFormat = "text"
-    #: The least level that is logged; each request is logged at info.
+    #: The lowest level that is logged; each request is logged at info.
     log_level: LogLevel = "warning"
     #: Tables that change the failure table (spec/failures#rules).
     failure_rules: FailureRules = ()
-    #: What gets container images.
+    #: The program that pulls container images.
     container_tool: ContainerTool = "auto"
     #: When an image's registry is asked.
     image_pull: ImagePull = "missing"
-    #: Tables that map images to runtimes or to other images; the first that fits wins (spec/runtimes#images).
+    #: Tables that map images to runtimes or to other images; the first that matches wins
+    #: (spec/runtimes#images).
     images: MappedImages = ()
-    #: Tables of buckets that lie elsewhere, or belong to other projects.
+    #: Tables of buckets that lie in another store, or belong to other projects.
     buckets: BucketTables = ()
-    #: Tables of whom jobs may have told of their end.
+    #: Tables of targets that jobs may notify of their end.
     notify: NotifyTables = ()
-    #: Tables of engines that other packages bring, by name, as they stand in the file: each engine checks its
+    #: Tables of engines other than the local one, by name, as they are in the file; each engine checks its
     #: own. Those of the local engine are the settings of `LOCAL_ENGINE`.
     engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @property
     def strict(self) -> bool:
-        """Nodes have bounds."""
+        """Whether nodes have bounds."""
         bounded = self.engine in ("kubernetes", "slurm") and not self.is_handed_down
         return (self.capacity or ("strict" if bounded else "relaxed")) == "strict"
 
     @property
     def keeps_imports(self) -> bool:
-        """Programs can begin with their frameworks imported: not on nodes of a cluster."""
+        """Whether programs can begin with their frameworks imported; on nodes of a cluster they cannot."""
         return self.engine == "local" and self.warm_idle > 0
 
     @property
     def keeps_interpreters(self) -> bool:
-        """Programs can begin in interpreters that are up. Of Slurm's nodes agents know whether they can."""
+        """Whether programs can begin in interpreters that are up. On Slurm's nodes the agents decide whether
+        they can."""
         return self.ready_interpreters and (self.keeps_imports or self.engine == "slurm")
 
     @property
     def is_handed_down(self) -> bool:
-        """Jobs wait for nodes in the queue of a cluster, and not in ours."""
+        """Whether jobs wait for nodes in the queue of a cluster, and not in the service's own."""
         return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN
 
 
 _HANDED_DOWN = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
-"""By engine and its setting `queue`: who gives jobs their nodes in the service's place."""
+"""By engine and its setting `queue`: the scheduler that gives jobs their nodes instead of the service."""
 LOCAL_ENGINE = (
     "nodes",
     "node_cpus",
@@ -266,7 +271,7 @@ LOCAL_ENGINE = (
     "autopsy_ttl",
     "autopsy_limit",
 )
-"""Settings of the local engine: they may stand in `[engines.local]` as well."""
+"""Settings of the local engine: they may also be written in `[engines.local]`."""
 
 
 GROUPS = ("retention", "smtp", "idle", "traces")
@@ -275,7 +280,7 @@ GROUPS = ("retention", "smtp", "idle", "traces")
 
 
 class Origin(Struct, frozen=True):
-    """Who has set a setting."""
+    """Where the value of a setting comes from."""
 
     #: "file", "environment" or "option".
     kind: str
@@ -284,9 +289,10 @@ class Origin(Struct, frozen=True):
 
 
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
-    """The settings in force. `overrides` are the command line's; None there means "not given".
+    """Return the settings in force. `overrides` are the command line's; None there means "not given".
 
-    Raises SettingsError for unknown keys and values of the wrong type, naming all of them.
+    Raises SettingsError for unknown keys and values of the wrong type, naming all of them, and for settings
+    that do not fit together.
     """
     return load_with_origins(config, overrides)[0]
 
@@ -294,7 +300,7 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
 def load_with_origins(
     config: Path | None, overrides: dict[str, Any]
 ) -> tuple[Settings, dict[str, Origin]]:
-    """The same, and who has set those that are not at their default."""
+    """Return the same, and the origins of those settings that are not at their default."""
     known = Settings.__annotations__
     wrong: list[str] = []
     values: dict[str, tuple[Any, str]] = {}
@@ -312,7 +318,7 @@ def load_with_origins(
             for key in document
             if key not in known
         ]
-    # The first two have variables that are the defaults' own; tables stand in files only.
+    # The defaults of the first two read their variables; tables can only be given in files.
     for name in known.keys() - {
         "data",
         "cache",
@@ -355,7 +361,7 @@ def load_with_origins(
 
 
 def engine_settings(settings: Settings) -> dict[str, Any]:
-    """The table of the engine that is chosen."""
+    """Return the table of the chosen engine."""
     if settings.engine != "local":
         return settings.engines.get(settings.engine, {})
     accelerators = accelerators_of(settings.node_accelerators)
@@ -364,7 +370,8 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """The document with `[engines.local]` at its top, where those settings stood first and still may."""
+    """Return the document with the settings of `[engines.local]` at the top level, where they may be given as
+    well."""
     value = document.pop("engines", {})
     tables = cast("dict[str, Any]", value) if isinstance(value, dict) else {"NAME": value}
     engines: dict[str, dict[str, Any]] = {}
@@ -383,7 +390,8 @@ def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict
 
 
 def _grouped(config: Path, document: dict[str, Any], group: str) -> Iterator[str]:
-    """What is wrong in a table of `GROUPS`; all else of it goes into the document under its full name."""
+    """Yield what is wrong in a table of `GROUPS`, and move its settings into the document under their full
+    names."""
     table = document.pop(group, {})
     if not isinstance(table, dict):
         yield f"{config}: {group}: write its settings as a table: [{group}]"
@@ -401,7 +409,7 @@ def _grouped(config: Path, document: dict[str, Any], group: str) -> Iterator[str
 
 
 def _local_engine(config: Path, document: dict[str, Any], table: dict[str, Any]) -> Iterator[str]:
-    """What is wrong in `[engines.local]`; all else of it goes into the document."""
+    """Yield what is wrong in `[engines.local]`, and move its settings into the document."""
     for name, value in table.items():
         if name not in LOCAL_ENGINE:
             hint = near(name, LOCAL_ENGINE) or " docs/settings.md lists all."
@@ -418,7 +426,7 @@ def speaks_tls(settings: Settings) -> bool:
 
 
 def _no_mail(settings: Settings) -> str:
-    """What is missing for the mail that `notify` asks for; "" = nothing."""
+    """Return what is missing for the mail that `notify` asks for; "" = nothing."""
     if not any(table.mail for table in settings.notify):
         return ""
     wanted = [name for name in ("smtp_host", "smtp_sender") if not getattr(settings, name)]
@@ -432,7 +440,7 @@ def _no_mail(settings: Settings) -> str:
 
 
 def _unheeded(settings: Settings) -> str:
-    """What is said of nodes and would not be looked at, "" if nothing is."""
+    """Return why settings about nodes would have no effect or contradict each other; "" = they do not."""
     engine = settings.engine
     table = engine_settings(settings) if engine == "slurm" else {}
     found = [name for name in ("machines", "clusters") if name in table]
@@ -457,7 +465,7 @@ def _unheeded(settings: Settings) -> str:
 
 
 def exposed(settings: Settings) -> str:
-    """Why a service would be open to whoever listens on the network, "" if it is not."""
+    """Return why a service would be open to everybody on the network, "" if it is not."""
     if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
         return ""
     host = settings.host or "0.0.0.0"
@@ -472,7 +480,7 @@ def exposed(settings: Settings) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether only this machine can reach what listens on a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -484,7 +492,7 @@ def _absolute(file: str) -> str:
 
 
 def _halves(values: dict[str, tuple[Any, str]]) -> list[str]:
-    """What is wrong where a certificate has no key, or a key no certificate."""
+    """Return what is wrong if a certificate has no key, or a key no certificate."""
     sources = {name: values[name][1] for name in ("tls_cert", "tls_key") if _given(name, values)}
     if len(sources) != 1:
         return []
@@ -498,13 +506,13 @@ def _given(name: str, values: dict[str, tuple[Any, str]]) -> bool:
 
 
 def _told(source: str, name: str, line: str) -> str:
-    """What is wrong behind its source; a line that names the setting's own parts does not name it twice."""
+    """Return an error with its source; a line that names the setting's own parts does not name it twice."""
     named = line.startswith((f"{name} ", f"{name}["))
     return f"{source.removesuffix(f': {name}') if named else source}: {line}"
 
 
 def _read(config: Path) -> dict[str, Any]:
-    import tomllib  # Most services have no file of settings.
+    import tomllib  # Most services have no settings file.
 
     try:
         return tomllib.loads(config.read_text())

@@ -1,4 +1,4 @@
-"""What `trainshed doctor` says of a Slurm cluster: whether it can be asked, what it has, and whether nodes
+"""The checks of `trainshed doctor` for a Slurm cluster: whether it answers, what it has, and whether nodes
 can call this machine. Starts nothing there unless it is asked to (`slurm_node_doctor`)."""
 
 import asyncio
@@ -41,12 +41,12 @@ from trainshed.serve.slurm_node_doctor import examine_nodes
 
 _TOLD_NODES = 5
 _LATE = 120
-"""Seconds after which a lost node is told late."""
+"""Seconds after which the loss of a node counts as reported late."""
 _SOON = 90
-"""Seconds of a lease with which it is not."""
+"""Seconds of a lease with which it is reported soon enough."""
 _PINGS = 3
-"""Slurm pings a node so often within SlurmdTimeout: what was cut off from it just before the last of these is
-given up a part of that time later."""
+"""Slurm pings a node so often within SlurmdTimeout. A node that was cut off just before the last ping is
+given up after a part of that time."""
 _UNKNOWN = "what holds there is not known."
 _IN_FILE = "The table [engines.slurm] of the configuration says so."
 _SETTINGS = "Correct it there; docs/slurm.md lists all settings."
@@ -67,8 +67,9 @@ _VERSIONS = "Use Slurm 22.05 or newer, the same version of the commands here as 
 def examine_slurm(
     table: Mapping[str, Any], cache: Path | None = None, *, nodes: bool = False
 ) -> Iterator[Finding]:
-    """`table`: `[engines.slurm]` of the configuration. `cache`: what programs run in; None = it is not looked
-    at. `nodes`: a short command is run on each. Blocks until Slurm has answered, or has not."""
+    """Yield the findings. `table`: `[engines.slurm]` of the configuration. `cache`: the runtimes' directory;
+    None = it is not checked. `nodes`: run a short command on each node. Blocks until Slurm has answered, or
+    failed to."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -84,7 +85,7 @@ def examine_slurm(
 
 
 def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Iterator[Finding]:
-    """One cluster, and where its nodes call."""
+    """Check one cluster, and the address that its nodes call."""
     missing = _missing_command(settings)
     if missing:
         yield bad("Slurm commands", missing, cause=_NO_CLIENT, remedy=_COMMANDS)
@@ -141,7 +142,7 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
 async def _what_holds(
     client: SlurmClient, settings: SlurmSettings, routes: Routes, *, has_gpus: bool
 ) -> list[Finding]:
-    """What jobs may rely on on nodes, as far as the cluster's configuration says it."""
+    """Check what jobs may rely on on nodes, as far as the cluster's configuration says it."""
     try:
         config = parse_config(await client.answer(show_config()))
         limits = parse_limits(await client.answer(list_limits()))
@@ -166,8 +167,8 @@ async def _what_holds(
 
 
 async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
-    """The users as whom projects' jobs run: whether they exist, whether Slurm takes their jobs, and whether
-    they can read what those run in."""
+    """Check the users as whom projects' jobs run: whether they exist, whether Slurm accepts their jobs, and
+    whether they can read what the jobs run in."""
     users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
     open_to = dict[str, frozenset[str]]()
     seen: set[Owner] = set()
@@ -196,7 +197,7 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
             where = f" in {partition}" if partition else ""
             groups = open_to.get(partition, frozenset())
             if groups and user.uid and groups.isdisjoint(await asyncio.to_thread(user.groups)):
-                # Since 24.11 Slurm takes such a job, and never starts it.
+                # Since 24.11 Slurm accepts such a job, and never starts it.
                 wrong.append(
                     f"jobs of user {owner.user}{where}: not permitted, the partition is for members of "
                     f"{', '.join(sorted(groups))} alone (AllowGroups)"
@@ -218,9 +219,9 @@ class _Place(Struct, frozen=True):
     """A file or directory that a user's programs need."""
 
     path: Path
-    #: Command of the shell that says so by its exit status, followed by the path.
+    #: A shell command that tests it by its exit status, to be followed by the path.
     test: str
-    #: What they do with it: a verb for messages.
+    #: What programs do with it: a verb for messages.
     what: str
 
 
@@ -239,7 +240,7 @@ def _have_gpus(lines: Sequence[NodeLine]) -> bool:
 def on_nodes(
     config: Mapping[str, str], *, has_gpus: bool, has_users: bool = False
 ) -> Iterator[Finding]:
-    """`config`: as `field_queries.parse_config` has it. Pure."""
+    """Yield what holds on nodes. `config`: as `field_queries.parse_config` returns it. Pure."""
     as_root = os.geteuid() == 0 and not has_users
     yield good(
         "isolation on nodes",
@@ -290,8 +291,8 @@ def on_nodes(
 
 
 def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = False) -> Finding:
-    """What a node that falls silent costs. `config`: as `field_queries.parse_config` has it. `lease`, in
-    seconds, `down_is_lost`: of the settings. Pure."""
+    """Return what happens when a node falls silent. `config`: as `field_queries.parse_config` returns it.
+    `lease`, in seconds, and `down_is_lost`: the settings. Pure."""
     patience = _seconds(config.get("slurmdtimeout", ""))
     least = patience // _PINGS
     lost = longest_silence(lease)
@@ -323,7 +324,7 @@ def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = 
 
 
 def time_limit(limits: Mapping[str, str]) -> Finding:
-    """`limits`: as `field_queries.parse_limits` has them. Pure."""
+    """Return whether jobs have a time limit. `limits`: as `field_queries.parse_limits` returns them. Pure."""
     bounded = [
         f"{name or 'the default partition'} after {limit}"
         for name, limit in sorted(limits.items())
@@ -342,7 +343,7 @@ def time_limit(limits: Mapping[str, str]) -> Finding:
 
 
 def _seconds(text: str) -> int:
-    """ "300 sec"."""
+    """Return the number in a text such as "300 sec"; 0 if there is none."""
     number = text.partition(" ")[0]
     return int(number) if number.isdecimal() else 0
 

@@ -1,5 +1,6 @@
-"""What `trainshed doctor --on-nodes` says: a short command on each node of a Slurm cluster that has room for
-it looks at what an agent would need there. What it is, is sent along: nodes need nothing of ours for it."""
+"""The checks of `trainshed doctor --on-nodes`: a short command on each node of a Slurm cluster that has room
+for it checks what an agent would need there. The code of the command is sent along, so that nodes need
+nothing of ours."""
 
 import asyncio
 import contextlib
@@ -28,7 +29,7 @@ from trainshed.serve.findings import Finding, bad, good, less
 
 _ABOUT = "nodes from inside"
 _AT_ONCE = 16
-"""Nodes that are looked at at the same time."""
+"""Nodes that are checked at the same time."""
 _TOLD = 5
 _CAUSE = "An agent could not be there, or not find what programs run in, or not reach this machine."
 _REMEDY = (
@@ -40,7 +41,7 @@ _LATER = "Ask again later, or look at them by hand."
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """As whom nodes are looked at, and in which partition."""
+    """The user as whom nodes are checked, and the partition."""
 
     user: UnixUser | None
     account: str
@@ -48,7 +49,7 @@ class _Wish:
 
 
 def look_round(wanted: Mapping[str, Any]) -> list[str]:
-    """All that is wrong on this node. Runs there by itself (`_program`)."""
+    """Return all that is wrong on this node. Runs there without other modules of ours (`_program`)."""
     wrong: list[str] = []
     directory = Path(wanted["directory"])
     was_there = os.path.lexists(directory)
@@ -73,7 +74,7 @@ def look_round(wanted: Mapping[str, Any]) -> list[str]:
 
 
 def _program() -> str:
-    """Of the standard library alone."""
+    """Return the code that nodes run, which only needs the standard library."""
     lines = (
         "from __future__ import annotations",
         "import contextlib, json, os, socket, stat, sys",
@@ -86,14 +87,15 @@ def _program() -> str:
 
 
 def examine_nodes(settings: SlurmSettings, cache: Path | None) -> Finding:
-    """Of one cluster. Blocks until Slurm has run the command on each node that has room, or has not."""
+    """Check one cluster's nodes. Blocks until Slurm has run the command on each node that has room, or failed
+    to."""
     with _listening(settings) as port:
         return asyncio.run(_examine(settings, cache, port))
 
 
 @contextlib.contextmanager
 def _listening(settings: SlurmSettings) -> Generator[int]:
-    """A port that the service would have: it has it, or it is listened to here meanwhile."""
+    """Yield a port as the service would have it: either the service listens there, or this does meanwhile."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -137,13 +139,13 @@ async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Fi
 
 
 async def _wishes(settings: SlurmSettings) -> list[_Wish]:
-    """Each user once, in the first partition that he may use."""
+    """Return each user once, with the first partition that the user may use."""
     partition = settings.partition
     if not settings.users:
         return [_Wish(None, settings.account, partition)]
     users, wishes = Users(settings), dict[Owner, _Wish]()
     for project in settings.users:
-        # Who does not exist is told elsewhere.
+        # Users that do not exist are reported elsewhere.
         with contextlib.suppress(ClusterRefused):
             owner = await users.owner(project)
             user = await users.named(owner.user)
@@ -158,7 +160,7 @@ async def _look(
     wish: _Wish,
     wanted: Mapping[str, Any],
 ) -> list[str] | None:
-    """What is wrong on a node; None = it has no room."""
+    """Return what is wrong on a node; None = it has no room."""
     python = settings.python or (sys.executable if settings.shared else "python3")
     command = commands.look_at_node(
         node,

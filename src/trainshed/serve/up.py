@@ -1,4 +1,4 @@
-"""`trainshed up`: from options to a running service."""
+"""`trainshed up`: starts a service with its options, and runs it."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainshed.serve.settings import Origin, Settings
 
 _NAMED = 10
-"""Jobs taken over that the person at the terminal is told by name."""
+"""Jobs taken over that the terminal shows by name."""
 
 
 @click.command(name="up", short_help="Start the service.")
@@ -125,8 +125,8 @@ def command(
         settings, origins = load_with_origins(config, overrides)
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
-    # What a service keeps, jobs' variables and logs among it, is its owner's alone; programs get a mask of
-    # their own.
+    # The service's files, including jobs' variables and logs, are only for their owner; programs get their
+    # own umask.
     os.umask(0o077)
     _make_data_directory(settings.data)
     if detach:
@@ -141,7 +141,7 @@ def command(
     try:
         _serve(settings, origins, announce, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
-        # Of whatever kind: a full disk shows in the store's, the engine's and the file system's own errors.
+        # Of any kind: a full disk shows in errors of the store, of the engine and of the file system.
         if _is_disk_full(failure):
             raise click.ClickException(_disk_full_advice(settings.data)) from None
         if isinstance(failure, _refusals()):
@@ -173,12 +173,12 @@ def _serve(
     *,
     stop_jobs: bool,
 ) -> None:
-    """Serve until a signal ends it."""
-    # Nothing of what is loaded is garbage; to look through it again and again would take a part of the start.
-    # `Service` looks for garbage again once it has begun its work.
+    """Serve until a signal ends the service."""
+    # Nothing that is loaded is garbage, and to search it again and again would take a part of the start.
+    # `Service` turns the collector on again once it has begun its work.
     gc.disable()
     last_sign = _last_written(settings.data)
-    # The zygote gets ready in its own process while this one loads everything else.
+    # The zygote starts in its own process while this one loads everything else.
     from trainshed.engines.local import spawner
 
     handle = spawner.start()
@@ -189,7 +189,7 @@ def _serve(
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Errors whose message is all that whoever starts a service needs."""
+    """Return the errors whose message alone tells how to start the service."""
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve.bootstrap import StartFailed
@@ -198,7 +198,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
-    """Tell the person at the terminal where it serves."""
+    """Show on the terminal where the service can be reached."""
     from trainshed.cli.spelling import data_option, typed
     from trainshed.serve.service import say
 
@@ -219,11 +219,11 @@ def _write_addresses(
     ready_file: Path | None,
     ready_fd: int | None,
 ) -> None:
-    """Tell programs where it serves: those that read the file, and the one that has started it."""
+    """Write the service's addresses for programs: into the ready file, and to the process that started it."""
     from trainshed.serve.addresses import write_line, write_private
 
     if ready_file is not None:
-        # Without the token: at some levels programs are the same user, and see this file.
+        # Without the token: at some isolation levels programs run as the same user, and can read this file.
         token_file = str(settings.data / "owner.token")
         public = {
             key: value
@@ -262,7 +262,7 @@ def _run(
 
 
 def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
-    """What an operator is told at the start besides addresses."""
+    """Yield what an operator is told at the start besides addresses."""
     if taken_over:
         many = "jobs" if len(taken_over) > 1 else "job"
         more = len(taken_over) - _NAMED
@@ -289,7 +289,7 @@ def _require_an_end(actions: Actions, *, detach: bool) -> None:
 
 
 def _in_the_foreground(words: Sequence[str]) -> list[str]:
-    """The command line without what says how it is started."""
+    """Return the command line without the options that concern the start in the background."""
     kept = list[str]()
     rest = iter(words)
     for word in rest:
@@ -301,8 +301,8 @@ def _in_the_foreground(words: Sequence[str]) -> list[str]:
 
 
 def _last_written(data: Path) -> Nanos:
-    """When the last service of a data directory wrote to its database (ns since the epoch), 0 = there was
-    none: it was there at that moment, and perhaps somewhat longer."""
+    """Return when the last service of a data directory wrote to its database (ns since the epoch), 0 = there
+    was none. It may have run somewhat longer than that."""
     times: list[int] = []
     for name in ("trainshed.db", "trainshed.db-wal"):
         with contextlib.suppress(OSError):
@@ -311,25 +311,25 @@ def _last_written(data: Path) -> Nanos:
 
 
 def _say_started(settings: "Settings", actions: Actions) -> None:
-    """Tell what a service in the background has said, and where it says more."""
+    """Report what a service in the background has printed, and where it prints more."""
     from trainshed.cli.connection import local
 
     service, output = local(settings.data), settings.data / "up.log"
     told = f"{output.read_text().rstrip()}\nWhat it says from now on: {output}"
-    # Without what it said: the link to its console signs in.
+    # Without its output, which contains the link that signs in to its console.
     record = {"pid": service.pid, "data": str(settings.data), "log": str(output)}
     actions.did("service", service.rest, "started", told, record=record)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """The event loop to run on."""
+    """Return the factory of the event loop to run on."""
     import uvloop
 
     return uvloop.new_event_loop
 
 
 def _is_disk_full(failure: BaseException) -> bool:
-    """Whether a full disk is what the failure came from, however it was wrapped."""
+    """Whether a failure was caused by a full disk, however it was wrapped."""
     cause: BaseException | None = failure
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -341,7 +341,7 @@ def _is_disk_full(failure: BaseException) -> bool:
 
 
 def _disk_full_advice(data: Path) -> str:
-    """One line that says what to do about a full disk."""
+    """Return one line that says what to do about a full disk."""
     return (
         f"The disk that holds the data directory {data} is full, so nothing can be stored there. "
         "Make room on it and start again; programs that run wait for room as well and lose nothing."

@@ -1,9 +1,9 @@
 """Opens sealed secrets for programs that are about to start (`engines.port.SecretSource`).
 
-Also issues the certificates by which workers know the reducers of their job (spec/reduction#security), by an
-authority that signs for this job alone. Nothing of it is stored: the authority's key follows from the
-service's key for jobs and the job's number, so that workers believe a reducer that is started again later, by
-a service that was started again itself.
+Also issues the certificates by which workers identify the reducers of their job (spec/reduction#security), by
+an authority that only signs for this job. None of it is stored: the authority's key follows from the
+service's key for jobs and the job's uid. So workers trust a reducer that is started again later, even by a
+service that was restarted itself.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from trainshed.eventloop.background import Crew
 from trainshed.store.secrets import Secrets
 
 _SAME_USE = 60 * 10**9
-"""Uses of one version within so many ns are noted once: what starts does not wait for it, but the disk is
-everybody's."""
+"""ns within which uses of one version are recorded only once: starts do not wait for that, but the disk is
+shared."""
 _BEGINS: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp()
 _ENDS: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC).timestamp()
-"""That is: no end of its own (RFC 5280, 4.1.2.5). It is worth as much as the job's token and as long, and no
-clock of a machine that is wrong keeps a reducer from being believed."""
+"""This time means "no end of its own" (RFC 5280, 4.1.2.5). The certificate is worth as much as the job's
+token, and for as long, and a machine's wrong clock does not make workers reject a reducer."""
 _NAME: Final = "reducer"
-"""Workers know reducers by addresses, and compare no names."""
+"""Workers know reducers by addresses, and do not compare names."""
 
 
 class JobCertificate(Struct, frozen=True):
-    """As PEM: whom workers are to believe, and what a reducer shows, with its key."""
+    """In PEM: the authority that workers trust, and a reducer's certificate with its key."""
 
     authority: str
     certificate: str
@@ -54,22 +54,24 @@ class Vault:
     ) -> None:
         self._secrets = secrets
         self._sealer = sealer
-        #: Nanoseconds since the epoch.
+        #: Returns nanoseconds since the epoch.
         self._now = now
-        #: By a job's uid, what its replicas know each other by; so is `job_certificate`.
+        #: Returns the token by which a job's replicas know each other, for the job's uid; `job_certificate`
+        #: takes the uid as well.
         self._job_token = job_token
         self._job_certificate = job_certificate
         self._noted: dict[SecretId, int] = {}
         self._noting = Crew()
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """As the protocol says: a point lookup in the store and a few microseconds of decryption for each."""
+        """Return the values, as the protocol says; each takes a point lookup in the store and a few
+        microseconds of decryption."""
         made = await self._made([ref for ref in refs if ref.made])
         stored = [ref for ref in refs if ref not in made]
         return made | await self._stored(project_id, stored) if stored else made
 
     async def _made(self, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
-        """What is made up for jobs; a certificate and its key are one."""
+        """Return the secrets that are generated for jobs; a certificate and its key belong together."""
         uids = {ref.job_uid for ref in refs if ref.made is not Made.TOKEN}
         certificates = {uid: await asyncio.to_thread(self._job_certificate, uid) for uid in uids}
         values: dict[SecretRef, str] = {}
@@ -105,7 +107,7 @@ class Vault:
         return values
 
     def _note(self, project_id: str, used: set[SecretId]) -> None:
-        """Have it stored when these were used last, later."""
+        """Have the time of this use stored, in the background."""
         now = self._now()
         fresh = [
             secret for secret in used if now - self._noted.get(secret, -_SAME_USE) >= _SAME_USE
@@ -116,7 +118,8 @@ class Vault:
         self._noting.begin(self._store_use(project_id, fresh, now), "noting the use of secrets")
 
     async def _store_use(self, project_id: str, used: list[SecretId], at: Nanos) -> None:
-        # Of no use but to whoever wonders whether a secret may go: no start fails for want of it.
+        # Only informs those who want to know whether a secret may be deleted, so no start fails because of
+        # it.
         with contextlib.suppress(Unavailable):
             await self._secrets.note_use(
                 project_id, [(secret.name, secret.version) for secret in used], at
@@ -124,9 +127,9 @@ class Vault:
 
 
 def job_certificate(job_uid: int, seed: bytes) -> JobCertificate:
-    """A new certificate by the job's authority, whose key follows from `seed` (`JobTokens.authority_seed`).
-    Takes a millisecond, the first time some tens more."""
-    # Not before some job asks for it: most services never load it.
+    """Return a new certificate by the job's authority, whose key follows from `seed`
+    (`JobTokens.authority_seed`). Takes a millisecond, the first time some tens more."""
+    # Imported only when some job asks for it: most services never load it.
     from trainshed.access.authority import Authority
 
     authority = Authority.derived(seed, f"Trainshed job {job_uid}", _BEGINS, _ENDS)

@@ -1,1 +1,1 @@
-"""The durable record behind narrow ports: intake, ledger, reader, logs; SQL adapters beside them."""
+"""Defines and implements the durable record behind narrow ports: intake, ledger, reader, logs; in SQLite."""

@@ -1,8 +1,8 @@
-"""The stored form of a record: JSON of the domain's own records, the same in every dialect. What reads one
-raises UnreadableRecord for bytes that are none.
+"""Encodes and decodes stored records: JSON of the domain's own records, the same in every dialect. Decoding
+raises UnreadableRecord for bytes that are no such record.
 
 Fields that a later version adds need a default; fields that it drops are skipped when an older record is
-read. Whoever renames or retypes a field writes a migration. Floats in a record are finite.
+read. Renaming or retyping a field takes a migration. Floats in a record are finite.
 """
 
 import enum
@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 
 class UnreadableRecord(Exception):
-    """A stored record is not what its table holds."""
+    """A stored record does not have the form that its table's records have."""
 
     def __init__(self, table: str, column: str, raw: bytes, cause: str) -> None:
         super().__init__(f"a record of {table} cannot be read: {cause}")
         self.table = table
         self.column = column
-        #: What the column of the table has.
+        #: The bytes in the table's column.
         self.raw = raw
         #: Why it cannot be read.
         self.cause = cause
@@ -57,7 +57,7 @@ def _decoded(table: str, column: str, raw: bytes, decode: Callable[[bytes], T]) 
 
 
 class WorkKind(enum.StrEnum):
-    """What the stored record of a work is."""
+    """The kind of work that a stored record describes."""
 
     JOB = "job"
     TUNING = "tuning"
@@ -92,7 +92,7 @@ _datasets = msgspec.json.Decoder(Dataset)
 
 
 def work_kind(job: Work) -> WorkKind:
-    """How its record is read back."""
+    """Return the kind of a work's record, which selects its decoder."""
     match job:
         case Job():
             return WorkKind.JOB
@@ -105,15 +105,17 @@ def work_kind(job: Work) -> WorkKind:
 
 
 def encode_job(job: Work) -> bytes:
-    """The record of a work. Its labels travel along but are not read back: see `decode_job`."""
+    """Return the record of a work. It contains the labels, but they are not read back from it: see
+    `decode_job`."""
     return _encoder.encode(job)
 
 
 def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = WorkKind.JOB) -> Work:
-    """A work from its record, which is one of `kind`, and its label columns.
+    """Return a work from its record, which is one of `kind`, and its label columns.
 
-    Labels are changed by requests while the controller holds an older copy of the record, so they are kept
-    beside it and win over what the record says. `labels_updated`: nanoseconds, 0 if never changed.
+    Requests change labels while the controller holds an older copy of the record, so labels have columns of
+    their own, which take precedence over the record. `labels_updated`: ns since the epoch, 0 if never
+    changed.
     """
 
     def decode(raw: bytes) -> Work:
@@ -147,7 +149,7 @@ def decode_drill(intent: bytes) -> DrillOrdered:
 
 
 def encode_drills(drills: tuple[Drill, ...]) -> bytes:
-    """The drills of a plan."""
+    """Return the stored form of a drill plan's drills."""
     return _encoder.encode(drills)
 
 
@@ -176,7 +178,7 @@ def encode_trial(trial: Trial) -> bytes:
 
 
 def decode_trial(record: bytes) -> Trial:
-    """Takes microseconds: a study's whole history is read for each suggestion."""
+    """Return a trial. Must be fast, microseconds: a study's whole history is read for each suggestion."""
     return _decoded("trials", "record", record, _trials.decode)
 
 
@@ -197,13 +199,13 @@ def decode_operation(record: bytes) -> Operation:
 
 
 def encode_version(version: ModelVersion) -> bytes:
-    """The record of a model's version. See `decode_version` for its aliases."""
+    """Return the record of a model's version. See `decode_version` for its aliases."""
     return _encoder.encode(version)
 
 
 def decode_version(record: bytes, aliases: bytes) -> ModelVersion:
-    """A model's version, with those of its aliases that are among `aliases` (a JSON array): another version
-    may have taken one since the record was written."""
+    """Return a model's version, with those of its aliases that are among `aliases` (a JSON array): another
+    version may have taken one since the record was written."""
     version = _decoded("model_versions", "record", record, _versions.decode)
     current: list[str] = msgspec.json.decode(aliases, type=list[str])
     kept = tuple(alias for alias in version.aliases if alias in current)
@@ -231,7 +233,7 @@ def encode_node(node: Node) -> bytes:
 
 
 def decode_node(record: bytes) -> Node:
-    """Without its parents, which are edges."""
+    """Return a node without its parents, which are stored as edges."""
     return _decoded("metadata_nodes", "record", record, _nodes.decode)
 
 

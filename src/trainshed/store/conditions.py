@@ -1,5 +1,5 @@
-"""What a list of works can be narrowed to before a record is read: conditions on what stands beside the
-records (ADR 74)."""
+"""Conditions that narrow a list of works before any record is read: they compare columns beside the records
+(ADR 74)."""
 
 import enum
 
@@ -7,9 +7,9 @@ from msgspec import Struct
 
 
 class Column(enum.Enum):
-    """What is compared as a whole."""
+    """A column that is compared as a whole."""
 
-    #: `JobState` or `PipelineState`, its value.
+    #: The value of a `JobState` or `PipelineState`.
     STATE = enum.auto()
     DISPLAY_NAME = enum.auto()
     JOB_ID = enum.auto()
@@ -23,7 +23,7 @@ class Equal(Struct, frozen=True):
 
 
 class Contains(Struct, frozen=True):
-    """The display name has this part, as it is spelled."""
+    """The display name contains this text; case matters."""
 
     part: str
 
@@ -37,20 +37,20 @@ class Labelled(Struct, frozen=True):
 
 
 class Created(Struct, frozen=True):
-    """It was created in a span of time, both ends included; nanoseconds since the epoch."""
+    """The work was created in a span of time, both ends included; nanoseconds since the epoch."""
 
     first: int
     last: int
 
 
 class Every(Struct, frozen=True):
-    """All of them hold; of none: always true."""
+    """All conditions hold; without conditions: always true."""
 
     conditions: tuple["Condition", ...]
 
 
 class Either(Struct, frozen=True):
-    """One of them holds; of none: never true."""
+    """One of the conditions holds; without conditions: never true."""
 
     conditions: tuple["Condition", ...]
 

@@ -1,4 +1,4 @@
-"""The store's door for datasets. Contract suite: tests/contract/store."""
+"""The store's port for datasets. Contract suite: tests/contract/store."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,7 +11,7 @@ class Datasets(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def create(self, dataset: Dataset, operation: Operation) -> None:
-        """With the finished operation that tells of it. Raises AlreadyExists."""
+        """Store a dataset with the finished operation of its creation. Raises AlreadyExists."""
         ...
 
     async def dataset(self, name: DatasetName) -> Dataset:
@@ -21,7 +21,7 @@ class Datasets(Protocol):
     async def datasets(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[Dataset, ...]:
-        """Newest first, behind the dataset id `after` if that is not ""."""
+        """Return datasets, newest first, after the dataset id `after` if that is not ""."""
         ...
 
     async def change(
@@ -30,10 +30,10 @@ class Datasets(Protocol):
         change: Callable[[Dataset], Dataset],
         operation: Operation | None = None,
     ) -> Dataset:
-        """Replace a dataset by what `change`, a pure function, makes of it, in one step, with the finished
-        operation that tells of it. Raises NotFound, and what `change` raises."""
+        """Replace a dataset by what `change`, a pure function, returns for it, in one step, and store the
+        finished operation of the change. Raises NotFound, and what `change` raises."""
         ...
 
     async def delete(self, name: DatasetName, operation: Operation) -> None:
-        """The files stay where they are. Raises NotFound."""
+        """Delete a dataset's record; its files stay. Raises NotFound."""
         ...

@@ -1,5 +1,5 @@
-"""The store's door for evaluations of models and their slices. They go with their version of the model.
-Contract suite: tests/contract/store."""
+"""The store's port for evaluations of models and their slices, which are deleted with their version of the
+model. Contract suite: tests/contract/store."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ class Evaluations(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def add(self, evaluation: ModelEvaluation) -> None:
-        """Raises NotFound (no such version of the model)."""
+        """Store an evaluation. Raises NotFound (no such version of the model)."""
         ...
 
     async def evaluation(self, name: EvaluationName) -> ModelEvaluation:
@@ -22,7 +22,7 @@ class Evaluations(Protocol):
     async def evaluations(
         self, model: ModelName, version: int, below: int, limit: int
     ) -> tuple[ModelEvaluation, ...]:
-        """Of one version, newest first, with ids below `below` if that is not 0."""
+        """Return the evaluations of one version, newest first, with ids below `below` if that is not 0."""
         ...
 
     async def add_slices(self, slices: Sequence[EvaluationSlice]) -> None:
@@ -37,6 +37,6 @@ class Evaluations(Protocol):
     async def slices(
         self, name: EvaluationName, after: int, limit: int
     ) -> tuple[EvaluationSlice, ...]:
-        """Of one evaluation, in the order in which they came, with ids above `after`. Raises NotFound (no
-        such evaluation)."""
+        """Return the slices of one evaluation in the order in which they were added, with ids above `after`.
+        Raises NotFound (no such evaluation)."""
         ...

@@ -1,4 +1,4 @@
-"""The store's door for metadata stores: contexts, artifacts, executions and the edges between them. Contract
+"""The store's port for metadata stores: contexts, artifacts, executions and the edges between them. Contract
 suite: tests/contract/store."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +31,15 @@ class Metadata(Protocol):
     async def stores(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[MetadataStore, ...]:
-        """Ascending by id, behind the id `after` if that is not ""."""
+        """Return stores ascending by id, after the id `after` if that is not ""."""
         ...
 
     async def delete_store(self, name: StoreName, operation: Operation) -> None:
-        """With all that is in it. Raises NotFound."""
+        """Delete a store and everything in it. Raises NotFound."""
         ...
 
     async def create(self, node: Node) -> None:
-        """Store a node, as yet without edges. Raises AlreadyExists, NotFound (the store)."""
+        """Store a node, which has no edges yet. Raises AlreadyExists, NotFound (the store)."""
         ...
 
     async def node(self, name: NodeName) -> Node:
@@ -47,37 +47,38 @@ class Metadata(Protocol):
         ...
 
     async def nodes(self, query: NodeQuery) -> tuple[Node, ...]:
-        """Raises NotFound (the store)."""
+        """Return the nodes that match a query. Raises NotFound (the store)."""
         ...
 
     async def children(
         self, names: Sequence[NodeName], *, schema_title: str
     ) -> Mapping[NodeName, Children]:
-        """Of each of these contexts of one store, its child contexts of that schema; none of one that is not
-        there."""
+        """Return the child contexts of that schema for each of these contexts of one store; contexts that do
+        not exist are left out."""
         ...
 
     async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
-        """Replace a node by what `change`, a pure function, makes of it, in one step; its name and parents
-        stay. A node that `change` returns as it is costs no write. Raises NotFound, and what `change`
+        """Replace a node by what `change`, a pure function, returns for it, in one step; its name and parents
+        stay. If `change` returns the node unchanged, nothing is written. Raises NotFound, and what `change`
         raises."""
         ...
 
     async def delete(self, names: Sequence[NodeName], operation: Operation) -> None:
-        """All or none, with their edges; what was linked to them stays. Raises NotFound."""
+        """Delete nodes with their edges, all or none; nodes that were linked to them stay. Raises
+        NotFound."""
         ...
 
     async def link(self, edges: Sequence[Edge]) -> None:
-        """Add edges, all or none; one that is there already stays as it is. Raises NotFound (a node),
+        """Add edges, all or none; an edge that exists already stays as it is. Raises NotFound (a node),
         InvalidRequest (a context would be among its own ancestors, or have more than ten parents)."""
         ...
 
     async def unlink(self, edges: Sequence[Edge]) -> None:
-        """Remove edges; nothing for one that is not there. Raises NotFound (a node)."""
+        """Remove edges; those that do not exist are skipped. Raises NotFound (a node)."""
         ...
 
     async def lineage(self, name: NodeName, hops: int) -> Lineage:
-        """Of a context: its artifacts and executions, its child contexts' too, and the events among them.
-        Of an execution: its artifacts. Of an artifact: what is at most `hops` events away. At most some
-        thousand nodes. Raises NotFound."""
+        """Return, for a context, its artifacts and executions, those of its child contexts, and the events
+        among them; for an execution, its artifacts; for an artifact, what is at most `hops` events away. At
+        most some thousand nodes. Raises NotFound."""
         ...

@@ -1,4 +1,4 @@
-"""The store's door for models and persistent resources. Contract suite: tests/contract/store."""
+"""The store's port for models and persistent resources. Contract suite: tests/contract/store."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ class PersistentResource(Struct, frozen=True):
 
     name: str
     display_name: str
-    #: The resource as given.
+    #: The resource in public JSON, as the client gave it.
     public_json: str
     #: Nanoseconds since the epoch, as is `updated`.
     created: Nanos
@@ -26,36 +26,36 @@ class PersistentResource(Struct, frozen=True):
 
 class Models(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened. Writes take
-    the finished operation that tells of them and store it in the same transaction."""
+    their finished operation and store it in the same transaction."""
 
     async def register(self, version: ModelVersion, operation: Operation) -> None:
-        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. Its
-        aliases are taken from other versions that had them. Raises AlreadyExists (that version is there),
-        NotFound (a later version of no model)."""
+        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. It
+        takes its aliases from other versions that had them. Raises AlreadyExists (the version exists),
+        NotFound (it is a later version, and the model does not exist)."""
         ...
 
     async def version(self, name: ModelName, version: str) -> ModelVersion:
-        """By number or alias; "" = the default one. Raises NotFound."""
+        """Return a version by number or alias; "" = the default one. Raises NotFound."""
         ...
 
     async def models(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[ModelVersion, ...]:
-        """The default version of each model, newest model first, behind the model id `after` if that is not
-        ""."""
+        """Return the default version of each model, newest model first, after the model id `after` if that is
+        not ""."""
         ...
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
-        """All versions, newest first. Raises NotFound."""
+        """Return all versions, newest first. Raises NotFound."""
         ...
 
     async def replace(self, versions: Sequence[ModelVersion]) -> None:
-        """Store versions that exist as they are now (labels, names, aliases), all or none. Raises
+        """Replace existing versions by these, with their new labels, names and aliases, all or none. Raises
         NotFound."""
         ...
 
     async def delete_model(self, name: ModelName, operation: Operation) -> None:
-        """With all versions. Raises NotFound."""
+        """Delete a model with all its versions. Raises NotFound."""
         ...
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
@@ -75,7 +75,7 @@ class Models(Protocol):
     async def persistent_resources(
         self, parent: str, after: str, limit: int
     ) -> tuple[PersistentResource, ...]:
-        """Below `parent` (projects/P/locations/L), ascending by name."""
+        """Return resources below `parent` (projects/P/locations/L), ascending by name."""
         ...
 
     async def replace_persistent_resource(

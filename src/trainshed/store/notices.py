@@ -1,7 +1,7 @@
-"""Wake-ups inside one process: whoever waits for news of a job sleeps until there is some.
+"""Wakes, inside one process, tasks that wait for news of a job.
 
-Holds nothing that matters: a missed notice costs a look at the store, never a state. All methods are
-called on the event loop's thread.
+Holds no state that matters: a missed notice only costs another look at the store. All methods are called on
+the event loop's thread.
 """
 
 import asyncio
@@ -11,13 +11,14 @@ from trainshed.core.names import JobUid
 
 _LIMIT = 10_000
 _SOON = 0.01
-"""Seconds after which news that can wait is told: a start that follows from it is handed on by then."""
+"""Seconds by which `publish_soon` delays news: by then a start that results from it has been handed on."""
 
 
 class Notices:
-    """Numbers the news of all jobs. A waiter remembers the number it saw and waits for a higher one.
+    """Numbers the news of all jobs. A waiter remembers the last number it saw and waits for a higher one.
 
-    `limit`: of how many jobs the last number is kept; of all others only that it is not above a common one.
+    `limit`: the number of jobs whose last number is kept; of all others it is only known that theirs is not
+    above a common one.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -27,24 +28,26 @@ class Notices:
         self._forgotten = 0
         self._waiters: defaultdict[JobUid, set[asyncio.Future[None]]] = defaultdict(set)
         self._waiters_for_any: set[asyncio.Future[None]] = set()
-        #: News that is about to be told.
+        #: News that is about to be published.
         self._soon: dict[JobUid, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        """Of how many jobs a number is kept."""
+        """The number of jobs whose last number is kept."""
         return len(self._numbers)
 
     @property
     def latest(self) -> int:
-        """The last news of any job; read it *before* looking at the store, then wait for what is after it."""
+        """The number of the last news of any job; read it *before* looking at the store, then wait for later
+        ones."""
         return self._latest
 
     def count(self, uid: JobUid) -> int:
-        """The last news so far; read it *before* looking at the store, then wait beyond it."""
+        """Return the number of the last news of a job; read it *before* looking at the store, then wait for
+        later ones."""
         return self._numbers.get(uid, self._forgotten)
 
     def publish(self, uid: JobUid) -> None:
-        """There is news: a state, a timeline entry or log lines can be read now."""
+        """Announce news of a job: a state, a timeline entry or log lines can be read now."""
         self._withdraw(uid)
         if len(self._numbers) >= self._limit and uid not in self._numbers:
             self._forgotten = self._latest
@@ -61,16 +64,16 @@ class Notices:
             self._waiters_for_any.clear()
 
     def publish_soon(self, uid: JobUid) -> None:
-        """As `publish`, in a moment, and once for all such news until then: who looks takes the loop from
-        whoever acts on it."""
+        """Publish in a moment, once for all news that comes until then: readers take time on the loop that
+        the tasks which carry the news on need first."""
         if uid not in self._soon:
             loop = asyncio.get_running_loop()
             self._soon[uid] = loop.call_later(_SOON, self.publish, uid)
 
     async def wait_beyond(self, uid: JobUid, count: int, patience: float) -> bool:
-        """Wait until there is news beyond `count`, at most `patience` seconds; False if there was none.
+        """Wait until there is news after `count`, for at most `patience` seconds; False if there was none.
 
-        True may also be said of news that was seen already: the caller looks once more for nothing.
+        May also return True for news that was seen already: the caller then looks once in vain.
         """
         if self.count(uid) > count:
             return True
@@ -85,8 +88,8 @@ class Notices:
         return True
 
     async def wait_for_any(self, after: int, patience: float) -> bool:
-        """Wait until there is news of any job after the number `after`, at most `patience` seconds; False if
-        there was none."""
+        """Wait until there is news of any job after the number `after`, for at most `patience` seconds; False
+        if there was none."""
         if self._latest > after:
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -100,8 +103,8 @@ class Notices:
         return True
 
     def forget(self, uid: JobUid) -> None:
-        """The job is over: keep nothing of it. Who looks away at this moment still learns of its last
-        news."""
+        """Keep nothing of a job that is over. A waiter that is not waiting at this moment still learns of its
+        last news."""
         self._withdraw(uid)
         self._forgotten = max(self._forgotten, self._numbers.pop(uid, 0))
 

@@ -1,5 +1,5 @@
-"""The store's port for notifications that are to be sent: an outbox. The commit that they tell of puts them
-into it (`store.port.Commit`). Contract suite: tests/contract/store."""
+"""The store's port for the outbox: notifications that are to be sent. They are put into it by the commits of
+what they report (`store.port.Commit`). Contract suite: tests/contract/store."""
 
 from typing import Protocol
 
@@ -10,32 +10,32 @@ from trainshed.core.units import Nanos
 
 
 class Outgoing(Struct, frozen=True):
-    """A notification that was not delivered yet."""
+    """A notification that is not delivered yet."""
 
     id: int
     notification: Notification
-    #: Not to be tried before; ns since the epoch.
+    #: The earliest time of the next try; ns since the epoch.
     due: Nanos
-    #: How often it was tried in vain.
+    #: How often it was tried without success.
     tries: int = 0
 
 
 class Notifications(Protocol):
-    """Every write is durable when its call returns; nothing happens if the notification was removed
+    """Every write is durable when its call returns; it does nothing if the notification was removed
     meanwhile."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
-        """Those that are to be tried next, by `due`."""
+        """Return the notifications that are to be tried next, ascending by `due`."""
         ...
 
     async def count(self) -> tuple[int, int]:
-        """How many wait, and how many of them were tried in vain."""
+        """Return how many notifications wait, and how many of these were tried without success."""
         ...
 
     async def put_off(self, id_: int, due: Nanos) -> None:
-        """It was tried in vain, and is tried again at `due`."""
+        """Record that a try failed, and that the next one is at `due`."""
         ...
 
     async def remove(self, id_: int) -> None:
-        """It was delivered, or is given up."""
+        """Remove a notification that was delivered or given up."""
         ...

@@ -1,4 +1,4 @@
-"""The store's door for operations that the service carries out beside requests, and that are of no study.
+"""The store's port for operations that the service carries out beside requests and that belong to no study.
 Contract suite: tests/contract/store."""
 
 from typing import Protocol
@@ -14,9 +14,10 @@ class Operations(Protocol):
         ...
 
     async def running(self, kind: OperationKind) -> tuple[Operation, ...]:
-        """Those of a kind that are not done, oldest first."""
+        """Return the operations of a kind that are not done, oldest first."""
         ...
 
     async def finish(self, operation: Operation) -> bool:
-        """Store the operation as it ended. False if it is done already, or gone; then nothing is written."""
+        """Store the operation as it ended. Returns False, and writes nothing, if it is done already or was
+        deleted."""
         ...

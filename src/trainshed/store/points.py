@@ -1,9 +1,10 @@
-"""The points of time series, in files beside the database: one of each run, to which writes are appended.
+"""Stores the points of time series in files beside the database: one file per run, to which writes are
+appended.
 
-A frame is a length, a checksum and the points of one series. A write is on the disk when it is acknowledged;
-writes of one run that come at the same time share a sync. What a crash left of a frame is cut off before the
-next write. Of several points of a series with the same step the one written last counts, so that a write
-that is sent again changes nothing.
+A frame is a length, a checksum and the points of one series. A write is on disk when it is acknowledged;
+concurrent writes of one run share a sync. A partial frame that a crash left is cut off before the next write.
+Of several points of a series with the same step, the one written last counts, so that repeating a write
+changes nothing.
 """
 
 import asyncio
@@ -25,41 +26,41 @@ from trainshed.eventloop.background import Crew
 from trainshed.replica.system import durable
 
 MOST_BYTES: Final = 64 << 20
-"""Of the points of a run: some two and a half million scalars. All of a run is read at a time."""
+"""Most bytes of points of a run, some two and a half million scalars. A run is read as a whole."""
 _READS_AT_ONCE: Final = 2
 POINTS: Final = "tensorboards"
-"""The directory below the service's data."""
+"""The directory, below the service's data directory."""
 _HEADER: Final = struct.Struct("<II")
 _Frame = tuple[int, list[int], list[int], list[float | bytes]]
-"""A series, and of its points the steps, the times and the values."""
+"""The uid of a series, and the steps, times and values of its points."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Frame)
 
 
 _Waiting = list[tuple[bytes, "asyncio.Future[None]"]]
-"""Frames to be written, and who is told."""
+"""Frames to be written, each with the future of its writer."""
 _FEWEST: Final = 1000
-"""Points of a series that thinning leaves."""
+"""Points of a series that thinning leaves at least."""
 
 
 class RunIsFull(Exception):
-    """A run has as many bytes of points as one may have."""
+    """The run has the maximum of bytes of points."""
 
 
 class _Columns(Struct):
-    """The points of a series as they were written: a million of them as objects would take ten times as
-    much."""
+    """The points of a series in the order they were written, as columns: a million of them as objects would
+    take ten times as much memory."""
 
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     times: "array[int]" = field(default_factory=lambda: array("q"))
     values: list[float | bytes] = field(default_factory=list[float | bytes])
 
     def points(self, most: int | None, passes: Callable[[int, int], bool] | None) -> list[Point]:
-        """As `PointFiles.read` says."""
+        """Return the points, as `PointFiles.read` does."""
         steps, times = self.steps, self.times
         order: Sequence[int] = range(len(steps))
         if any(later <= earlier for earlier, later in pairwise(steps)):
-            # Sorting keeps the order of equal steps: the last of them was written last.
+            # Sorting keeps the order of equal steps, so that the last of them was written last.
             by_step = sorted(order, key=steps.__getitem__)
             order = [
                 index
@@ -74,11 +75,12 @@ class _Columns(Struct):
 
 
 class PointFiles:
-    """All runs, by their uids. Used on one event loop; the disk is waited for in threads."""
+    """The files of points, by the uid of their run. Used on one event loop; disk access is done in
+    threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        #: What waits for a run that is being written.
+        #: Frames that wait for a run that is being written.
         self._waiting: dict[int, _Waiting] = {}
         self._lengths: dict[int, int] = {}
         self._writing = Crew()
@@ -87,10 +89,10 @@ class PointFiles:
     async def append(
         self, run: int, points: Iterable[tuple[int, Sequence[Point]]], *, thins: bool = False
     ) -> None:
-        """Add points, each with the uid of its series; all are durable when it returns. Raises
-        FailedPrecondition (the run is full), Unavailable: then none is there, or all are, and to write them
-        again does no harm. `thins`: of a run that is full half of the points are forgotten instead; the same
-        for all who write to the run."""
+        """Add points, each with the uid of its series; they are durable when this returns. Raises
+        FailedPrecondition (the run is full), Unavailable: then all of them may have been written, or none,
+        and repeating the call does no harm. `thins`: if the run is full, half of its points are dropped
+        instead; must be the same in all calls for the run."""
         data = b"".join(_frame(series, some) for series, some in points if some)
         if not data:
             return
@@ -99,7 +101,7 @@ class PointFiles:
             waiting.append((data, done))
         else:
             self._waiting[run] = [(data, done)]
-            # Not by the caller itself: if he goes away, the others' points are written all the same.
+            # Not by the caller itself: if it is cancelled, the others' points are written all the same.
             self._writing.begin(self._write_all(run, thins), f"writing points of run {run}")
         await done
 
@@ -110,26 +112,26 @@ class PointFiles:
         most: int | None = None,
         passes: Callable[[int, int], bool] | None = None,
     ) -> dict[int, list[Point]]:
-        """The points of some series, ascending by step; [] for one that has none.
+        """Return the points of some series, ascending by step; [] for a series without points.
 
-        `passes` chooses by step and time (ns); of what it lets pass, `most` points (None: all) are spread
-        evenly, with the first and the last among them.
+        `passes` filters by step and time (ns). Of the points that pass, `most` (None: all) are returned,
+        spread evenly, including the first and the last.
         """
         async with self._reading:
             return await asyncio.to_thread(self._read, run, frozenset(series), most, passes)
 
     async def size(self, runs: Collection[int]) -> int:
-        """Bytes that the points of some runs take on the disk."""
+        """Return the bytes that the points of some runs take on disk."""
         return await asyncio.to_thread(lambda: sum(map(self._size, runs)))
 
     async def forget(self, runs: Iterable[int]) -> None:
-        """Remove the points of runs that are gone."""
+        """Remove the points of runs that were deleted."""
         for run in runs:
             self._lengths.pop(run, None)
             await asyncio.to_thread(self._path(run).unlink, missing_ok=True)
 
     async def _write_all(self, run: int, thins: bool) -> None:
-        """Write what waits, and what comes meanwhile."""
+        """Write what waits, and what is added meanwhile."""
         while batch := self._waiting[run]:
             self._waiting[run] = []
             failure: Unavailable | FailedPrecondition | None = None
@@ -142,14 +144,14 @@ class PointFiles:
                     f"The run has {MOST_BYTES >> 20} MiB of points, and takes no more; log less often, or "
                     "into another run."
                 )
-            except Exception as error:  # Whatever it is, who waits is told.
+            except Exception as error:  # Whatever it is, the waiting callers are told.
                 failure = Unavailable(
                     f"the points cannot be written ({error}); make room on the disk of the data directory, "
                     "then send them again"
                 )
             for _, done in batch:
                 if done.done():
-                    continue  # Its caller went away.
+                    continue  # Its caller was cancelled.
                 if failure is None:
                     done.set_result(None)
                 else:
@@ -178,7 +180,7 @@ class PointFiles:
         self._lengths[run] = length + len(data)
 
     def _thin(self, path: Path) -> int:
-        """Forget half of the points of each series; returns the length of what is left."""
+        """Drop half of the points of each series. Return the length of the file that is left."""
         kept = bytearray()
         for uid, column in _columns(path.read_bytes()).items():
             points = column.points(None, None)
@@ -211,7 +213,7 @@ class PointFiles:
 
 
 def _columns(data: bytes, series: Collection[int] | None = None) -> dict[int, _Columns]:
-    """The points of these series (None: of all) as they were written."""
+    """Return the points of these series (None: of all) in the order they were written."""
     columns: dict[int, _Columns] = {}
     for payload in _payloads(data):
         uid, steps, times, values = _decoder.decode(payload)
@@ -236,7 +238,7 @@ def _frame(series: int, points: Sequence[Point]) -> bytes:
 
 
 def _payloads(data: bytes) -> Iterator[memoryview]:
-    """The whole frames, up to the first that is not."""
+    """Yield the payloads of complete frames, up to the first incomplete one."""
     view = memoryview(data)
     at = 0
     while at + _HEADER.size <= len(data):

@@ -1,7 +1,7 @@
-"""The store's doors: intake for requests, ledger for the controller, reader for everyone.
+"""The store's ports: intake for requests, ledger for the controller, reader for everyone.
 
-Contract suite: tests/contract/store. Every write is durable when its call returns. No call holds a
-transaction open across anything but its own statements.
+Contract suite: tests/contract/store. Every write is durable when its call returns. No call keeps a
+transaction open beyond its own statements.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ NO_JOB: Final = JobUid(0)
 
 
 class StaleCommit(Exception):
-    """The job changed since it was loaded, or another leader owns it: load again."""
+    """The job changed since it was loaded, or another service leads: load the job again."""
 
 
 class StoreInUse(Exception):
@@ -46,7 +46,7 @@ class StoreInUse(Exception):
 
 
 class StoreUnreadable(Exception):
-    """The database is there and is none, or none of ours, or this Python cannot read it. Nothing was
+    """The file is no database, or not one of this service, or this Python cannot read it. Nothing was
     changed."""
 
 
@@ -59,7 +59,7 @@ W_co = TypeVar("W_co", bound=Work, covariant=True)
 
 class LiveJob(Struct, Generic[W_co], frozen=True):
     """A job, tuning job or pipeline that is not over, with the generation that guards its next commit and the
-    intents that requests appended and no commit has consumed yet (ascending by `seq`)."""
+    intents that no commit has consumed yet (ascending by `seq`)."""
 
     job: W_co
     generation: int
@@ -67,14 +67,14 @@ class LiveJob(Struct, Generic[W_co], frozen=True):
 
 
 class Intent(Struct, frozen=True):
-    """What a request asked of a job, until a commit has consumed it."""
+    """A request's demand on a job, until a commit has consumed it."""
 
     seq: int
     event: CancelRequested | DrillOrdered
 
 
 class NodeDrain(Struct, frozen=True):
-    """An operator put a node under maintenance."""
+    """An operator's order to put a node under maintenance."""
 
     node: str
     #: Nanoseconds since the epoch.
@@ -101,59 +101,62 @@ class Commit(Struct, frozen=True):
     timeline: tuple[TimelineEntry, ...] = ()
     #: All intents with this seq or a lower one are consumed.
     consumed_intents: int = 0
-    #: Of the work's own study; new ones, or in place of the one of that number.
+    #: Trials of the work's own study, each new or replacing the one of its number.
     trials: tuple[Trial, ...] = ()
-    #: Added to trials, by number.
+    #: Measurements that are added to trials, by trial number.
     measurements: tuple[tuple[int, Measurement], ...] = ()
-    #: Works that are created with it.
+    #: Works that are created in the same transaction.
     made: tuple[NewWork, ...] = ()
-    #: Registered with it; None = none is.
+    #: The version that is registered in the same transaction; None = none.
     model: ModelVersion | None = None
-    #: Put into the outbox with it.
+    #: Notifications that are put into the outbox in the same transaction.
     notifications: tuple[Notification, ...] = ()
 
 
 class JobQuery(Struct, frozen=True):
     """One page of a list of works, newest first."""
 
-    #: "" = of every project, whatever the rest says.
+    #: "" = all projects, whatever the other fields say.
     project_id: str
-    #: None = of both APIs.
+    #: None = both APIs.
     api: Api | None
-    #: None = all.
+    #: None = all locations.
     location: str | None
-    #: The uid that the previous page ended with; 0 for the first page.
+    #: The uid of the last work of the previous page; 0 for the first page.
     after: int = 0
     limit: int = 100
-    #: Of this one only (with the Vertex API), jobs that other works made included; None = of all collections,
-    #: and only what clients made themselves.
+    #: One collection of the Vertex API, including jobs that other works made; None = all collections, without
+    #: those jobs.
     collection: Collection | None = None
 
 
 class Matches(Struct, frozen=True):
     """Some of the works of a list that meet a condition."""
 
-    #: With their etags, newest first; fewer than were asked for, or none, though there may be more.
+    #: Works with their etags, newest first; there may be more even if these are fewer than the limit, or
+    #: none.
     jobs: tuple[tuple[Work, str], ...]
-    #: Where to go on (`JobQuery.after`): nothing older than this work was looked at. None = there is no more.
+    #: Where to go on (`JobQuery.after`): works older than this one were not looked at yet. None = there are
+    #: no more.
     went_to: JobUid | None
 
 
 class Intake(Protocol):
-    """Where requests write. Nothing is half stored: a raised error means nothing happened."""
+    """The port through which requests write. Writes are complete or not done: a raised error means that
+    nothing happened."""
 
     async def create_job(self, job: Work, timeline: Sequence[TimelineEntry]) -> None:
-        """Store a new work, generation 1. Raises AlreadyExists if the name was ever used in the
-        project, by a job that was deleted since included; Unavailable if only the uid is taken."""
+        """Store a new work, with generation 1. Raises AlreadyExists if the name was ever used in the project,
+        even by a job that was deleted; Unavailable if only the uid is taken."""
         ...
 
     async def create_jobs(self, made: Sequence[NewWork]) -> None:
-        """The same for several at once: all are stored, or none."""
+        """Store several new works at once, all or none. Raises as `create_job`."""
         ...
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
-        """Append a cancel intent. Again is fine: while one waits, the earlier one stands.
-        Raises NotFound, FailedPrecondition (already over)."""
+        """Append a cancel intent, unless one waits already. Raises NotFound, FailedPrecondition (already
+        over)."""
         ...
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
@@ -161,33 +164,34 @@ class Intake(Protocol):
         ...
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-        """Add to the timeline of a work in any state what somebody did to it that changes nothing of it;
+        """Add entries about actions that do not change a work to its timeline, in any state of the work; does
         nothing if it was deleted."""
         ...
 
     async def tell_all(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
-        """As `tell`, the same to many works at once: all of them or none."""
+        """Add the same entry to the timelines of many works, all or none, as `tell`."""
         ...
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
     ) -> Work:
         """Set the labels of a job in any state; `etag` "" skips the check; `now` becomes the job's `updated`.
-        Returns the job as it is then. Raises NotFound, Aborted (etag differs)."""
+        Returns the job with its new labels. Raises NotFound, Aborted (etag differs)."""
         ...
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
-        """Remove a job that is over, with its trials, and record the finished operation, in one transaction.
-        Raises NotFound, FailedPrecondition (still running; or what made it has not taken in yet how it
-        ended)."""
+        """Remove a job that is over, with its trials, and store the finished operation, in one transaction.
+        Raises NotFound, FailedPrecondition (it is still running, or its parent has not yet processed its
+        end)."""
         ...
 
     async def drain_node(self, drain: NodeDrain) -> None:
-        """Put a node under maintenance; again is fine, the first one's `since` stays."""
+        """Put a node under maintenance. If it is already, its `since` stays, and a reason replaces the former
+        one."""
         ...
 
     async def undrain_node(self, node: str) -> None:
-        """Let a node take work again; one that is not drained is fine."""
+        """Let a node take work again. Does nothing if it is not drained."""
         ...
 
     async def set_quota(self, key: QuotaKey, limit: float) -> None:
@@ -195,11 +199,11 @@ class Intake(Protocol):
         ...
 
     async def clear_quota(self, key: QuotaKey) -> None:
-        """Go back to the default; one that is not set is fine."""
+        """Go back to a quota's default. Does nothing if it is not set."""
         ...
 
     async def put_drill_plan(self, plan: DrillPlan) -> None:
-        """Store a plan in place of one of the same project and name."""
+        """Store a plan, replacing one of the same project and name."""
         ...
 
     async def delete_drill_plan(self, project_id: str, name: str) -> None:
@@ -208,31 +212,32 @@ class Intake(Protocol):
 
 
 class Ledger(Protocol):
-    """Where the controller, and nobody else, writes state."""
+    """The port through which the controller, and nothing else, writes state."""
 
     async def acquire(self, owner: str) -> int:
-        """Become the leader: returns a new epoch higher than any before; earlier epochs can no longer
-        commit."""
+        """Become the leader. Returns a new epoch, higher than any before; earlier epochs cannot commit any
+        more."""
         ...
 
     async def create(self, epoch: int, made: NewWork) -> None:
-        """Store a new work, generation 1, that has gone on already: as `Intake.create_job` and a commit in
-        one. Raises as `Intake.create_job`; StaleCommit if a newer epoch was acquired."""
+        """Store a new work, with generation 1, that has made its first step already: `Intake.create_job` and
+        a commit in one. Raises as `Intake.create_job`, and StaleCommit if a newer epoch was acquired."""
         ...
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
-        """The job if it is not over, with its unconsumed intents."""
+        """Return the job with its unconsumed intents; None if it is over or does not exist."""
         ...
 
     async def load_live(self) -> tuple[LiveJob[Work], ...]:
-        """Every job that is not over, oldest first; cost does not depend on how many are over."""
+        """Return every job that is not over, oldest first. The cost does not depend on how many are over."""
         ...
 
     async def commit(self, epoch: int, commit: Commit) -> int:
-        """Apply one step; returns the new generation. Raises StaleCommit, and then nothing is written: the
-        generation is not the expected one, a newer epoch was acquired, the job is gone, a final state would
-        be left, the step ends the job while an intent that it did not consume waits (so that an accepted
-        cancel is never lost: load again, step it, commit), or the model's version is there already."""
+        """Apply one step, and return the new generation. Raises StaleCommit, and then nothing is written, if
+        the generation is not the expected one, a newer epoch was acquired, the job was deleted, the step
+        would leave a final state, the step ends the job while an intent that it did not consume waits (so
+        that an accepted cancel is never lost: load again, step it, commit), or the model's version exists
+        already."""
         ...
 
 
@@ -240,42 +245,43 @@ class Reader(Protocol):
     """Read-only and cheap; sees every acknowledged write."""
 
     async def job(self, name: JobName) -> tuple[Work, str]:
-        """The job and its etag. Raises NotFound."""
+        """Return the job and its etag. Raises NotFound."""
         ...
 
     async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
-        """The job and its etag. Raises NotFound."""
+        """Return the job and its etag. Raises NotFound."""
         ...
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
-        """The job of the project in whose output directory a gs:// URI lies: that of the innermost such
-        directory, and of several jobs with the same one the newest. None if there is none."""
+        """Return the project's job in whose output directory a gs:// URI lies: that of the innermost such
+        directory, and of several jobs with the same directory the newest. None if there is none."""
         ...
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
-        """At most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
+        """Return at most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
         ...
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
-        """The same, of the jobs that meet a condition. One call takes the same time at most, however many
-        jobs are stored."""
+        """Return jobs, as `jobs`, that meet a condition. The time of one call is limited, however many jobs
+        are stored."""
         ...
 
     async def find(self, job_id: str) -> tuple[Work, str]:
-        """The newest job whose job_id (any project, any API) is this. Raises NotFound."""
+        """Return the newest job with this job_id in any project and API, and its etag. Raises NotFound."""
         ...
 
     async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
-        """Every work that this one made, oldest first; with `after` those that are newer than this one."""
+        """Return the works that a work made, oldest first; with `after` only those that are newer than that
+        one."""
         ...
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
-        """The job's timeline in the order in which it was written; empty if there is no such job."""
+        """Return the job's timeline in the order in which it was written; empty if there is no such job."""
         ...
 
     async def set_aside(self) -> tuple[RecordSetAside, ...]:
-        """Every record that could not be read: no other call gives it, and `job` and its like raise
-        FailedPrecondition."""
+        """Return every record that could not be read. No other call returns them, and `job` and similar calls
+        raise FailedPrecondition."""
         ...
 
     async def operation(self, name: str) -> Operation:
@@ -283,15 +289,16 @@ class Reader(Protocol):
         ...
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
-        """Operations whose name begins with `parent` + "/operations/", ascending by name, after `after`."""
+        """Return operations whose name begins with `parent` + "/operations/", ascending by name, after
+        `after`."""
         ...
 
     async def drained_nodes(self) -> tuple[NodeDrain, ...]:
-        """Every node under maintenance, by name."""
+        """Return all nodes under maintenance, by name."""
         ...
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
-        """Every quota that an operator has set, ordered by project, region and metric."""
+        """Return all quotas that an operator has set, ordered by project, region and metric."""
         ...
 
     async def drill_plan(self, project_id: str, name: str) -> DrillPlan:
@@ -299,13 +306,13 @@ class Reader(Protocol):
         ...
 
     async def drill_plans(self, project_id: str) -> tuple[DrillPlan, ...]:
-        """All plans of a project, by name."""
+        """Return all plans of a project, by name."""
         ...
 
 
 class Store(Protocol):
-    """An open store: its doors. Used from one event loop; every door raises Unavailable when the
-    disk or database does not take part, and then nothing of that call is acknowledged."""
+    """An open store, as its ports. Used from one event loop. The methods of all ports raise Unavailable when
+    the disk or the database fails, and then nothing of that call is acknowledged."""
 
     @property
     def intake(self) -> Intake: ...
@@ -347,16 +354,16 @@ class Store(Protocol):
     def notifications(self) -> Notifications: ...
 
     async def release_memory(self) -> None:
-        """Give back what it keeps in memory to be faster; for when there is nothing to do. What is stored
-        stays. Raises Unavailable."""
+        """Release memory that only serves speed; called when there is nothing to do. Stored data is not
+        affected. Raises Unavailable."""
         ...
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
-        """From now on have `told` called with each record that is set aside, on any thread."""
+        """From now on call `told` with each record that is set aside, on any thread."""
         ...
 
     def close(self) -> None:
-        """Finish what is queued and let go of the data directory. Blocks; twice is fine."""
+        """Finish queued writes and release the data directory. Blocks; does nothing the second time."""
         ...
 
 
@@ -367,10 +374,10 @@ _OPENERS = {
 
 
 def open_store(dialect: str, directory: Path) -> Store:
-    """Open (and create or upgrade) the store that lives in `directory`. Blocks; call it before serving.
+    """Open the store in `directory`, creating or upgrading it. Blocks; call it before serving.
 
     "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse, StoreTooNew,
-    ValueError (no such dialect).
+    StoreUnreadable, OSError, ValueError (no such dialect).
     """
     if dialect not in _OPENERS:
         known = ", ".join(sorted(_OPENERS))

@@ -1,4 +1,4 @@
-"""Records of the store's own: long-running operations, and rows that were set aside."""
+"""Records of the store itself: long-running operations, and rows that were set aside."""
 
 import enum
 
@@ -13,21 +13,21 @@ from trainshed.core.units import Nanos
 
 
 class OperationKind(enum.StrEnum):
-    """What a long-running operation is about."""
+    """What a long-running operation does."""
 
-    #: A resource was deleted; done when it is answered.
+    #: A resource was deleted; done when the request is answered.
     DELETE = "delete"
-    #: A resource was made, which the response shows; done when it is answered.
+    #: A resource was created, which is the response; done when the request is answered.
     CREATE = "create"
-    #: A resource was changed, which the response shows; done when it is answered.
+    #: A resource was changed, which is the response; done when the request is answered.
     UPDATE = "update"
-    #: Files were added to a dataset; done when it is answered.
+    #: Files were added to a dataset; done when the request is answered.
     IMPORT = "import"
     #: A dataset is written into files, beside requests.
     EXPORT_DATA = "export_data"
     #: Trials of a study are suggested.
     SUGGEST = "suggest"
-    #: Whether a trial of a study should stop is found out.
+    #: It is decided whether a trial of a study should stop.
     CHECK_STOPPING = "check_stopping"
     #: A version of a model is copied, beside requests.
     EXPORT = "export"
@@ -36,31 +36,31 @@ class OperationKind(enum.StrEnum):
 class Operation(Struct, frozen=True):
     """A long-running operation of one kind; fields of other kinds have their defaults."""
 
-    #: Below a location, or below a study (SUGGEST) or a trial (CHECK_STOPPING).
+    #: Its name: below a location, or below a study (SUGGEST) or a trial (CHECK_STOPPING).
     name: str
     kind: OperationKind
-    #: The resource's name.
+    #: The name of the resource that it is about.
     target: str
     #: Nanoseconds since the epoch, as is `updated`.
     created: Nanos
     updated: Nanos
     state: OperationState = OperationState.SUCCEEDED
     study: StudyUid = StudyUid(0)
-    #: SUGGEST: who asks for `count` trials of `study`.
+    #: SUGGEST: the client that asks for `count` trials of `study`.
     client: str = ""
     count: int = 0
-    #: CHECK_STOPPING: the number of the trial that is asked about.
+    #: CHECK_STOPPING: the number of the trial that is checked.
     trial: int = 0
-    #: SUGGEST: the numbers that the client was given.
+    #: SUGGEST: the numbers of the trials that the client was given.
     trials: tuple[int, ...] = ()
     #: CHECK_STOPPING: the answer.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON; IMPORT, EXPORT_DATA: the answer.
+    #: CREATE, UPDATE: the resource in public JSON; IMPORT, EXPORT_DATA: the response.
     response: str = ""
-    #: Its message.
+    #: The full name of the response's message type.
     response_type: str = ""
     error: JobError | None = None
-    #: EXPORT: what is copied where.
+    #: EXPORT: what is copied, and where.
     export: ModelExport | None = None
 
     #: EXPORT_DATA: what is written.
@@ -68,20 +68,20 @@ class Operation(Struct, frozen=True):
 
     @property
     def subject(self) -> int:
-        """Whose notices tell of its end: the study's, or, where it is of none, its own number (0 = it has
-        none)."""
+        """The number under which notices of its end are published: its study's, or, if it belongs to none,
+        its own (0 = it has none)."""
         number = self.name.rpartition("/")[2]
         return self.study or (int(number) if number.isdecimal() else 0)
 
 
 class RecordSetAside(Struct, frozen=True):
-    """A record that could not be read and was put away."""
+    """A record that could not be read and was moved to the table set_aside."""
 
     #: The table that it was in.
     source: str
-    #: Its key there, columns joined by `/`.
+    #: Its key in that table, with `/` between columns.
     key: str
-    #: What people call it; "" = the key will do.
+    #: The name by which people know it; "" = the key is enough.
     label: str
     #: Why it cannot be read.
     cause: str

@@ -1,6 +1,6 @@
-"""The store's door for secrets: numbered versions of sealed values. Contract suite: tests/contract/store.
+"""The store's port for secrets: numbered versions of sealed values. Contract suite: tests/contract/store.
 
-Knows no value and no key: what it is given is sealed already (`access.sealing`).
+It sees neither values nor keys: what it is given is sealed already (`access.sealing`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,8 @@ from trainshed.core.units import Nanos
 
 
 class SecretVersion(Struct, frozen=True):
-    """What may be told of one version. `created`, `used`: ns; `used` 0 = no program was given it yet."""
+    """The public facts of one version. `created`, `used`: ns since the epoch; `used` 0 = no program was given
+    it yet."""
 
     name: str
     version: int
@@ -22,14 +23,14 @@ class SecretVersion(Struct, frozen=True):
 
 
 class Sealed(Struct, frozen=True):
-    """A sealed value, and which version it is."""
+    """A sealed value with its version number."""
 
     version: int
     content: bytes
 
 
 class Stored(Struct, frozen=True):
-    """A sealed value with all that it belongs to."""
+    """A sealed value with its project, name and version."""
 
     project_id: str
     name: str
@@ -43,35 +44,36 @@ class Secrets(Protocol):
     async def add(
         self, project_id: str, name: str, created: Nanos, seal: Callable[[int], bytes]
     ) -> SecretVersion:
-        """Store the next version of a secret, the first one of a new secret. `seal` is called with its number
-        and returns what is stored; it runs in the writer's thread, and what it raises is raised here. Numbers
-        of deleted versions are not used again."""
+        """Store the next version of a secret, or the first one of a new secret. `seal` is called with its
+        number and returns what is stored; it runs in the writer's thread, and its exceptions are raised here.
+        Numbers of deleted versions are not used again."""
         ...
 
     async def versions(self, project_id: str) -> tuple[SecretVersion, ...]:
-        """All of a project, by name, newest version first."""
+        """Return all versions of a project's secrets, by name, newest version first."""
         ...
 
     async def find(self, project_id: str, refs: Iterable[SecretRef]) -> Mapping[SecretRef, Sealed]:
-        """Those of `refs` that are there. Cheap: a point lookup each."""
+        """Return those of `refs` that exist. Cheap: a point lookup each."""
         ...
 
     async def has_any(self) -> bool:
-        """Whether there is a secret in any project."""
+        """Whether any project has a secret."""
         ...
 
     async def reseal(
         self, seal: Callable[[Stored], bytes | None]
     ) -> tuple[int, tuple[Stored, ...]]:
-        """Put in the place of every sealed value, of all projects, what `seal` makes of it, all of them or
-        none; None leaves one as it is. Returns how many were replaced, and those that were left. `seal` runs
-        in the writer's thread, where nothing is added meanwhile, and what it raises is raised here."""
+        """Replace every sealed value, of all projects, by what `seal` returns for it, all or none; None
+        leaves a value as it is. Returns how many were replaced, and those that were left. `seal` runs in the
+        writer's thread, so that nothing is added meanwhile, and its exceptions are raised here."""
         ...
 
     async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: Nanos) -> None:
-        """Programs were given these (name, version) at `at` (ns); those that are gone are passed over."""
+        """Record that programs were given these (name, version) at `at` (ns since the epoch); deleted ones
+        are skipped."""
         ...
 
     async def delete(self, project_id: str, name: str, version: int = 0) -> None:
-        """One version, 0 = all. Raises NotFound."""
+        """Delete one version, or all with `version` 0. Raises NotFound."""
         ...

@@ -1,8 +1,8 @@
-"""The store's door for studies, trials, measurements, and the operations that wait for suggestions.
+"""The store's port for studies, trials, measurements, and the operations that wait for suggestions.
 
-Nobody else decides about a study's trials than the requests of its clients, so there is no controller's lease
-here: each write is guarded by the trial's own generation (docs/adr/0017). Trials of tuning jobs are written
-by the controller's commits (`store.port.Commit`) and only read here. Contract suite: tests/contract/store.
+Only the requests of its clients decide about a study's trials, so there is no controller's lease here: each
+write is guarded by the trial's own generation (docs/adr/0017). Trials of tuning jobs are written by the
+controller's commits (`store.port.Commit`) and only read here. Contract suite: tests/contract/store.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Studies(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def create_study(self, study: Study) -> None:
-        """Raises AlreadyExists if a study of that display name, or name, is in the location."""
+        """Store a study. Raises AlreadyExists if the location has a study of that display name or name."""
         ...
 
     async def study(self, name: StudyName) -> Study:
@@ -45,7 +45,7 @@ class Studies(Protocol):
     async def studies(
         self, project_id: str, location: str, after: StudyUid, limit: int
     ) -> tuple[Study, ...]:
-        """At most `limit` studies, newest first, below `after` if that is not 0."""
+        """Return at most `limit` studies, newest first, below `after` if that is not 0."""
         ...
 
     async def set_study_state(self, uid: StudyUid, state: StudyState, reason: str) -> None:
@@ -53,13 +53,13 @@ class Studies(Protocol):
         ...
 
     async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
-        """With its trials, measurements and operations; of these, those that still run fail with NOT_FOUND at
-        `now` (ns), and stay for who waits for them. Raises NotFound."""
+        """Delete a study with its trials, measurements and operations. Those of its operations that still run
+        fail with NOT_FOUND at `now` (ns), and stay for the clients that wait for them. Raises NotFound."""
         ...
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
-        """Store a new trial under the next number of its study, which is returned in it; numbers of deleted
-        trials are not used again. Raises NotFound (no such study)."""
+        """Store a new trial under the next number of its study, and return it with that number; numbers of
+        deleted trials are not used again. Raises NotFound (no such study)."""
         ...
 
     async def trial(self, study: StudyUid, number: int) -> StoredTrial:
@@ -67,26 +67,26 @@ class Studies(Protocol):
         ...
 
     async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
-        """At most `limit` trials, ascending by number, above `after`."""
+        """Return at most `limit` trials, ascending by number, above `after`."""
         ...
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        """All trials of these studies, one study after the other, ascending by number: what an algorithm is
-        shown."""
+        """Return all trials of these studies, one study after the other, ascending by number: the trials that
+        an algorithm is shown."""
         ...
 
     async def measurements(
         self, study: StudyUid, numbers: Sequence[int] | None = None
     ) -> dict[int, tuple[Measurement, ...]]:
-        """By trial, ascending by (step, elapsed); of all trials if `numbers` is None. A trial without any is
-        absent."""
+        """Return measurements by trial, ascending by (step, elapsed); of all trials if `numbers` is None. A
+        trial without any is absent."""
         ...
 
     async def change_trial(
         self, trial: Trial, expected_generation: int, measurement: Measurement | None = None
     ) -> int:
         """Replace a trial and add a measurement to it (one of the same step and elapsed time is replaced).
-        Returns the new generation. Raises StaleCommit (it changed since, or is gone)."""
+        Returns the new generation. Raises StaleCommit (the trial changed since, or was deleted)."""
         ...
 
     async def delete_trial(self, study: StudyUid, number: int) -> None:
@@ -98,11 +98,12 @@ class Studies(Protocol):
         ...
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
-        """Operations that are not done, oldest first; of all studies if `study` is None."""
+        """Return the operations that are not done, oldest first; of all studies if `study` is None."""
         ...
 
     async def delete_operation(self, name: str) -> None:
-        """Of any operation that is done. Raises NotFound, FailedPrecondition (it runs)."""
+        """Delete an operation that is done, of any kind. Raises NotFound, FailedPrecondition (it is
+        running)."""
         ...
 
     async def finish_operation(
@@ -115,5 +116,6 @@ class Studies(Protocol):
         """Store the operation as it ended, in one transaction with the trials that it hands out: `assigned`
         ones change (guarded by their generations), `suggested` ones are new and get the next numbers. The
         numbers of all, `assigned` first, then `suggested`, are added to `operation.trials`. Returns the
-        operation as stored. Raises StaleCommit (a trial changed since, or the operation is done or gone)."""
+        operation as stored. Raises StaleCommit (a trial changed since, or the operation is done or was
+        deleted)."""
         ...

@@ -1,4 +1,4 @@
-"""The store's door for tensorboards and what is below them. Contract suite: tests/contract/store."""
+"""The store's port for tensorboards and what is below them. Contract suite: tests/contract/store."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,10 +13,11 @@ class Tensorboards(Protocol):
     async def create(
         self, resources: Sequence[BoardResource], operation: Operation | None = None
     ) -> tuple[BoardResource, ...]:
-        """Store all or none, each below a parent that exists. A series that is there with the same display
-        name, type and plug-in is given back in place of the new one: clients create it again rather than
-        look. A tensorboard that is the default takes that from others of its location. Raises AlreadyExists,
-        NotFound (a parent), InvalidRequest (another series of the run has that display name)."""
+        """Store resources, all or none, each below a parent that exists. If a series with the same display
+        name, type and plug-in exists, it is returned in place of the new one, because clients create series
+        again without looking. A tensorboard that is the default replaces the former default of its location.
+        Raises AlreadyExists, NotFound (a parent), InvalidRequest (another series of the run has that display
+        name)."""
         ...
 
     async def resource(self, name: BoardName) -> BoardResource:
@@ -26,15 +27,15 @@ class Tensorboards(Protocol):
     async def below(
         self, parent: str, level: Level, after: str, limit: int
     ) -> tuple[BoardResource, ...]:
-        """Ascending by id, behind the id `after` if that is not ""; `parent` may be a location. Raises
-        NotFound (a parent that is none)."""
+        """Return resources ascending by id, after the id `after` if that is not ""; `parent` may be a
+        location. Raises NotFound (the parent does not exist)."""
         ...
 
     async def runs(
         self, names: Sequence[BoardName]
     ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
-        """Of these runs those that are there, each with its series in the order of their ids; of one at most
-        a thousand."""
+        """Return those of these runs that exist, each with at most a thousand of its series, ordered by
+        id."""
         ...
 
     async def change(
@@ -43,10 +44,11 @@ class Tensorboards(Protocol):
         change: Callable[[BoardResource], BoardResource],
         operation: Callable[[BoardResource], Operation] | None = None,
     ) -> BoardResource:
-        """Replace a resource by what `change`, a pure function, makes of it, in one step. Raises NotFound,
+        """Replace a resource by what `change`, a pure function, returns for it, in one step. Raises NotFound,
         InvalidRequest (as `create`), and what `change` raises."""
         ...
 
     async def delete(self, name: BoardName, operation: Operation) -> tuple[int, ...]:
-        """With all that is below it; returns the uids of the runs that are gone. Raises NotFound."""
+        """Delete a resource and everything below it. Returns the uids of the deleted runs. Raises
+        NotFound."""
         ...

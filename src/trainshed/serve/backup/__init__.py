@@ -1,2 +1,1 @@
-"""`trainshed backup` and `trainshed restore`: a data directory as of one moment, while jobs run, and back
-(ADR 43)."""
+"""`trainshed backup` and `trainshed restore`: save and restore a data directory while jobs run (ADR 43)."""

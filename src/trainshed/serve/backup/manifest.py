@@ -1,7 +1,8 @@
-"""The manifest at the end of a backup: what it is of, and every file with its size and checksum. Pure.
+"""The manifest at the end of a backup: describes the backup, and lists every file with its size and checksum.
+Pure.
 
-A backup without one is not whole. The lines are JSON: what it is of, an entry for each file and directory,
-and last the checksum of all lines before.
+A backup without a manifest is not complete. Its lines are JSON: the description, an entry for each file and
+directory, and last the checksum of all lines before.
 """
 
 import hashlib
@@ -16,17 +17,17 @@ from trainshed.core.units import Bytes, Nanos
 
 FILE = "MANIFEST"
 UNFINISHED = ".restoring"
-"""In a data directory while a restore into it is under way: no service starts there."""
+"""In a data directory into which a restore is in progress: no service starts there."""
 FORMAT = 1
-"""Of backups; one that a later version raised is refused."""
+"""The format of backups; a backup with a higher one, by a later version, is refused."""
 
 
 class BackupUnusable(Exception):
-    """It is no whole backup, or not for this version. The message says why and what to do."""
+    """The backup is incomplete, or made for another version. The message says why and what to do."""
 
 
 class RunningJob(Struct, frozen=True):
-    """A job that was not over at the moment of the backup."""
+    """A job that was not over at the time of the backup."""
 
     uid: int
     name: str
@@ -34,21 +35,21 @@ class RunningJob(Struct, frozen=True):
 
 
 class Contents(Struct, frozen=True):
-    """What a backup is of."""
+    """The description of a backup."""
 
     format: int
-    #: Of the service.
+    #: Version of the service.
     version: str
-    #: Of the database.
+    #: Schema version of the database.
     schema: int
-    #: ns since the epoch: the moment of the database.
+    #: The time of the database, in ns since the epoch.
     created: Nanos
     #: The directory that it was taken from.
     data: str
     jobs: int
     objects: int
     running: tuple[RunningJob, ...] = ()
-    #: What could not be read, in words.
+    #: Descriptions of what could not be read.
     left_out: tuple[str, ...] = ()
 
 
@@ -59,7 +60,7 @@ class Entry(Struct, frozen=True):
     path: str
     mode: int
     size: Bytes = 0
-    #: ns since the epoch.
+    #: Nanoseconds since the epoch.
     mtime: int = 0
     #: "" = a directory.
     sha256: str = ""
@@ -71,7 +72,7 @@ class _Sealed(Struct, frozen=True):
 
 
 def record_of(contents: Contents) -> dict[str, Any]:
-    """What a backup is of, for programs; moments as RFC 3339."""
+    """Return the description for programs, with times in RFC 3339."""
     return {
         "version": contents.version,
         "schema": contents.schema,
@@ -87,7 +88,7 @@ def record_of(contents: Contents) -> dict[str, Any]:
 
 
 def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The lines of a manifest, each with its newline."""
+    """Yield the lines of a manifest, each with its newline."""
     digest = hashlib.sha256()
     count = 0
     for part in (contents, *entries):
@@ -99,7 +100,7 @@ def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
-    """What `encode` made. Raises BackupUnusable."""
+    """Return what `encode` was given. Raises BackupUnusable."""
     *parts, last = lines or [b""]
     try:
         sealed = msgspec.json.decode(last, type=_Sealed)
@@ -125,7 +126,7 @@ def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
 
 
 def require_inside(path: str) -> None:
-    """Raise BackupUnusable for a path that might lead out of the directory which it is below."""
+    """Raise BackupUnusable for a path that might lead out of the directory."""
     if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
         raise BackupUnusable(
             f"It names {path!r}, which is no path below a data directory. Use another backup."

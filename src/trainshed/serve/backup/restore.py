@@ -1,4 +1,5 @@
-"""`trainshed restore FROM`: puts a backup into an empty data directory: all of it, checked, or nothing."""
+"""`trainshed restore FROM`: restores a backup into an empty data directory, completely and checked, or not at
+all."""
 
 import hashlib
 import os
@@ -47,7 +48,7 @@ class _RestoredFile(Struct, frozen=True):
 def restore(source: Path | BinaryIO, data: Path) -> Contents:
     """Restore a directory, a tar file, or a tar stream that need not be seekable. Blocks.
 
-    Raises BackupUnusable, FileExistsError (the directory holds something), OSError.
+    Raises BackupUnusable, FileExistsError (the directory is not empty), OSError.
     """
     is_new = not data.exists()
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,8 +61,7 @@ def restore(source: Path | BinaryIO, data: Path) -> Contents:
     try:
         contents = _fill(source, place)
         os.sync()
-        # The database last: a service that is started on less begins with an empty one, so it is kept from
-        # that.
+        # The database last: without it, a service that starts too early would create an empty one.
         for path in sorted(place.iterdir(), key=lambda path: path.name == DATABASE_FILE):
             path.rename(data / path.name)
         durable.sync_directory(str(data))
@@ -134,13 +134,13 @@ def _from_tar(source: Path | BinaryIO, place: Path) -> tuple[Contents, list[Entr
             _require(entry, written.pop(entry.path))
         else:
             raise BackupUnusable(f"{entry.path} is missing in it. Use another backup.")
-    for path in written:  # What could not be taken as a whole.
+    for path in written:  # Files that could not be backed up completely.
         (place / path).unlink()
     return contents, entries
 
 
 def _members(source: Path | BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
-    """The plain files of a tar archive, one after the other. Links and devices are never made."""
+    """Yield the regular files of a tar archive, one after the other. Links and devices are never created."""
     opened = source if not isinstance(source, Path) else None
     name = source if isinstance(source, Path) else None
     with tarfile.open(name, mode="r|*", fileobj=opened) as tar:
@@ -152,7 +152,7 @@ def _members(source: Path | BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
                     f"It holds {member.name!r}, which is no plain file. Use another backup."
                 )
             yield member.name, file
-            cast("list[Any]", vars(tar)["members"]).clear()  # Else each is kept in memory.
+            cast("list[Any]", vars(tar)["members"]).clear()  # Otherwise each is kept in memory.
 
 
 def _write(path: Path, file: IO[bytes]) -> _RestoredFile:

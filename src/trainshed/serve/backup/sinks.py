@@ -1,4 +1,4 @@
-"""Sinks of a backup: a directory, or a tar stream. Readable by the owner alone."""
+"""Sinks of a backup: a directory, or a tar stream. Readable only by the owner."""
 
 import hashlib
 import io
@@ -17,19 +17,19 @@ _DIRECTORY_MODE = 0o700
 
 
 class Sink(Protocol):
-    """Takes files one after the other, and the manifest last: without it nothing counts."""
+    """Takes files one after the other, and the manifest last, without which the backup is not valid."""
 
     def add(self, entry: Entry, blocks: Iterable[bytes]) -> Entry | None:
-        """Take a file; the entry with its checksum. None: it had fewer than `entry.size` bytes, and is not
-        taken."""
+        """Write a file, and return the entry with its checksum. None: it had fewer than `entry.size` bytes,
+        and does not count."""
         ...
 
     def finish(self, lines: Iterator[bytes]) -> None:
-        """Take the manifest."""
+        """Write the manifest."""
         ...
 
     def abandon(self) -> None:
-        """Leave nothing behind, as far as that is possible."""
+        """Remove what was written, as far as that is possible."""
         ...
 
 
@@ -37,7 +37,7 @@ class DirectorySink:
     """A backup as a directory."""
 
     def __init__(self, directory: Path) -> None:
-        #: Empty, or not there yet.
+        #: The directory, which is empty or does not exist yet.
         self._directory = directory
         self._is_new = not directory.exists()
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class DirectorySink:
         return _with_sum(entry, digest.hexdigest())
 
     def finish(self, lines: Iterator[bytes]) -> None:
-        # All of it before the file that says that all of it is there.
+        # Everything has to be on disk before the file that completes the backup.
         os.sync()
         unfinished = self._directory / f"{FILE}.new"
         with _private(unfinished, os.O_EXCL) as file:
@@ -80,7 +80,7 @@ class DirectorySink:
 
 
 class TarSink:
-    """Writes to an open stream that need not be seekable."""
+    """Writes a tar archive to an open stream that need not be seekable."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -100,11 +100,11 @@ class TarSink:
         self._stream.flush()
 
     def abandon(self) -> None:
-        """What was written is written: it has no manifest."""
+        """Do nothing: what was written stays, but it has no manifest."""
 
 
 class _Padded(io.RawIOBase):
-    """A file of exactly `size` bytes for a header that is written already: what is missing is zeros."""
+    """A file of exactly `size` bytes, as its header, already written, says; missing bytes are zeros."""
 
     def __init__(self, blocks: Iterable[bytes], size: int) -> None:
         self._blocks = iter(blocks)
@@ -114,7 +114,7 @@ class _Padded(io.RawIOBase):
         self.digest = hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer only at the end."""
+        """Return `size` bytes, fewer only at the end."""
         wanted = self._left if size < 0 else min(size, self._left)
         parts = [self._rest]
         got = len(self._rest)

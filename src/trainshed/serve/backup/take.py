@@ -1,12 +1,12 @@
-"""`trainshed backup DIR|-`: takes a backup of a data directory while its service runs, or while none does.
+"""`trainshed backup DIR|-`: takes a backup of a data directory, whether or not its service runs.
 
-The database comes first, in one read transaction: that is the moment which the backup is of. What it tells of
-was on the disk before it was committed (a job's end after its last lines, a model after its files), and is
-copied after it, so that nothing which it tells of is missing. What came to be later is in the backup too:
-objects, which harms nobody. Of logs only those that the database tells of: a later attempt of a restored job
-would write into the other one's log.
+The database is copied first, in one read transaction: that is the time of the backup. Everything it refers to
+was on disk before it was committed (the last lines of a job before its end, the files of a model before the
+model) and is copied after it, so that nothing it refers to is missing. The backup also contains objects that
+were written later, which does no harm. Logs are only copied if the database knows their attempt: otherwise a
+later attempt of a restored job would write into the log of another one.
 
-The file of generations is copied after the objects, so that no generation is given out twice.
+The file of generations is copied after the objects, so that no generation is used twice.
 """
 
 import os
@@ -60,8 +60,8 @@ class _Summary(Struct):
 
 
 def take(data: Path, sink: Sink, *, now: Nanos, config: Path | None = None) -> Contents:
-    """Write a backup of `data` as of `now` (ns) into the sink, the manifest last. `config`: a file of
-    settings to take along.
+    """Write a backup of `data` as of `now` (ns since the epoch) into the sink, the manifest last. `config`: a
+    file of settings to include.
 
     Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
     """
@@ -77,7 +77,8 @@ class _Backup:
         self._taken = _Summary()
 
     def take(self, now: Nanos, config: Path | None) -> Contents:
-        # Before the database as well as after it: values are sealed with a key that one of the two has.
+        # Read before the database as well as after it: values are sealed with a key that one of the two
+        # contains.
         sealing_keys = _lines(self._data / sealing.FILE)
         copy = self._temporary / DATABASE_FILE
         copy_database(self._data / DATABASE_FILE, copy)
@@ -125,11 +126,11 @@ class _Backup:
                     self._file(self._data / path, path)
 
     def _file(self, source: Path, path: str) -> None:
-        """Take a file that is not there for nothing, or is only added to: as far as it goes now."""
+        """Take a file as far as it goes now; a file that may be missing, or that is only appended to."""
         try:
             fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # It never was, or its job was deleted meanwhile.
+            return  # It never existed, or its job was deleted meanwhile.
         try:
             status = os.fstat(fd)
             entry = Entry(path, status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
@@ -161,7 +162,8 @@ class _Backup:
                         "the objects' metadata could not be written; make room and try again"
                     )
         self._file(self._temporary / RECORDS, f"{state.name}/{RECORDS}")
-        # The epoch goes along, and what it is known by does not: so a restored directory is known for a copy.
+        # The epoch is included, but not the identity that it belongs to, so that a restored directory is
+        # recognized as a copy.
         logs = (f"{ACCESS_LOG}.1", ACCESS_LOG)
         for path in ("epoch.json", *logs, *_files(state, "buckets"), "generation"):
             self._file(state / path, f"{state.name}/{path}")
@@ -174,7 +176,7 @@ class _Backup:
             for entry in store.walk(bucket):
                 parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
                 if files.intersection(parents):
-                    # An object was where its directory is now, so it is younger than what was taken.
+                    # There was an object where its directory is now, so it is younger than what was taken.
                     continue
                 path = "/".join((*entry.dirs, entry.leaf))
                 for parent in parents:
@@ -187,10 +189,10 @@ class _Backup:
                     self._taken.objects += 1
                     store.note_into(table, bucket, entry.name, record)
         except NotFound:
-            return  # The bucket was removed meanwhile, or lies elsewhere.
+            return  # The bucket was removed meanwhile, or is in a remote store.
 
     def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
-        """Take an object; its record, or None if it was removed meanwhile, or cannot be taken."""
+        """Take an object. Return its record, or None if it was removed meanwhile, or cannot be taken."""
         for _ in range(_TRIES):
             try:
                 opened = store.open(bucket, name, hash_limit=0)
@@ -208,8 +210,8 @@ class _Backup:
         return None
 
     def _content(self, opened: OpenObject, path: str) -> bool:
-        """Take what was opened; False if a program wrote to it meanwhile. One that only adds to it harms
-        nothing."""
+        """Take what was opened. Return False if a program rewrote it meanwhile; appending to it does no
+        harm."""
         record, status = opened.record, os.fstat(opened.fd)
         entry = Entry(path, status.st_mode & 0o777, record.size, record.file.mtime_ns)
         taken = self._sink.add(entry, _blocks(opened.fd, record.size))
@@ -224,7 +226,7 @@ class _Backup:
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of an open file, or all that there are."""
+    """Yield the first `size` bytes of an open file, or all if there are fewer."""
     start = 0
     while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
         start += len(block)
@@ -246,7 +248,8 @@ def _names(directory: Path) -> list[str]:
 
 
 def _files(top: Path, directory: str) -> Iterator[str]:
-    """The plain files below a directory of `top`, relative to `top`, in order; none if it is not there."""
+    """Yield the regular files below a directory of `top`, relative to `top`, in order; none if it does not
+    exist."""
     for name in _names(top / directory):
         path = top / directory / name
         if path.is_dir() and not path.is_symlink():
@@ -289,7 +292,7 @@ def command(
         on_this_machine(local(settings.data), url, "backup")
     _require_ours(place)
     os.umask(0o077)
-    # So that a half of a backup is removed when this is stopped.
+    # So that an unfinished backup is removed when this is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if target == _STDOUT:
         if actions.as_data:

@@ -1,2 +1,1 @@
-"""`trainshed local-run`: one program in the environment that a replica of a job would have, without a
-service."""
+"""`trainshed local-run`: runs one program in the environment of a job's replica, without a service."""

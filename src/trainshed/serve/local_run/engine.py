@@ -1,6 +1,6 @@
-"""The engine of a local run, by the same settings as a service's, and the secrets that it gives its program.
+"""Makes the engine of a local run, with a service's settings, and the source of its program's secrets.
 
-Loaded before all else that is large: the engine takes a moment to start.
+Loaded before all other large modules, because the engine takes a moment to start.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ from trainshed.serve.settings import Settings
 def new_engine(
     settings: Settings, directory: Path, secrets: SecretSource, zygote: ZygoteHandle
 ) -> LocalEngine:
-    """An engine whose slots and logs are in `directory`, below the data directory."""
+    """Return an engine whose slots and logs are in `directory`, below the data directory."""
     intercepting = certificates.interception_files(settings.data.resolve())
     options = Options(
         access=ServiceAccess(
@@ -27,7 +27,7 @@ def new_engine(
             certificate=intercepting.certificate,
             trust=intercepting.trust,
         ),
-        # Of the cache a program sees what it runs in, not what others run in.
+        # A program sees what it runs in of the cache, but not what others run in.
         hidden=(settings.data, settings.cache),
         read_only=(intercepting.trust.parent,),
         secrets=secrets,
@@ -41,14 +41,14 @@ def new_engine(
 
 
 class EnvSecrets:
-    """The secrets that a run was given in environment variables, as an engine's source of them.
+    """The secrets of a run, taken from environment variables, as an engine's source of secrets.
 
-    `values`: all that the program's variables name, which was checked before.
+    `values`: all secrets that the program's variables refer to, which was checked before.
     """
 
     def __init__(self, values: Mapping[SecretRef, str]) -> None:
         self._values = values
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """As the protocol says."""
+        """Return the values, as the protocol says."""
         return {ref: self._values[ref] for ref in refs}

@@ -1,4 +1,4 @@
-"""Makes the job of a local run from a CustomJob request, so that rules and defaults are those of a service.
+"""Makes the job of a local run from a CustomJob request, so that a service's rules and defaults apply.
 Pure."""
 
 import difflib
@@ -45,7 +45,7 @@ class ProjectRegion:
 
 
 class NamedRuntimes:
-    """A catalog that also knows a runtime by its own name: `pytorch`, `tensorflow=2.11`, `python=3.12`."""
+    """A catalog that also knows runtimes by their names: `pytorch`, `tensorflow=2.11`, `python=3.12`."""
 
     def __init__(self, catalog: LocalCatalog, image: str) -> None:
         self._catalog = catalog
@@ -54,7 +54,7 @@ class NamedRuntimes:
         self._version = version
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """As the protocol says."""
+        """Return the choice, as the protocol says."""
         sheet = sheet_of(image_uri)
         if sheet is None:
             near = _misspelt(image_uri)
@@ -72,12 +72,12 @@ class NamedRuntimes:
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """As the protocol says."""
+        """Return the choice, as the protocol says."""
         return self._catalog.for_runtime_version(runtime_version, python_version)
 
 
 def _misspelt(image: str) -> str:
-    """What to tell of an image that was meant to be a runtime's name; "" = it was not."""
+    """Return the message for an image that was probably meant to be a runtime's name; "" = it was not."""
     word = image.partition("=")[0]
     names = [sheet.family for sheet in FAMILIES]
     if "/" in word or ":" in word or not (near := difflib.get_close_matches(word, names, 1)):
@@ -89,12 +89,12 @@ def _misspelt(image: str) -> str:
 
 
 def default_image() -> str:
-    """What stands for no image: the service's default runtime."""
+    """Return the runtime that is used if no image is named: the service's default runtime."""
     return FAMILIES[0].family
 
 
 def custom_job(request: LocalRunRequest, pack: ProgramFiles, image: str) -> dict[str, Any]:
-    """The CustomJob in public JSON. Raises NotRun."""
+    """Return the CustomJob in public JSON. Raises NotRun."""
     pool: dict[str, Any] = {"machineSpec": _machine(request), "replicaCount": "1"}
     env = [{"name": name, "value": value} for name, value in request.env]
     if is_installed(request):
@@ -124,7 +124,7 @@ def specified(
     public: Mapping[str, Any],
     runtimes: RuntimeCatalog,
 ) -> JobSpec:
-    """The spec of the request, which is refused as a service would refuse it. Raises NotRun."""
+    """Return the spec of the request. Raises NotRun where a service would refuse the request."""
     try:
         spec = parse_custom_job(public, region=place.region, runtimes=runtimes).spec
     except InvalidRequest as invalid:
@@ -135,14 +135,14 @@ def specified(
         raise NotRun("\n".join(faults)) from None
     pool = spec.pools[0]
     _check_secrets(pool.program.env, request.secrets)
-    # A container's request cannot say that something is installed first; the program that comes of it can.
+    # A request for a container cannot say that packages are installed first, but the program of its spec can.
     uris = tuple(parcel.uri for parcel in pack.parcels)
     program = replace(pool.program, package_uris=uris)
     return replace(spec, pools=(replace(pool, program=program),))
 
 
 def job(uid: JobUid, place: ProjectRegion, spec: JobSpec, now: Nanos, node: str) -> Job:
-    """The job as if it had just been placed on `node`."""
+    """Return the job as if it had just been placed on `node`."""
     return Job(
         uid=uid,
         name=JobName(Api.VERTEX, place.project, place.region, str(uid)),

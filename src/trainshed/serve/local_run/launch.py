@@ -1,4 +1,4 @@
-"""Launches a local run: brings up what it needs in the quickest order, and says how it ended."""
+"""Launches a local run: starts what it needs in the quickest order, and reports how it ended."""
 
 import asyncio
 import os
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from trainshed.serve.local_run.storage import Storage
 
 NOT_RUN = 125
-"""Our exit status where there is none of a program."""
+"""Exit status of the command if no program was run."""
 _INTERRUPTED = 130
 _PIPE = 141
 
 
 def run(request: LocalRunRequest, settings: Settings) -> int:
     """Run the program and return its exit status. Raises NotRun."""
-    # What is kept for a while is the user's alone; programs get a mask of their own.
+    # Files that are kept for a while are only for the user; programs get their own umask.
     os.umask(0o077)
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def run(request: LocalRunRequest, settings: Settings) -> int:
     try:
         return _run_in(workspace, request, settings, spawner.start())
     finally:
-        # It takes a moment, and nobody is helped by half of it.
+        # This takes a moment, and must not be done by half.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         workspace.close()
 
@@ -87,7 +87,7 @@ async def _begin(
     storage: "Storage",
     zygote: spawner.ZygoteHandle,
 ) -> "RunEnd":
-    """Have engine and buckets start while the rest is loaded, and run it."""
+    """Start the engine and the buckets while the rest is loaded, then run the program."""
     from trainshed.serve.local_run.engine import EnvSecrets, new_engine
 
     engine = new_engine(settings, workspace.directory, EnvSecrets(request.secrets), zygote)
@@ -101,14 +101,14 @@ async def _begin(
         ).run()
     finally:
         started.cancel()
-        # Whatever became of it: the run has ended with a cause of its own.
+        # In any case: the run has ended with a cause of its own.
         await asyncio.gather(started, return_exceptions=True)
         await engine.close()
         await storage.close()
 
 
 def _told(ended: "RunEnd", request: LocalRunRequest) -> int:
-    """Say what the exit status alone does not."""
+    """Print what the exit status alone does not say, and return that status."""
     from trainshed.serve.local_run.runner import status_of
 
     record, status = ended.record, status_of(ended.record)
@@ -131,8 +131,8 @@ def _told(ended: "RunEnd", request: LocalRunRequest) -> int:
 
 
 def tell(line: str) -> None:
-    """A line for the person at the terminal, if somebody still reads: a build that tells it goes on
-    without."""
+    """Write a line to the terminal (stderr). If nobody reads it any more, what called this goes on all the
+    same."""
     try:
         click.echo(coloured(line), err=True)
     except BrokenPipeError:
@@ -140,6 +140,6 @@ def tell(line: str) -> None:
 
 
 def _close_off(stream: TextIO) -> None:
-    """Nobody reads it any more. What is left in it would make the interpreter complain, and change its exit
-    status, when it flushes at its end."""
+    """Redirect a stream that nobody reads any more to /dev/null. Otherwise the interpreter would complain and
+    change its exit status when it flushes the rest at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

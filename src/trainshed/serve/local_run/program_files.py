@@ -1,8 +1,9 @@
-"""The files of a local run's program: what is copied into its working directory, and what is installed.
+"""The files of a local run's program: selects what is copied into its working directory, and what is
+installed.
 
-As the public command has it (facts/packaging#autopackaging): the directory of the script or module, extra
-directories, and what `setup.py`, `requirements.txt` and the options say is needed. A module of a project is
-not copied: it is installed, as a job's package is.
+It does so like the public command (facts/packaging#autopackaging): it copies the directory of the script or
+module and extra directories, and installs what `setup.py`, `requirements.txt` and the options name. A module
+of a project is not copied, but installed, as a job's package is.
 """
 
 import hashlib
@@ -27,17 +28,16 @@ from trainshed.runtimes.port import PackageSource
 from trainshed.serve.local_run.request import LocalRunRequest, NotRun
 
 BUCKET = "trainshed-local-run"
-"""The bucket that packages of a local run seem to lie in. There is none of that name: nothing is uploaded."""
+"""The bucket in the URIs of a local run's packages. No such bucket exists: nothing is uploaded."""
 
 APP = "/usr/app"
-"""Where the program's directory is in a container image, as the public command has it
-(facts/packaging#autopackaging)."""
+"""The program's directory in a container image, as for the public command (facts/packaging#autopackaging)."""
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", ".git", ".hg", ".svn"})
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPackage:
-    """A package by the URI that its job names it by."""
+    """A package with the URI by which its job names it."""
 
     uri: str
     content: bytes
@@ -45,16 +45,17 @@ class LocalPackage:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFiles:
-    """What of a program is installed and what is copied."""
+    """The parts of a program that are installed, and those that are copied."""
 
-    #: Installed in this order.
+    #: Packages, in the order in which they are installed.
     parcels: tuple[LocalPackage, ...]
-    #: Copied, as paths in the program's directory; () = nothing.
+    #: Paths in the program's directory that are copied; () = nothing.
     trees: tuple[str, ...]
 
 
 def pack(request: LocalRunRequest) -> ProgramFiles:
-    """Look at the program and put it together. Blocks on the disk alone, runs nothing. Raises NotRun."""
+    """Collect the files of the program, and pack a project as a source distribution. Blocks only on the disk,
+    and runs nothing of the program. Raises NotRun."""
     if not request.entry:
         return ProgramFiles((), ())
     project = is_project(request.directory)
@@ -72,7 +73,7 @@ def is_installed(request: LocalRunRequest) -> bool:
 
 
 class LocalPackages:
-    """A `runtimes.port.PackageSource` over local packages, and over the real buckets for all else."""
+    """A `runtimes.port.PackageSource` for local packages, and for the real buckets in all other cases."""
 
     def __init__(
         self, parcels: Iterable[LocalPackage], others: Callable[[], PackageSource]
@@ -81,13 +82,13 @@ class LocalPackages:
         self._others = others
 
     def open(self, uri: str) -> BinaryIO:
-        """As the protocol says."""
+        """Open the package, as the protocol says."""
         if parcel := self._parcels.get(uri):
             return io.BytesIO(parcel.content)
         return self._others().open(uri)
 
     def fingerprint(self, uri: str) -> str:
-        """As the protocol says: a parcel's URI names its content."""
+        """Return the fingerprint, as the protocol says; a local package's URI contains its checksum."""
         return "content" if uri in self._parcels else self._others().fingerprint(uri)
 
 
@@ -97,8 +98,8 @@ def _parcel(name: str, content: bytes) -> LocalPackage:
 
 
 def _needed(request: LocalRunRequest, *, project: bool) -> list[str]:
-    """What is to be installed besides packages: of the requirements file, unless the directory is a project,
-    and of the option."""
+    """Return the requirements to install besides packages: those of the requirements file, unless the
+    directory is a project, and those of the option."""
     requirements: list[str] = []
     file = request.directory / "requirements.txt"
     if file.is_file() and not project:
@@ -131,7 +132,7 @@ def _project(directory: Path) -> LocalPackage:
 
 def copy_program(files: Path, directory: Path, trees: Iterable[str], away: Sequence[Path]) -> None:
     """Copy `trees` of the program's `directory` into the working directory of a slot's `files`. `away`:
-    directories that stay out. Raises OSError."""
+    directories that are left out. Raises OSError."""
     work = files / program.WORK
     work.mkdir(mode=0o700, parents=True)
     _copy(directory, trees, work, away)
@@ -140,8 +141,8 @@ def copy_program(files: Path, directory: Path, trees: Iterable[str], away: Seque
 def copy_into_image(
     files: Path, directory: Path, trees: Iterable[str], away: Sequence[Path], *, owner: int
 ) -> None:
-    """The same for a program of a container image: as if the image had them. `owner`: the machine's user that
-    is root there, 0 = it is whoever we are."""
+    """Do the same for a program in a container image, as if the image contained the files. `owner`: the
+    machine's user that is root in the image, 0 = the current user."""
     upper = files / program.LAYER / "upper"
     place = upper
     for name in APP.strip("/").split("/"):
@@ -155,7 +156,7 @@ def copy_into_image(
 
 
 def write_packages(parcels: Iterable[LocalPackage], packages: Path) -> None:
-    """Put packages where an image's own installer finds them. Raises OSError."""
+    """Write packages to where an image's own installer finds them. Raises OSError."""
     packages.mkdir(mode=0o755)
     for parcel in parcels:
         place = packages / parcel.uri.removeprefix(f"gs://{BUCKET}/")
@@ -165,8 +166,8 @@ def write_packages(parcels: Iterable[LocalPackage], packages: Path) -> None:
 
 
 def _copy(directory: Path, trees: Iterable[str], target: Path, away: Sequence[Path]) -> None:
-    """Copy parts of a program's directory into a working directory. `away`: directories that stay out. Raises
-    OSError."""
+    """Copy parts of a program's directory into a working directory. `away`: directories that are left out.
+    Raises OSError."""
     places = {path.resolve() for path in away}
 
     def unwanted(parent: str, names: list[str]) -> set[str]:
@@ -187,8 +188,8 @@ def _copy(directory: Path, trees: Iterable[str], target: Path, away: Sequence[Pa
 
 
 def _give(directory: Path, user: int) -> None:
-    """Have a tree belong to another user, who may not be the one that the program ends up as: all may read
-    it, and write to its top. Raises OSError."""
+    """Give a tree to another user. The program may end up as yet another one, so all users may read the tree,
+    and write to its top. Raises OSError."""
     directory.chmod(0o777)
     for parent, names, files in os.walk(directory):
         for path in (Path(parent), *(Path(parent, name) for name in (*names, *files))):

@@ -1,4 +1,4 @@
-"""The request of a local run, checked as far as a look at the disk can tell."""
+"""The request of a local run, checked as far as the disk allows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ class NotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LocalRunRequest:
-    """What one local run runs, in what environment."""
+    """What one local run runs, and in what environment."""
 
     #: A container image's URI, prebuilt or not, or `FAMILY[=VERSION]` of a runtime.
     image: str
-    #: The program's directory; a part of it is what the program finds in its working directory.
+    #: The program's directory, of which a part is copied into the working directory.
     directory: Path
     #: A file of the directory that is run, "" = a module, or what the image runs by itself.
     script: str = ""
@@ -29,14 +29,14 @@ class LocalRunRequest:
     extra_packages: tuple[Path, ...] = ()
     extra_dirs: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    #: Values by the secret that stands for them.
+    #: Values of the secrets that variables refer to.
     secrets: Mapping[SecretRef, str] = field(default_factory=dict[SecretRef, str], repr=False)
     machine_type: str = "n1-standard-4"
     gpu: bool = False
-    #: `gs://` directory of what the program writes, "" = none.
+    #: `gs://` directory for the program's output, "" = none.
     output: str = ""
     service_account: str = ""
-    #: Keep the program's files when it has ended.
+    #: Whether to keep the program's files when it has ended.
     keep: bool = False
 
     @property
@@ -46,7 +46,8 @@ class LocalRunRequest:
 
 
 def check(request: LocalRunRequest, private: tuple[Path, ...]) -> None:
-    """Raises NotRun with all that is wrong about files. `private`: directories that are nobody's program."""
+    """Raise NotRun with everything that is wrong about files. `private`: directories that cannot be a
+    program's."""
     faults = list(_faults(request, private))
     if faults:
         raise NotRun("\n".join(faults))
@@ -93,7 +94,7 @@ def _faults(request: LocalRunRequest, private: tuple[Path, ...]) -> list[str]:
 
 
 def _is_module(directory: Path, module: str) -> bool:
-    # A project may keep its packages in src/, and build tools map more than that.
+    # A project may keep its packages in src/, and build tools know further layouts.
     places = (directory, directory / "src")
     path = module.replace(".", "/")
     there = any(
@@ -104,7 +105,7 @@ def _is_module(directory: Path, module: str) -> bool:
 
 
 def read_env(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """`NAME=VALUE` each. Raises NotRun."""
+    """Return the variables, each written as `NAME=VALUE`. Raises NotRun."""
     wrong = [text.partition("=")[0] for text in texts if not text.partition("=")[1]]
     if wrong or any(text.startswith("=") for text in texts):
         raise NotRun(
@@ -114,8 +115,8 @@ def read_env(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def read_secrets(texts: tuple[str, ...], environ: Mapping[str, str]) -> dict[SecretRef, str]:
-    """`NAME=VARIABLE` each, the value being that of a variable of ours: a command line can be read by
-    everybody. Raises NotRun."""
+    """Return the secrets, each written as `NAME=VARIABLE`, with the value of that environment variable: a
+    command line can be read by everybody. Raises NotRun."""
     secrets: dict[SecretRef, str] = {}
     wrong: list[str] = []
     for text in texts:
@@ -127,7 +128,7 @@ def read_secrets(texts: tuple[str, ...], environ: Mapping[str, str]) -> dict[Sec
                 f"{name}=VARIABLE."
             )
         if not fault and variable not in environ:
-            # Not the text behind "=": it may be the secret itself.
+            # Does not show the text after "=", which may be the secret itself.
             fault = f"the environment variable that is to hold the value of {name} is not set."
         if not fault:
             secrets[SecretRef(name)] = environ[variable]

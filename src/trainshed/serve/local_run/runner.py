@@ -1,8 +1,7 @@
 """Runs one program from its job to its exit status: prepares the runtime, starts the replica, shows its
 lines, ends it.
 
-Works with the very parts of a service, controller and store left out: nothing of a run is kept or tried
-twice.
+Uses the same parts as a service, but no controller and no store: nothing of a run is stored or retried.
 """
 
 import asyncio
@@ -59,9 +58,9 @@ class RunEnd:
     """How the program ended."""
 
     record: ExitRecord
-    #: Bytes.
+    #: Memory limit in bytes.
     memory_limit: Bytes
-    #: Where its files are kept; None = nowhere.
+    #: The directory in which its files are kept; None = they are not.
     kept: str | None = None
 
 
@@ -71,26 +70,27 @@ class RunPorts:
 
     settings: Settings
     workspace: Workspace
-    #: Has begun to start, as the engine has.
+    #: The buckets; they have begun to start, as the engine has.
     storage: Storage
     engine: LocalEngine
     #: Done when storage and engine have started.
     started: "asyncio.Future[Any]"
-    #: Takes a line for the person at the terminal.
+    #: Takes a line for the terminal.
     tell: Callable[[str], None]
 
 
 class Output:
-    """A program's lines, from its replica's log to our own output, in the order in which they came."""
+    """Copies a program's lines from its replica's log to this command's output, in the order in which they
+    came."""
 
     def __init__(self, streams: Streams, source: StreamSource) -> None:
         self._log = ReplicaLog(streams, source)
         self._next = 0
 
     def show(self) -> None:
-        """Write what is new: the program's output to ours, its errors and what the service says to our
-        errors; to a terminal as text, to a file as it is. Blocks as long as whoever reads us does not. Raises
-        BrokenPipeError: nobody does any more."""
+        """Write the new lines: the program's stdout to stdout, its stderr and the service's notices to
+        stderr; to a terminal as text, to a file unchanged. Blocks as long as the reader does. Raises
+        BrokenPipeError if there is no reader any more."""
         last = None
         for entry in self._log.forwards(self._is_old):
             stream = sys.stdout.buffer if entry.s == "o" else sys.stderr.buffer
@@ -108,7 +108,7 @@ class Output:
 
 
 class Run:
-    """One local run; to be run once."""
+    """One local run; can be run once."""
 
     def __init__(self, request: LocalRunRequest, parts: RunPorts) -> None:
         settings = parts.settings
@@ -128,8 +128,8 @@ class Run:
         self._is_read = True
 
     async def run(self) -> RunEnd:
-        """Run the program to its end. Raises NotRun, and what engines and runtimes do;
-        asyncio.CancelledError: it was interrupted before the program began."""
+        """Run the program to its end. Raises NotRun, what engines and runtimes raise, and
+        asyncio.CancelledError if it was interrupted before the program began."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -162,7 +162,7 @@ class Run:
         return RunEnd(record, min(plan.limits.memory or memory, memory), kept)
 
     def _interrupt(self, task: "asyncio.Task[RunEnd]") -> None:
-        """The first time the program is asked to stop and has its grace, the second time it is killed."""
+        """Stop the program: the first time it has its grace to end, the second time it is killed."""
         self._asked += 1
         if self._job is None:
             task.cancel()
@@ -180,7 +180,7 @@ class Run:
         request = self._request
         catalog = jobs.NamedRuntimes(runtimes.catalog, request.image)
         public = jobs.custom_job(request, pack, catalog.uri)
-        # Looking for interpreters and container tools may take a moment.
+        # In a thread: looking for interpreters and container tools may take a moment.
         spec = await asyncio.to_thread(jobs.specified, request, pack, self._place, public, catalog)
         notices = list(spec.warnings)
         if request.output:
@@ -234,7 +234,7 @@ class Run:
 
     @property
     def _packages(self) -> Path:
-        """What an image's own Python installs, shown as if it lay in a bucket."""
+        """The packages that an image's own Python installs, which are shown as if they were in a bucket."""
         return self._workspace.directory / "packages"
 
     def _defaults(self) -> LaunchDefaults:
@@ -271,8 +271,8 @@ class Run:
     # --- its life ---
 
     async def _follow(self, job: Job) -> ExitRecord:
-        """To the program's end. Raises NotRun; BrokenPipeError: nobody wanted to know any more, and it was
-        killed."""
+        """Show the lines until the program ends, and return its exit record. Raises NotRun, and
+        BrokenPipeError if nobody read the lines any more and the program was killed."""
         output = Output(self._engine.streams, StreamSource(job.uid, 1, jobs.REPLICA))
         async for event in self._engine.watch():
             match event:
@@ -296,7 +296,7 @@ class Run:
         try:
             await asyncio.to_thread(output.show)
         except BrokenPipeError:
-            # Whoever read us has gone, as `head` does: then the program goes too.
+            # The reader has gone, as `head` does, so the program is killed.
             self._is_read = False
             await self._engine.stop(job.uid, 1, 0)
 
@@ -309,14 +309,15 @@ class Run:
 
 
 def status_of(record: ExitRecord) -> int:
-    """As a shell tells it: the program's own, or 128 and the number of the signal that it died of."""
+    """Return the exit status as a shell does: the program's own, or 128 and the number of the signal that it
+    died of."""
     if record.signal is not None:
         return 128 + record.signal
     return record.exit_code or 0
 
 
 def new_runtimes(settings: Settings, source: PackageSource, engine: LocalEngine) -> LocalRuntimes:
-    """The runtimes of a local run, by the same settings as a service's."""
+    """Return the runtimes of a local run, with a service's settings."""
 
     def no_images() -> str:
         promised = engine.capabilities()

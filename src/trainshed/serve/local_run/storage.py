@@ -1,8 +1,8 @@
 """The buckets of a local run: those of the service on the same data directory, or served by a process of the
-run's own.
+run itself.
 
-Who comes first serves; a service goes before every local run. Programs do not notice who it is: the socket's
-path is the same.
+The first local run serves the buckets, but a service takes precedence over every local run. Programs do not
+notice the difference, because the socket's path is the same.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ _LOOK_EVERY = 0.5
 
 
 def socket_of(data: Path) -> Path:
-    """Where programs of a data directory reach the buckets, whoever serves them."""
+    """Return the socket on which programs of a data directory reach the buckets, whoever serves them."""
     return data / "buckets.sock"
 
 
 class Storage:
-    """`rules`: whose they are."""
+    """Has the buckets served while the run needs them. `rules`: to whom they are open."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises NotRun."""
+        """Raises NotRun for buckets that cannot be served."""
         self._data = settings.data
         root = settings.data / "buckets"
         local = [path.name for path in root.iterdir()] if root.is_dir() else []
@@ -46,13 +46,13 @@ class Storage:
         return self._setup.rules
 
     async def begin(self) -> None:
-        """From its end on they are served. Raises OSError."""
+        """Start; when this returns, the buckets are served. Raises OSError."""
         if not is_served(self._data):
             self._serve()
         self._watching = keep(self._watch, "watching who serves the buckets")
 
     async def close(self) -> None:
-        """Serve them no longer; requests that are on their way are finished."""
+        """Stop serving the buckets; requests in progress are finished."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -77,7 +77,7 @@ class Storage:
 
 
 def is_served(data: Path) -> bool:
-    """Whether somebody serves the buckets of a data directory now."""
+    """Whether the buckets of a data directory are being served."""
     with socket.socket(socket.AF_UNIX) as probe, reachable(str(socket_of(data))) as path:
         try:
             probe.connect(path)

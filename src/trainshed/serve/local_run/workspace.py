@@ -1,9 +1,9 @@
-"""The directory of one local run below the data directory, and who clears it away, whatever becomes of the
-run.
+"""The directory of one local run below the data directory, and its removal, however the run ends.
 
-A child that was forked early waits for the end of the run's process. If that was killed it ends the program,
-which a shim would let run on, and removes what is left; and it does so for earlier runs that were killed
-together with their caretakers. Whoever holds the lock of a directory may clear it.
+A caretaker, a child that was forked early, waits for the end of the run's process. If that was killed, the
+caretaker ends the program, which a shim would let run on, and removes what is left. It also does so for
+earlier runs that were killed together with their caretakers. The lock of a directory gives the right to clear
+it.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from trainshed.replica.supervisor import journal
 from trainshed.replica.system import kernel, trees
 
 HOME = "local-runs"
-"""Below the data directory."""
+"""The directory of all runs, below the data directory."""
 _LOCK = "lock"
 _KEPT = "kept"
 _CAUSE = "the local run was killed"
 
 
 class Workspace:
-    """The directory of one local run. Made before there are threads: it forks."""
+    """The directory of one local run. Must be made before there are threads, because it forks."""
 
     def __init__(self, data: Path) -> None:
         """Raises OSError."""
@@ -38,21 +38,21 @@ class Workspace:
         self._lock = lock
 
     def keep(self) -> None:
-        """It is to stay when the run is over, until somebody deletes it."""
+        """Keep the directory after the run, until somebody deletes it."""
         (self.directory / _KEPT).touch()
 
     def close(self) -> None:
-        """The run is over: clear it away, and what of its program should live still. Blocks for as long as
-        that takes."""
+        """End what still lives of the run's program, and remove the directory, unless it is kept. Blocks for
+        as long as that takes."""
         with contextlib.suppress(OSError):
             _empty(self.directory)
         os.close(self._lock)
-        # The caretaker looks once more, and ends.
+        # The caretaker checks once more, and ends.
         os.close(self._word)
 
 
 def _start_caretaker(directory: Path) -> int:
-    """Fork it; what is returned is open as long as this process lives and no longer."""
+    """Fork the caretaker. Return a descriptor that stays open exactly as long as this process lives."""
     theirs, ours = os.pipe()
     if os.fork() == 0:
         _take_care(theirs, directory)
@@ -62,10 +62,10 @@ def _start_caretaker(directory: Path) -> int:
 
 def _take_care(ended: int, directory: Path) -> NoReturn:
     try:
-        # Ctrl-C and a closed terminal are for the run, which then ends by itself.
+        # Ctrl-C and a closed terminal are meant for the run, which then ends by itself.
         os.setsid()
         kernel.name_process("ts-caretaker")
-        # Whoever reads what the run says waits until nobody has its handles.
+        # Readers of the run's output wait until no process has its handles open.
         kernel.close_inherited(ended)
         os.chdir("/")
         for other in directory.parent.iterdir():
@@ -78,8 +78,8 @@ def _take_care(ended: int, directory: Path) -> NoReturn:
 
 
 def _clear(directory: Path, *, wait: bool) -> None:
-    """End what lives of a run whose process is gone, and remove its directory; nothing if it is kept, or in
-    use."""
+    """End what lives of a run whose process is gone, and remove its directory; does nothing if the run goes
+    on."""
     with contextlib.suppress(OSError):
         lock = _take(directory, wait=wait)
         if lock is None:
@@ -91,8 +91,8 @@ def _clear(directory: Path, *, wait: bool) -> None:
 
 
 def _empty(directory: Path) -> None:
-    """For holders of its lock. What cannot be ended yet, because it waits for a device, a later run tries
-    again."""
+    """End what lives of a run, and remove its directory unless it is kept; the caller holds its lock.
+    Processes that cannot be ended yet, because they wait for a device, are left for a later run."""
     ended = [
         journal.expel(str(slot), 1, _CAUSE) for slot in directory.glob("slots/[0-9]*/[0-9]*/*/")
     ]
@@ -101,7 +101,8 @@ def _empty(directory: Path) -> None:
 
 
 def _take(directory: Path, *, wait: bool) -> int | None:
-    """The lock of a run's directory; None: its run goes on. Raises OSError: it is not there."""
+    """Take the lock of a run's directory; None: its run goes on. Raises OSError if the directory does not
+    exist."""
     lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,1 +1,1 @@
-"""The replicas' log lines, read from the segments that their shims write."""
+"""Reads the replicas' log lines, and what else their shims record, from the segments that shims write."""

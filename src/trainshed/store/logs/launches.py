@@ -1,4 +1,4 @@
-"""Reads how the programs of replicas were started, from what their shims wrote down beside their logs
+"""Reads how the programs of replicas were started, as their shims recorded it beside their logs
 (spec/program#launches).
 
 `trainshed.replica.observe.launches` writes the stream.
@@ -15,34 +15,35 @@ from trainshed.store.logs.segments import records
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """One incarnation, as it was started."""
+    """How one incarnation was started."""
 
-    #: 0 = it is not known.
+    #: 0 = not known.
     incarnation: int = 0
     #: Nanoseconds since the epoch.
     at: Nanos = 0
     argv: tuple[str, ...] = ()
-    #: Where it started; "" = in a working directory of its own.
+    #: The directory in which it started; "" = a working directory of its own.
     directory: str = ""
     #: Names of all its environment variables, sorted.
     names: tuple[str, ...] = ()
-    #: Values of those that the service sets to say where it is (`replica.observe.launches.SHOWN`).
+    #: Values of those variables that the service sets to describe the program's place
+    #: (`replica.observe.launches.SHOWN`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: "" = the machine's.
     hostname: str = ""
     #: "" = the machine's.
     address: str = ""
-    #: Sandbox level.
+    #: The sandbox's isolation level.
     level: str = ""
-    #: Number of the Unix user; -1 = the service's own.
+    #: Number of the Unix user; -1 = the service's own user.
     user: int = -1
-    #: Bytes; 0 = no limit.
+    #: Memory limit in bytes; 0 = none.
     memory: Bytes = 0
-    #: Bytes; 0 = no limit.
+    #: Disk limit in bytes; 0 = none.
     disk: Bytes = 0
-    #: Processes and threads; 0 = no limit.
+    #: Limit of processes and threads; 0 = none.
     processes: int = 0
-    #: Uuids.
+    #: UUIDs of its GPUs.
     gpus: tuple[str, ...] = ()
 
 
@@ -52,8 +53,8 @@ _decoder = msgspec.json.Decoder(Launch)
 def read_launches(
     held: Iterable[Streams], job_uid: JobUid, attempt: int, replica: ReplicaId
 ) -> tuple[Launch, ...]:
-    """Of a replica in an attempt, in the order in which its programs were started. Blocks for as long as a
-    small read takes. () if none was."""
+    """Return the launches of a replica in an attempt, in their order; () if there were none. Blocks for a
+    small read."""
     source = StreamSource(job_uid, attempt, replica)
     found: list[Launch] = []
     for streams in held:

@@ -1,10 +1,10 @@
-"""Log lines: what is read of them, pages of them, and the two ways to remember a place, a cursor in the
-merged order of all replicas and a vector of positions, one per replica. Pure.
+"""Defines log lines and pages of them, finds the severity of a line, and defines two ways to remember a
+place: a cursor in the merged order of all replicas, and a position with one line per replica. Pure.
 
-How bad a line is says (spec/logs#severity, facts/lifecycle#executor and facts/program#files): the `severity`
-of a one-line JSON object; else the level that the program itself wrote at the line's beginning; else the
-stream: stdout INFO, stderr ERROR. Lines of progress bars are INFO as well, since nobody means them as errors.
-The service's own lines in a replica's log are NOTICE.
+The severity of a line (spec/logs#severity, facts/lifecycle#executor and facts/program#files) is the
+`severity` of a one-line JSON object; otherwise the level that the program itself wrote at the line's
+beginning; otherwise it follows from the stream: stdout INFO, stderr ERROR. Progress bars are INFO as well,
+since they are not meant as errors. The service's own lines in a replica's log are NOTICE.
 """
 
 import enum
@@ -20,7 +20,7 @@ from trainshed.core.units import Nanos
 
 
 class Stream(enum.StrEnum):
-    """Where a line came from. SERVICE: the service itself."""
+    """The source of a line. SERVICE: the service itself."""
 
     STDOUT = "o"
     STDERR = "e"
@@ -42,7 +42,7 @@ class Severity(enum.StrEnum):
 
 
 OrderKey = tuple[int, int, int, int, int]
-"""(time, pool, index, attempt, line number): the one order of all lines of a job."""
+"""(time, pool, index, attempt, line number): the total order of all lines of a job."""
 
 
 class LogLine(Struct, frozen=True):
@@ -60,18 +60,20 @@ class LogLine(Struct, frozen=True):
     severity: Severity
     #: See `Reading`.
     payload: dict[str, Any] | None = None
-    #: The next line of the replica goes on with the same line of the program (a line over 64 KiB comes in
+    #: Whether the replica's next line continues the same line of the program (a line over 64 KiB comes in
     #: parts).
     partial: bool = False
 
     @property
     def is_notice(self) -> bool:
-        """Whether it is one of those that a job's log begins with, which stand on its timeline too."""
+        """Whether the line is one of the notices with which a job's log begins, and which are on its timeline
+        as well."""
         return self.replica == SERVICE and self.stream is Stream.SERVICE
 
     @property
     def insert_id(self) -> str:
-        """Unique over all jobs; of lines of one job with equal times, ascending as text in `key`'s order."""
+        """An id that is unique over all jobs; for lines of one job with equal times, it ascends as text in
+        `key`'s order."""
         return f"{self.uid:016x}{self.replica.pool:x}{self.replica.index:06x}{self.attempt:04x}{self.n:010x}"
 
     @property
@@ -100,7 +102,7 @@ class LogCursor(Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> "LogCursor":
-        """The cursor that `str` wrote. Raises ValueError for anything else."""
+        """Return the cursor that `str` wrote. Raises ValueError for anything else."""
         parts = text.split(".")
         if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts):
             raise ValueError(f"{text!r} is not a place in a log; begin again from the first page")
@@ -109,20 +111,22 @@ class LogCursor(Struct, frozen=True):
 
 
 class LogPage(Struct, frozen=True):
-    """`next`: pass it as `after` for the following page; None if the log holds no more at this time."""
+    """A page of lines. `next`: pass it as `after` for the following page; None if the log has no more at the
+    moment."""
 
     lines: tuple[LogLine, ...]
     next: LogCursor | None
 
 
 LogPosition = Mapping[ReplicaId, tuple[int, int]]
-"""Per replica (attempt, n) of the last line that a follower has seen; a replica not yet seen is absent."""
+"""The last line that a follower has seen, as (attempt, n) per replica; a replica not yet seen is absent."""
 
 
 def advanced(position: LogPosition, lines: tuple[LogLine, ...]) -> LogPosition:
-    """The position of a follower that had `position` and then got `lines` from `LogReader.lines_since`."""
+    """Return the position of a follower that had `position` and then got `lines`."""
     moved = dict(position)
-    # Backwards: the last line of each replica is nearly always its highest one, and all others are passed by.
+    # Backwards: the last line of each replica is nearly always its highest one, so that all others are
+    # skipped.
     for line in reversed(lines):
         reached = moved.get(line.replica)
         if (
@@ -135,12 +139,13 @@ def advanced(position: LogPosition, lines: tuple[LogLine, ...]) -> LogPosition:
 
 
 class Reading(Struct, frozen=True):
-    """What one line of a program says."""
+    """The content of one line of a program."""
 
     severity: Severity
-    #: The message that people read.
+    #: The message to show.
     text: str
-    #: The JSON object of the line without its `severity`; None = the line is plain or holds a message only.
+    #: The JSON object of the line without its `severity`; None = the line is plain or contains only a
+    #: message.
     payload: dict[str, Any] | None = None
 
 
@@ -170,7 +175,7 @@ _LETTERS = {
     "F": Severity.CRITICAL,
 }
 _NUMBERS = dict(zip(range(0, 801, 100), Severity, strict=True))
-"""The public API's enum numbers: DEFAULT 0, DEBUG 100, ... EMERGENCY 800, NOTICE 300 among them."""
+"""The public API's enum numbers: DEFAULT 0, DEBUG 100, ... EMERGENCY 800, including NOTICE 300."""
 
 _WORD = "(TRACE|DEBUG|VERBOSE|INFO|NOTICE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|ALERT|EMERGENCY|PANIC)"
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d\d)"
@@ -187,11 +192,11 @@ _UPPER_CASE_STYLES = re.compile(
             rf"{_RANK}{_WORD}(?=:)",
             # [INFO] text · [ERROR ] text · [INFO rank=0] text
             rf"{_RANK}\[{_WORD}\b",
-            # 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text · 05:54:33 WARN
-            # text 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text · ... | INFO     |
-            # text
+            # 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text
+            # 05:54:33 WARN text · 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text
+            # ... | INFO     | text
             rf"{_RANK}\[?(?:{_DATE}[T ])?{_TIME}(?:{_GAP}{_TOKEN}){{0,3}}?{_GAP}{_WORD}(?!\w|-\w)",
-            # The same minute again, its time left blank: INFO under the message above.
+            # The same minute again, with its time left blank: INFO below the message above.
             rf"\s{{8,}}{_WORD}\s{{2,}}",
             # INFO 2026-11-20 05:54:33 text · INFO     text (padded to a column)
             rf"{_RANK}{_WORD}(?:\s+\[?{_DATE}|\s{{4,}}\S)",
@@ -225,19 +230,19 @@ _PYTHON_WARNING = re.compile(r"\S+:\d+: (?:\w+\.)*\w*Warning: |(?:\w+\.)*\w+Warn
 _PROGRESS_BAR = re.compile(r".{0,80}\b\d{1,3}%\s?\|.*\|\s|.{0,80}\b\d+it \[\d\d:\d\d, ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEAD = 400
-"""Characters of a line in which a level is looked for."""
+"""Characters at the beginning of a line in which a level is looked for."""
 
 
 def read_line(stream: Stream, text: str) -> Reading:
-    """What to show of one line (without its newline), and how bad it is."""
+    """Return the severity of one line (without its newline), and what to show of it."""
     if text.startswith("{") and text.endswith("}") and (found := _structured(stream, text)):
         return found
     return Reading(severity_of(stream, text), text)
 
 
 def severity_of(stream: Stream, text: str) -> Severity:
-    """How bad a line is that is no JSON object. The expressions are tried only on lines that could match
-    them: logs are read by the million."""
+    """Return the severity of a line that is no JSON object. Each expression is tried only on lines that could
+    match it, because logs are read by the million lines."""
     if stream is Stream.SERVICE:
         return Severity.NOTICE
     head = text if len(text) <= _HEAD else text[:_HEAD]
@@ -262,7 +267,8 @@ def severity_of(stream: Stream, text: str) -> Severity:
         return level
     if stream is Stream.STDOUT:
         return Severity.INFO
-    # On stdout these would be guesses ("error: 0.03" is a metric); on stderr they can only make it milder.
+    # On stdout these would be guesses ("error: 0.03" is a metric); on stderr they can only lower the
+    # severity.
     if match := _WORD_BEFORE_COLON.match(head):
         return _LEVELS[match[1].upper()]
     if "Warning: " in head and _PYTHON_WARNING.match(head):
@@ -273,18 +279,18 @@ def severity_of(stream: Stream, text: str) -> Severity:
 
 
 def begins_plainly(head: str) -> bool:
-    """Whether a line begins with none of those styles that begin with a level, a bracket or a moment."""
+    """Whether a line begins with none of the styles that start with a level, a bracket or a time."""
     first, second = head[:1], head[1:2]
     if "a" <= first <= "z" or not first:
         return True
     if "A" <= first <= "Z":
-        # ERROR:, E1120: in capitals, or followed by digits.
+        # Not plain: ERROR: is in capitals, and E1120 is a letter followed by digits.
         return not (second.isupper() or second.isdecimal())
     return first.isdecimal() and ":" not in head
 
 
 def _structured(stream: Stream, text: str) -> Reading | None:
-    """The reading of a line that is one JSON object; None if it is not."""
+    """Return the reading of a line that is one JSON object; None if it is not."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

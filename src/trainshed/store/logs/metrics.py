@@ -1,7 +1,7 @@
-"""Reads what trials have measured, from what their primaries' shims took down (spec/tuning#measurements).
+"""Reads what trials have measured, as their primaries' shims recorded it (spec/tuning#measurements).
 
-`trainshed.replica.observe.metrics` writes the stream, each line complete with its newline, so that a torn
-last one does not count until the rest has come.
+`trainshed.replica.observe.metrics` writes the stream. A line is complete with its newline, so that a torn
+last line does not count until its rest has come.
 """
 
 import threading
@@ -17,7 +17,7 @@ from trainshed.store.logs.segments import records
 
 _PRIMARY = ReplicaId(0, 0)
 _MOST = 200_000
-"""Values that are remembered of all jobs together: some 80 MB."""
+"""Values that are kept in memory of all jobs together: some 80 MB."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -33,9 +33,9 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 class MetricsReader:
-    """Reads an engine's `streams`. Of jobs that are looked at again and again it remembers what it has read,
-    the newest ones, up to `most` values of all together, and reads only what was appended since. For any
-    thread; blocks for as long as a small file takes."""
+    """Reads an engine's `streams`. Keeps what it has read of the jobs that were read most recently, up to
+    `most` values of all jobs together, so that it only reads what was appended since. Callable from any
+    thread; blocks for as long as reading a small file takes."""
 
     def __init__(self, streams: Streams, most: int = _MOST) -> None:
         self._streams = streams
@@ -44,29 +44,29 @@ class MetricsReader:
         self._known: OrderedDict[JobUid, _Known] = OrderedDict()
 
     def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-        """All that a trial has measured in all its attempts and incarnations, one measurement per step,
-        ascending by step; of each metric at each step the value that was reported last. The metrics of one
-        measurement stand in the order of their names.
+        """Return what a trial has measured in all its attempts and incarnations: one measurement per step,
+        ascending by step, with the last reported value of each metric at that step. The metrics of a
+        measurement are ordered by name. () for a job that has measured nothing, or whose metrics were not
+        recorded.
 
-        `started`: since when `elapsed` counts, ns since the epoch; 0 = since the trial's first start. () for
-        a job that has measured nothing, or that nobody watched.
+        `started`: the time from which `elapsed` counts, ns since the epoch; 0 = the trial's first start.
         """
         with self._lock:
             return self._look(job_uid).measurements(started)
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        """Names of all metrics that a trial has reported, in order: what to say when the study's is not among
-        them."""
+        """Return the names of all metrics that a trial has reported, sorted: shown if the study's metric is
+        not among them."""
         with self._lock:
             return tuple(sorted(self._look(job_uid).tags))
 
     def forget(self, job_uid: JobUid) -> None:
-        """The job is over; if it is asked for once more, it is read once more."""
+        """Drop what is kept of a job that is over; if it is asked for again, it is read again."""
         with self._lock:
             self._known.pop(job_uid, None)
 
     def _look(self, job_uid: JobUid) -> "_Known":
-        """All that the job has reported until now."""
+        """Return everything that the job has reported so far."""
         known = self._known.pop(job_uid, None) or _Known()
         if not known.read(self._streams, job_uid):
             known = _Known()
@@ -79,8 +79,8 @@ class MetricsReader:
 
 
 class _Known:
-    """What was read of one job. The order in which reports count is that of their times; of two at one time
-    the one that was written later counts."""
+    """What was read of one job. Reports count in the order of their times; of two at the same time the one
+    that was written later counts."""
 
     __slots__ = (
         "_begun",
@@ -97,21 +97,21 @@ class _Known:
     def __init__(self) -> None:
         self.count = 0
         self.tags: set[str] = set()
-        #: Bytes of whole lines that were read, by attempt.
+        #: Bytes of complete lines that were read, by attempt.
         self._taken: dict[int, int] = {}
         self._begun = 0
-        #: The first start, and the first report, ns; 0 = none yet.
+        #: The time of the first report in ns; 0 = none yet.
         self._first = 0
-        #: By step and name: when it was reported, in which attempt, and what.
+        #: For each step and name: when it was reported, in which attempt, and the value.
         self._values: dict[int, dict[str, tuple[int, int, float]]] = {}
         self._last: dict[int, int] = {}
         self._since = 0
-        #: By step, of those that have not changed; their elapsed times count from `_since`.
+        #: Measurements by step, of steps that have not changed; their elapsed times count from `_since`.
         self._made: dict[int, Measurement] = {}
 
     def read(self, streams: Streams, job_uid: JobUid) -> bool:
-        """Take in what was appended; False if something that was read is not there any more, and all is to be
-        read anew."""
+        """Read what was appended. Return False if something that was read before is gone, and everything has
+        to be read again."""
         sources = [source for source in streams.sources(job_uid) if source.replica == _PRIMARY]
         if self._taken.keys() - {source.attempt for source in sources}:
             return False

@@ -1,7 +1,7 @@
-"""Reads the log of a job onward, as who follows it does: ranges of whole lines, as they lie in the files.
+"""Reads the log of a job onward for a follower: ranges of complete lines, as they are stored in the files.
 
-A reader remembers the byte that it has come to, so that a place is looked for once, where it begins. What was
-made of a range is kept a while for others who follow the same log. Blocks.
+A reader remembers the byte that it has reached, so that its place is searched only once, at the beginning.
+The texts made of a range are kept for a while for others who follow the same log. Blocks.
 """
 
 import threading
@@ -19,30 +19,30 @@ from trainshed.store.logs.segments import place_after
 
 _KEPT_BYTES: Final = 4 << 20
 _KEPT_RANGE: Final = 64 << 10
-"""Longer ones are of one who is far behind, and of nobody else."""
+"""Bytes; longer ranges belong to a follower that is far behind, and no other follower needs them."""
 
 _Place = tuple[StreamSource, int, int]
-"""Number of a segment, and offset in it."""
+"""A source, the number of a segment, and an offset in it."""
 
 
 Texts = Sequence[str]
-"""Lines as they are sent, in their order."""
+"""Lines in the form in which they are sent, in their order."""
 Write = Callable[[StreamSource, bytes], Texts]
-"""Makes texts of whole lines as they are stored."""
+"""Makes texts of complete lines as they are stored."""
 
 
 class _Kept(Struct, frozen=True):
     texts: Texts
     #: Bytes of the range.
     size: Bytes
-    #: The last news of the job when it was read.
+    #: The number of the job's last news when the range was read.
     news: int
-    #: There was more to be read behind it.
+    #: Whether there was more to read behind the range.
     is_followed: bool
 
 
 class RecentTexts:
-    """What was made of the ranges that were read last. Thread-safe."""
+    """The texts made of the ranges that were read last. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
@@ -50,11 +50,11 @@ class RecentTexts:
         self._lock = threading.Lock()
 
     def get(self, place: _Place) -> _Kept | None:
-        """What was made of a range that begins there."""
+        """Return the texts of a range that begins at a place; None if they are not kept."""
         return self._kept.get(place)
 
     def keep(self, place: _Place, kept: _Kept) -> None:
-        """Keep it, unless the range is a long one."""
+        """Keep the texts of a range, unless it is long."""
         if kept.size > _KEPT_RANGE:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class RecentTexts:
 
 
 class _Onward:
-    """One replica's log of one attempt, behind the line with the number `seen`; -1 = all of it."""
+    """One replica's log of one attempt, after the line with the number `seen`; -1 = all of it."""
 
     __slots__ = ("_number", "_offset", "_seen", "_segments", "_source", "_streams", "is_followed")
 
@@ -78,11 +78,11 @@ class _Onward:
         self._segments: Sequence[Segment] = ()
         self._number = 0
         self._offset = 0
-        #: There was more to be read behind what was read last.
+        #: Whether there was more to read behind the range that was read last.
         self.is_followed = False
 
     def read(self, most: int, write: Write, recent: RecentTexts, news: int) -> Texts | None:
-        """The next lines, of about `most` bytes; None = there are none now."""
+        """Return the next lines, about `most` bytes of them; None = there are none now."""
         if not self._segments:
             self._segments = self._open()
             if not self._segments:
@@ -92,7 +92,7 @@ class _Onward:
             place = self._source, self._number, self._offset
             if kept := recent.get(place):
                 self._offset += kept.size
-                # What was known then is known now if there is no news.
+                # Without news since then, there is still no more.
                 self.is_followed = kept.is_followed or kept.news != news
                 texts = kept.texts
             else:
@@ -105,9 +105,10 @@ class _Onward:
                 return texts or None
 
     def _goes_on(self) -> bool:
-        """Whether there is more to read though this segment is at its end."""
+        """Whether there is more to read although this segment is at its end."""
         if self._number + 1 < len(self._segments):
-            # That there is a next one was known before this one was read to its end.
+            # The next segment was known before this one was read to its end, so nothing more is added to this
+            # one.
             self._number, self._offset = self._number + 1, 0
             return True
         self._segments = self._open() or self._segments
@@ -117,8 +118,8 @@ class _Onward:
         return self._streams.open(self._source, StreamKind.LOG)
 
     def _whole_lines(self, most: int) -> tuple[bytes, bool]:
-        """The next lines of this segment, and whether there may be more; one that is not complete waits for
-        its rest."""
+        """Return the next lines of this segment, and whether there may be more. A line that is not complete
+        waits for its rest."""
         segment = self._segments[self._number]
         while True:
             data = segment.read(self._offset, most)
@@ -130,8 +131,8 @@ class _Onward:
 
 
 class Writer:
-    """One replica of a job: its logs, those of its attempts one after the other. Even if the clock was set
-    back between two attempts, the later one is not given before the earlier one is through."""
+    """The log of one replica of a job: its attempts one after the other. Even if the clock was set back
+    between two attempts, the later one is not read before the earlier one is finished."""
 
     __slots__ = ("_attempts", "latest")
 
@@ -141,15 +142,15 @@ class Writer:
         self.latest = 0
 
     def add(self, attempt: int, onward: _Onward) -> None:
-        """A later attempt than those before."""
+        """Add the log of an attempt that is later than those before."""
         self._attempts.append(onward)
         self.latest = attempt
 
     def read(
         self, most: int, write: Write, recent: RecentTexts, news: int
     ) -> tuple[Texts | None, bool]:
-        """The next lines, of about `most` bytes (None: there are none now), and whether there are more behind
-        them. `news`: the last news of the job, as it was before this call."""
+        """Return the next lines, about `most` bytes of them (None: there are none now), and whether there are
+        more behind them. `news`: the number of the job's last news before this call."""
         while self._attempts:
             first, *later = self._attempts
             if texts := first.read(most, write, recent, news):
@@ -161,7 +162,7 @@ class Writer:
 
 
 class JobLog:
-    """The log of a job, behind a position, of some replicas or (None) all of them."""
+    """The log of a job after a position, of some replicas or (None) all of them."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class JobLog:
         self._writers: dict[ReplicaId, Writer] = {}
 
     def writers(self) -> Iterable[Writer]:
-        """Who has written something by now, in the order of replicas."""
+        """Return the logs of the replicas that have written something by now, in the order of replicas."""
         sources = [
             (source.replica, source.attempt, streams, source)
             for streams in self._streams

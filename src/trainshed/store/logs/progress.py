@@ -1,5 +1,5 @@
-"""Reads what tells how far a replica's program is: a sample of its log's lines, bounded however many there
-are, and what it has reported by itself (`trainshed.replica.endpoint.trainer_status`)."""
+"""Reads how far a replica's program is: a sample of its log's lines, of limited size however long the log is,
+and the program's own reports (`trainshed.replica.endpoint.trainer_status`)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -13,17 +13,17 @@ from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry, records
 
 _ALL: Final = 128 << 10
-"""Bytes of new lines that are read whole."""
+"""Up to so many bytes of new lines are read completely."""
 _PIECES: Final = 12
-"""Where there are more, so many pieces are read, evenly spread, and the end."""
+"""If there are more, so many pieces are read, evenly spread, and the end."""
 _PIECE: Final = 8 << 10
-"""Bytes of a piece."""
+"""Bytes of one piece."""
 _END: Final = 32 << 10
-"""Bytes of the end."""
+"""Bytes that are read at the end."""
 _SMALL: Final = 16 << 10
 """Bytes that may be read on the event loop."""
 _REPORTS: Final = 256 << 10
-"""Bytes of reports that are read at most, the newest."""
+"""Bytes of reports that are read at most, from the newest backwards."""
 
 
 class Place(NamedTuple):
@@ -36,21 +36,21 @@ class Place(NamedTuple):
 class Sample(Struct, frozen=True):
     """Some lines of a log, oldest first."""
 
-    #: (nanoseconds, text as it was printed).
+    #: (ns since the epoch, text as it was printed).
     lines: tuple[tuple[int, str], ...]
     place: Place
-    #: The last line as people read it; "" = there is none that is new.
+    #: The message of the last line; "" = there are no new lines.
     last: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One report of a program on itself."""
+    """One report of a program about its progress."""
 
-    #: Nanoseconds.
+    #: Nanoseconds since the epoch.
     at: Nanos
-    #: 0 to 100; None = not said.
+    #: 0 to 100; None = not reported.
     percent: float | None = None
-    #: Seconds.
+    #: Seconds that are left; None = not reported.
     left: float | None = None
     metrics: dict[str, str] = {}
 
@@ -67,8 +67,8 @@ def is_small(segments: Sequence[Segment], place: Place) -> bool:
 
 
 def sample(segments: Sequence[Segment], place: Place) -> Sample:
-    """The lines behind a place: all if they are few, else pieces spread over them and the last ones. Blocks
-    for small reads."""
+    """Return lines after a place: all if they are few, otherwise the last ones and pieces spread over the
+    rest. Blocks for small reads."""
     if not segments:
         return Sample((), place)
     end = segments[-1].size()
@@ -77,7 +77,7 @@ def sample(segments: Sequence[Segment], place: Place) -> Sample:
     reached = place
     for number, offset, size, begins in parts:
         data = segments[number].read(offset, size)
-        # A piece out of the middle begins within a line.
+        # A piece from the middle begins within a line.
         skipped = 0 if begins else data.find(b"\n") + 1
         whole = data.rfind(b"\n") + 1
         entries.extend(records(data[skipped:], _entries))
@@ -94,7 +94,7 @@ def sample(segments: Sequence[Segment], place: Place) -> Sample:
 def _parts(
     segments: Sequence[Segment], place: Place, end: int
 ) -> Iterator[tuple[int, int, int, bool]]:
-    """(segment, offset, bytes, whether it begins a line) of what is to be read."""
+    """Yield what is to be read: (segment, offset, bytes, whether a line begins there)."""
     number, offset = place
     last = len(segments) - 1
     if number == last:
@@ -105,7 +105,7 @@ def _parts(
         for piece in range(_PIECES):
             yield last, offset + (unseen - _END) * piece // _PIECES, _PIECE, piece == 0
     else:
-        # Segments but the last one are about equally long.
+        # All segments except the last one are about equally long.
         for piece in range(_PIECES):
             where = (last - number) * piece / _PIECES + number
             chosen = int(where)
@@ -118,7 +118,7 @@ def _parts(
 
 
 def reports(segments: Sequence[Segment]) -> tuple[Report, ...]:
-    """The newest ones, oldest first. Blocks for a small read."""
+    """Return the newest reports, oldest first. Blocks for a small read."""
     if not segments:
         return ()
     size = segments[0].size()

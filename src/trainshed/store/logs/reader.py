@@ -1,7 +1,8 @@
-"""Reads the logs of jobs: pages by time over all replicas and attempts, following, the last lines.
+"""Reads the logs of jobs: pages by time over all replicas and attempts, new lines for followers, the last
+lines.
 
-What the service says while it prepares an attempt is read beside them (`service_log`), as if `SERVICE` were
-one of the replicas.
+The service's own lines about the preparation of an attempt (`service_log`) are read together with them, as if
+`SERVICE` were one of the replicas.
 """
 
 import asyncio
@@ -37,11 +38,13 @@ _Keyed = tuple[OrderKey, Entry]
 
 _SHORT_PAGE = 200
 _FEW_SOURCES = 16
-"""Up to so many lines of so many replicas are read in the event loop's own thread: about two milliseconds."""
+"""Up to so many lines of so many replicas are read in the event loop's own thread, in about two
+milliseconds."""
 
 
 class LogReader:
-    """`streams`: the engine's, and the service's own. Keeps no state: any number of readers may be used."""
+    """Reads logs. `streams`: the engine's, and the service's own. Keeps no state, so that there may be any
+    number of readers."""
 
     def __init__(self, *streams: Streams) -> None:
         self._streams = streams
@@ -57,11 +60,12 @@ class LogReader:
         limit: int = 1000,
         descending: bool = False,
     ) -> LogPage:
-        """At most `limit` lines with start <= at < end (nanoseconds), in the order of `LogLine.key`, reversed
-        if `descending`; `after`: only what follows that line in this order. `replicas` None: all.
+        """Return at most `limit` lines with start <= at < end (ns since the epoch), in the order of
+        `LogLine.key`, reversed if `descending`. `after`: only lines after that one in this order. `replicas`
+        None: all.
 
-        A line is stamped a moment before it reaches its file. Whoever pages through the log of a job that
-        still runs and must not miss a line of another replica passes an `end` a second in the past.
+        A line gets its time a moment before it reaches its file. To page through the log of a job that still
+        runs without missing a line of another replica, pass an `end` a second in the past.
         """
         window = _Window(start, end, after.key if after else None, descending)
         sources = [
@@ -74,28 +78,27 @@ class LogReader:
     def onward(
         self, uid: JobUid, position: LogPosition, replicas: Collection[ReplicaId] | None = None
     ) -> JobLog:
-        """What follows a position, for one who follows: of each replica without gaps, however late a line of
-        another one arrives."""
+        """Return the log after a position, for a follower: each replica's lines come without gaps, however
+        late another replica's lines arrive."""
         return JobLog(self._streams, uid, position, replicas)
 
     async def tail(
         self, uid: JobUid, n: int, *, replicas: Collection[ReplicaId] | None = None
     ) -> tuple[LogLine, ...]:
-        """The last `n` lines, ascending."""
+        """Return the last `n` lines, ascending."""
         page = await self.page(uid, replicas=replicas, limit=n, descending=True)
         return page.lines[::-1]
 
     async def sampled(self, source: StreamSource, place: Place) -> Sample:
-        """Lines of a replica that follow a place: all if they are few, else some of everywhere and the last
-        ones."""
+        """Return lines of a replica after a place: all if they are few, otherwise some from everywhere and
+        the last ones."""
         segments = self._open(source, StreamKind.LOG)
         if is_small(segments, place):
             return sample(segments, place)
         return await asyncio.to_thread(sample, segments, place)
 
     def reports(self, source: StreamSource) -> tuple[Report, ...]:
-        """What a program said of how far it is, oldest first; hardly anything is read where it said
-        nothing."""
+        """Return a program's reports of its progress, oldest first; cheap if it has made none."""
         return reports(self._open(source, StreamKind.PROGRESS))
 
     def _open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
@@ -105,20 +108,20 @@ class LogReader:
         return ()
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-        """What the replicas of an attempt have used, as far as it was looked at."""
+        """Return what the replicas of an attempt have used, as far as it was sampled."""
         return await asyncio.to_thread(read_usage, self._streams, uid, attempt)
 
     async def launches(self, uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Launch, ...]:
-        """How the programs of a replica were started in an attempt, in their order."""
+        """Return how the programs of a replica were started in an attempt, in their order."""
         return await asyncio.to_thread(read_launches, self._streams, uid, attempt, replica)
 
     async def reduction(self, uid: JobUid, attempt: int) -> tuple[ReplicaReduction, ...]:
-        """What the replicas of an attempt have last reported of their part in a reduction."""
+        """Return what the replicas of an attempt have last reported of their part in a reduction."""
         return await asyncio.to_thread(read_reduction, self._streams, uid, attempt)
 
     async def remove(self, uid: JobUid) -> None:
-        """Delete the job's log, and what lies beside it; no log is fine. Raises OSError; the call may then be
-        repeated."""
+        """Delete the job's log, and what is stored beside it; does nothing if there is no log. Raises
+        OSError; the call may then be repeated."""
         for streams in self._streams:
             await asyncio.to_thread(streams.remove, uid)
 
@@ -131,7 +134,7 @@ class LogReader:
 
 
 class _Source(Struct, frozen=True):
-    """One replica's log in one attempt, and its share in the order of all lines."""
+    """One replica's log in one attempt, with its part of the order of all lines."""
 
     uid: JobUid
     attempt: int
@@ -152,7 +155,7 @@ class _Window(Struct, frozen=True):
     descending: bool
 
     def of(self, source: _Source) -> Iterator[_Keyed]:
-        """The source's entries inside the window, in its direction."""
+        """Return the source's entries inside the window, in its direction."""
         after, start, end = self.after, self.start, self.end
         if self.descending:
 

@@ -1,4 +1,4 @@
-"""Reads what reducers and workers have reported of a job's reduction, from what their shims wrote down
+"""Reads what reducers and workers have reported of a job's reduction, as their shims recorded it
 (spec/reduction#reports).
 
 `trainshed.replica.observe.reduction_reports` writes the stream. Times are ns since the epoch.
@@ -18,7 +18,7 @@ from trainshed.core.units import Nanos
 from trainshed.store.logs.segments import contents, records
 
 COUNTERS: Final = ("received_bytes", "sent_bytes")
-"""Metrics that only grow while a program runs, and whose growth people want to know."""
+"""Metrics that only grow while a program runs, and whose rates are shown."""
 SUMMED: Final = (
     *COUNTERS,
     "operations",
@@ -29,13 +29,13 @@ SUMMED: Final = (
     "sent_again_bytes",
     "wait_seconds",
 )
-"""Those that begin again with an incarnation, so that only their sum says what a replica has done."""
+"""Metrics that start at 0 in each incarnation, so that only their sum describes the whole replica."""
 
 Metric = float | tuple[float, ...]
 
 
 class Sample(Struct, frozen=True):
-    """What was reported last by then: numbers, or numbers by rank. Counters count from the start of the
+    """The last reported metrics at a time: numbers, or numbers by rank. Counters count from the start of the
     incarnation."""
 
     at: Nanos
@@ -43,25 +43,25 @@ class Sample(Struct, frozen=True):
 
 
 class ReplicaReduction(Struct, frozen=True):
-    """The part of one replica: of the newest incarnation that has reported anything."""
+    """The part of one replica: reports of the newest incarnation that has made any."""
 
     replica: ReplicaId
     incarnation: int
     started: Nanos
     samples: tuple[Sample, ...]
-    #: The last sample is the last one.
+    #: Whether no further sample will come.
     over: bool = False
     #: How often the replica was started again in this attempt.
     restarts: int = 0
-    #: The SUMMED of all incarnations before this one.
+    #: The SUMMED metrics of all incarnations before this one.
     before: Mapping[str, Metric] = field(default_factory=dict[str, Metric])
 
     def totals(self) -> dict[str, Metric]:
-        """The SUMMED that were reported, over all incarnations."""
+        """Return the SUMMED metrics, over all incarnations."""
         return _summed(self.before, self.samples[-1].metrics)
 
     def rates(self) -> dict[str, float]:
-        """How much a second each of the COUNTERS grew lately."""
+        """Return by how much per second each of the COUNTERS has grown lately."""
         last = self.samples[-1]
         before = Sample(self.started, dict.fromkeys(last.metrics, 0.0))
         for earlier, later in pairwise((before, *self.samples)):
@@ -69,7 +69,7 @@ class ReplicaReduction(Struct, frozen=True):
                 before = earlier
         seconds = (last.at - before.at) / 1e9
         if seconds <= 0:
-            return {}  # A clock that was set back.
+            return {}  # The clock was set back.
         return {
             name: max(0.0, value - earlier) / seconds
             for name in COUNTERS
@@ -79,7 +79,7 @@ class ReplicaReduction(Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A line: a start, or a sample."""
+    """One line of the stream: a start, or a sample."""
 
     started: Nanos = 0
     incarnation: int = 0
@@ -96,8 +96,8 @@ _decoder = msgspec.json.Decoder(_Entry)
 def read_reduction(
     held: Iterable[Streams], job_uid: JobUid, attempt: int
 ) -> tuple[ReplicaReduction, ...]:
-    """Of every replica of an attempt that has reported metrics; in their order. Blocks for as long as a few
-    small reads take. () if there is none."""
+    """Return the reductions of all replicas of an attempt that have reported metrics, in the order of
+    replicas; () if there is none. Blocks for a few small reads."""
     found = [
         read
         for replica, data in contents(held, job_uid, attempt, StreamKind.REDUCTION)
@@ -129,7 +129,7 @@ def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
 
 
 def _summed(one: Mapping[str, Metric], other: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Numbers by rank are added rank by rank."""
+    """Add the SUMMED metrics; numbers by rank are added rank by rank."""
     found: dict[str, Metric] = {}
     for name in SUMMED:
         first, second = one.get(name), other.get(name)

@@ -1,9 +1,9 @@
-"""One replica's log of one attempt: entries, and finding a place among them.
+"""Reads one replica's log of one attempt: its entries, and the place of one among them.
 
-Written by the replica's shim (`trainshed.replica.observe.segments`), which is why a segment may grow while it
-is read. Lines are complete with their newline, so that a torn last line does not count until the rest has
-come. Nothing is indexed: numbers and times both ascend, so that a place is found by bisecting bytes, with
-about ten small reads in a segment of any size.
+The replica's shim writes it (`trainshed.replica.observe.segments`), so a segment may grow while it is read. A
+line is complete with its newline, so that a torn last line does not count until its rest has come. There is
+no index: numbers and times both ascend, so a place is found by bisecting bytes, with about ten small reads in
+a segment of any size.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,8 @@ _PROBE = 4 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One stored line: number, time (nanoseconds), stream letter, text, 1 if the next one continues it."""
+    """One stored line: number, time (ns since the epoch), stream letter, text, 1 if the next one continues
+    it."""
 
     n: int
     t: int
@@ -32,13 +33,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 Before = Callable[[Entry], bool]
-"""Whether an entry lies before a place that is looked for: true up to some entry, false from there on."""
+"""Whether an entry lies before the place that is looked for: true up to some entry, false from there on."""
 
 _decoder = msgspec.json.Decoder(Entry)
 
 
 def decoded(raw: bytes) -> Entry | None:
-    """None for what a crash of the machine may have left: such a line is passed over."""
+    """Return the entry of a line; None for what a crash of the machine may have left, which is skipped."""
     try:
         return _decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -52,14 +53,15 @@ class _Found(Struct, frozen=True):
 
 
 class _Segment:
-    """A segment up to its last complete line at the time of asking; `size` is where that line ends."""
+    """A segment up to its last complete line at the time of creation; `size` is where that line ends."""
 
     def __init__(self, stored: Segment) -> None:
         self._stored = stored
         self.size = self._end_of_last_line()
 
     def first(self, offset: int, limit: int) -> _Found | None:
-        """The first readable entry that begins at or after `offset`, which begins a line, before `limit`."""
+        """Return the first readable entry that begins at or after `offset`, where a line begins, and before
+        `limit`."""
         for start, raw in self.lines(offset):
             if start >= limit:
                 return None
@@ -68,15 +70,15 @@ class _Segment:
         return None
 
     def place(self, before: Before) -> int:
-        """Offset of the first entry that is not `before`; `size` if all are."""
+        """Return the offset of the first entry that is not `before`; `size` if all are."""
         low, high = 0, self.size
-        # The first guess is near the end, where those look who follow a log.
+        # The first guess is near the end, where followers of a log look.
         guess = high - _PROBE
         while high - low > _PROBE:
             middle = self._line_start(guess, high)
             found = self.first(middle, high) if middle < high else None
             if found is None:
-                # The upper half begins no line of its own: the rest is one long line or nothing.
+                # No line begins in the upper half: the rest is one long line or nothing.
                 break
             if before(found.entry):
                 low = found.end
@@ -90,7 +92,8 @@ class _Segment:
         return self.size
 
     def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes without the newline) of each complete line from `offset`, which begins one."""
+        """Yield (offset, bytes without the newline) of each complete line from `offset` on, where a line
+        begins."""
         rest = b""
         start = offset
         position = offset
@@ -107,7 +110,7 @@ class _Segment:
                 start += len(raw) + 1
 
     def lines_backwards(self, end: int) -> Iterator[bytes]:
-        """The complete lines before `end`, where one begins, from the last to the first."""
+        """Yield the complete lines before `end`, where a line begins, from the last to the first."""
         rest = b""
         position = end
         while position > 0:
@@ -116,7 +119,7 @@ class _Segment:
             data = self._read(size, position)
             if not data:
                 return
-            # Each piece but the first begins a line; what is read always ends with a newline.
+            # Each piece but the first begins with a line; what is read always ends with a newline.
             first, *complete = (data + rest).split(b"\n")
             yield from (raw for raw in reversed(complete) if raw)
             rest = first + b"\n"
@@ -124,7 +127,8 @@ class _Segment:
             yield rest[:-1]
 
     def _line_start(self, offset: int, limit: int) -> int:
-        """Where the first line begins that starts at or after `offset`; `limit` if none does before it."""
+        """Return where the first line begins that starts at or after `offset`; `limit` if none does before
+        it."""
         position = max(offset - 1, 0)
         while position < limit:
             data = self._read(min(_PROBE, limit - position), position)
@@ -147,7 +151,7 @@ class _Segment:
         return 0
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Empty if the segment was removed meanwhile, as the logs of a deleted job are."""
+        """Return bytes of the segment; none if it was removed meanwhile, as the logs of a deleted job are."""
         return self._stored.read(offset, size)
 
 
@@ -159,7 +163,7 @@ class ReplicaLog:
         self._source = source
 
     def forwards(self, before: Before) -> Iterator[Entry]:
-        """Every entry that is not `before` the place, ascending."""
+        """Yield every entry that is not `before` the place, ascending."""
         stored = self._segments()
         for number in range(max(_segment_of(stored, before), 0), len(stored)):
             segment = _Segment(stored[number])
@@ -168,7 +172,7 @@ class ReplicaLog:
                     yield entry
 
     def backwards(self, before: Before) -> Iterator[Entry]:
-        """Every entry that is `before` the place, descending."""
+        """Yield every entry that is `before` the place, descending."""
         stored = self._segments()
         for number in range(_segment_of(stored, before), -1, -1):
             segment = _Segment(stored[number])
@@ -181,8 +185,8 @@ class ReplicaLog:
 
 
 def place_after(stored: Sequence[Segment], seen: int) -> tuple[int, int]:
-    """Where the line stands that follows the one with the number `seen` (-1: the first one): the segment's
-    number, and the offset in it. `stored` is not empty."""
+    """Return where the line begins that follows the one with the number `seen` (-1: the first line): the
+    segment's number, and the offset in it. `stored` is not empty."""
     if seen < 0:
         return 0, 0
 
@@ -194,8 +198,8 @@ def place_after(stored: Sequence[Segment], seen: int) -> tuple[int, int]:
 
 
 def _segment_of(stored: Sequence[Segment], before: Before) -> int:
-    """The segment in which the place lies: the last one whose first entry is `before` it, else the first
-    one; -1 if there is none."""
+    """Return the number of the segment that contains the place: the last one whose first entry is `before`
+    it, otherwise the first one; -1 if there is no segment."""
     if not stored:
         return -1
     low, high = 0, len(stored)
@@ -211,8 +215,8 @@ def _segment_of(stored: Sequence[Segment], before: Before) -> int:
 
 
 def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Record]:
-    """Of the lines in `data` that are whole; those that cannot be read are passed over, as a crash of the
-    machine may leave some."""
+    """Yield the records of the complete lines in `data`; unreadable ones, which a crash of the machine may
+    leave, are skipped."""
     for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
         try:
             yield decoder.decode(line)
@@ -223,7 +227,7 @@ def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Reco
 def contents(
     held: Iterable[Streams], job_uid: JobUid, attempt: int, kind: StreamKind
 ) -> Iterator[tuple[ReplicaId, bytes]]:
-    """Of each replica of an attempt that has a stream of this kind, all that it holds now."""
+    """Yield, for each replica of an attempt that has a stream of this kind, all that it contains now."""
     for streams in held:
         for source in streams.sources(job_uid):
             if source.attempt == attempt and (parts := streams.open(source, kind)):

@@ -1,9 +1,8 @@
-"""Writes what the service itself says of a job while no replica can: its notices, and how its environments
-are built.
+"""Writes the service's own lines in a job's log: its notices, and the output of building its environments.
 
 Layout and format are those of the replicas' logs (`trainshed.replica.observe.segments`), as if `SERVICE` were
-one of them. Lines outlive the service's own death; they are not synced, because what a build tells is told
-again by the next one, and a sync beside a build waits for all that it writes.
+one of the replicas. Lines survive the end of the service, but they are not synced to disk: the next build
+prints its output again, and a sync during a build would wait for everything that the build writes.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from trainshed.store.logs.lines import Stream
 
 
 class ServiceLog:
-    """Writes below `root`. `written` is called on the event loop when there is something new to be read of a
+    """Writes below `root`. `written` is called on the event loop when there is something new to read of a
     job."""
 
     def __init__(self, root: Path, written: Callable[[JobUid], None]) -> None:
@@ -27,13 +26,13 @@ class ServiceLog:
         self._written = written
 
     async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
-        """Have the log of an attempt begin with the notices; nothing if it has begun. Raises OSError."""
+        """Begin the log of an attempt with the notices, unless it has begun. Raises OSError."""
         if await asyncio.to_thread(self._begin, uid, attempt, notices):
             self._written(uid)
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
-        """Write lines of an attempt, each without its newline; they can be read when it returns. One caller
-        at a time for each attempt. Raises OSError."""
+        """Write lines of an attempt, each without its newline; they can be read when this returns. Only one
+        caller at a time for each attempt. Raises OSError."""
         await asyncio.to_thread(self._append, uid, attempt, lines)
         self._written(uid)
 
@@ -54,7 +53,7 @@ class ServiceLog:
 
 
 def _write(segments: Segments, stream: Stream, lines: Sequence[str]) -> None:
-    """Raises OSError: there is no room for them, and nobody waits for it."""
+    """Write lines. Raises OSError if the disk has no space for them, since nobody would write them later."""
     segments.write(stream, list(lines))
     if segments.waits:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,7 +1,7 @@
-"""Reads what replicas used, from what their shims wrote down beside their logs (spec/program#usage).
+"""Reads what replicas used, as their shims recorded it beside their logs (spec/program#usage).
 
-`trainshed.replica.observe.usage` writes the stream. Times are ns since the epoch, processor time is seconds,
-memory bytes.
+`trainshed.replica.observe.usage` writes the stream. Times are ns since the epoch, processor time is in
+seconds, memory in bytes.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ from trainshed.store.logs.segments import contents, records
 
 
 class GpuLook(Struct, frozen=True):
-    """One GPU by then: seconds for which it was at work since the start, memory in use, in all, and at most.
-    None: it does not tell."""
+    """One GPU at a time: seconds for which it has been busy since the start, memory in use, in total, and at
+    most. None: the GPU does not report it."""
 
     busy: float | None
     used: int | None
@@ -27,57 +27,57 @@ class GpuLook(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """What a replica used by then."""
+    """What a replica used at a time."""
 
     #: Nanoseconds since the epoch.
     at: Nanos
-    #: Counts from the start of the incarnation, as does a GPU's `busy`.
+    #: Seconds of processor time since the start of the incarnation, from which a GPU's `busy` counts as well.
     cpu: float
     memory: Bytes
     peak: Bytes
     processes: int
     gpus: tuple[GpuLook, ...] = ()
-    #: Bytes that its files took; 0 = not known.
+    #: Bytes that its files take; 0 = not known.
     disk: Bytes = 0
     #: Bytes sent and received over TCP since the start; None = they are not counted.
     moved: tuple[int, int] | None = None
 
 
 class Point(Struct, frozen=True):
-    """What was used between two looks; memory and disk as at the second one."""
+    """What was used between two looks; memory and disk at the second one."""
 
-    #: Of the second look; ns since the epoch.
+    #: The time of the second look; ns since the epoch.
     at: Nanos
     #: Processors at work on average.
     cpus: float
     #: Bytes.
     memory: Bytes
-    #: Of each GPU the part of the time that it was at work; None = it does not tell.
+    #: Fraction of the time for which each GPU was busy; None = the GPU does not report it.
     gpus: tuple[float | None, ...] = ()
     #: Bytes; 0 = not known.
     disk: Bytes = 0
-    #: Bytes a second that were sent and received; None = they are not counted.
+    #: Bytes per second that were sent and received; None = they are not counted.
     moved: tuple[float, float] | None = None
 
 
 class Life(Struct, frozen=True):
-    """One incarnation."""
+    """What one incarnation used."""
 
     incarnation: int
     started: Nanos
-    #: Bytes of memory; 0 = none.
+    #: Memory limit in bytes; 0 = none.
     limit: int = 0
-    #: Processors that its machine has; 0 = not known.
+    #: Number of processors of its machine; 0 = not known.
     cpus: int = 0
-    #: Uuids of its own.
+    #: UUIDs of its own GPUs.
     gpus: tuple[str, ...] = ()
     looks: tuple[Look, ...] = ()
-    #: The last look is the last one.
+    #: Whether no further look will come.
     over: bool = False
 
     @property
     def seconds(self) -> float:
-        """How long it has been looked at."""
+        """How many seconds the looks cover."""
         return max(0, self.looks[-1].at - self.started) / 1e9 if self.looks else 0.0
 
     @property
@@ -95,11 +95,11 @@ class Life(Struct, frozen=True):
 
     @property
     def moved(self) -> tuple[int, int] | None:
-        """Bytes sent and received, as the last look that told says."""
+        """Bytes sent and received, from the last look that counted them; None = no look did."""
         return next((look.moved for look in self.looks[::-1] if look.moved is not None), None)
 
     def points(self) -> tuple[Point, ...]:
-        """What the looks say of the time between them, oldest first."""
+        """Return what was used between successive looks, oldest first."""
         gpus = tuple(GpuLook(0.0, 0, 0, 0) for _ in self.gpus)
         begin = Look(self.started, 0.0, 0, 0, 0, gpus, moved=(0, 0))
         return tuple(
@@ -133,7 +133,7 @@ class ReplicaUsage(Struct, frozen=True):
 
     @property
     def moved(self) -> tuple[int, int] | None:
-        """Bytes sent and received; None where no life of it tells."""
+        """Bytes sent and received; None if no incarnation's were counted."""
         told = [life.moved for life in self.lives if life.moved is not None]
         return (sum(sent for sent, _ in told), sum(got for _, got in told)) if told else None
 
@@ -144,7 +144,7 @@ class ReplicaUsage(Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A line: a start, or a look."""
+    """One line of the stream: a start, or a look."""
 
     started: Nanos = 0
     incarnation: int = 0
@@ -169,8 +169,8 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-    """Of every replica of an attempt that was looked at; in their order. Blocks for as long as a few small
-    reads take. () if there is none."""
+    """Return the usage of all replicas of an attempt that was recorded, in the order of replicas; () if there
+    is none. Blocks for a few small reads."""
     found = [
         ReplicaUsage(replica, lives)
         for replica, data in contents(held, job_uid, attempt, StreamKind.USAGE)
@@ -225,7 +225,7 @@ def _gpu(cell: list[float | None]) -> GpuLook:
 def _point(earlier: Look, later: Look) -> Point | None:
     seconds = (later.at - earlier.at) / 1e9
     if seconds <= 0:
-        return None  # A clock that was set back.
+        return None  # The clock was set back.
     before = earlier.gpus or (_NOT_TOLD,) * len(later.gpus)
     gpus = tuple(
         None

@@ -1,2 +1,2 @@
-"""The store in one SQLite file: group-commit writer, readers beside it, numbered migrations; in memory for
-simulations."""
+"""Implements the store in one SQLite file: group-commit writer, readers, numbered migrations; also in
+memory."""

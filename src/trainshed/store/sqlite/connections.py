@@ -1,6 +1,7 @@
-"""SQLite connections: how they are opened and checked, and how doors have their statements executed.
+"""Opens and checks SQLite connections, and loads statements; defines how the ports have theirs executed.
 
-A `.sql` file holds blocks, each under a line `-- name: something`; other comment lines stay with their block.
+A `.sql` file consists of blocks, each under a line `-- name: something`; other comment lines belong to their
+block.
 """
 
 import contextlib
@@ -20,14 +21,14 @@ _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 def open_writer(database: Path) -> sqlite3.Connection:
-    """The one connection that writes. Every COMMIT on it is on the disk when it returns.
+    """Open the one connection that writes. Every COMMIT on it is on disk when it returns.
 
-    Transactions are written out by the caller (`isolation_level=None`).
+    The caller executes BEGIN and COMMIT itself (`isolation_level=None`).
     """
     connection = _open(database)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    # macOS needs this to reach the disk itself; elsewhere it does nothing.
+    # macOS needs this to write to the disk itself; elsewhere it does nothing.
     connection.execute("PRAGMA fullfsync = ON")
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
@@ -35,14 +36,14 @@ def open_writer(database: Path) -> sqlite3.Connection:
 
 
 def open_reader(database: Path) -> sqlite3.Connection:
-    """A connection that cannot write. Outside a transaction it sees every commit made so far."""
+    """Open a connection that cannot write. Outside a transaction it sees every commit made so far."""
     connection = _open(database)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def open_memory() -> sqlite3.Connection:
-    """A new database in memory, to read and to write, for as long as the connection is open."""
+    """Open a new database in memory for reading and writing; it lasts as long as the connection is open."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = MEMORY")
     return connection
@@ -51,7 +52,7 @@ def open_memory() -> sqlite3.Connection:
 def _open(database: Path) -> sqlite3.Connection:
     # Each connection is used by one thread at a time, which need not be the one that opened it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
-    # What is no text shall not keep the rest of its row from being read, and told.
+    # Text that is not valid UTF-8 must not prevent the rest of its row from being read and reported.
     connection.text_factory = _text
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -59,7 +60,7 @@ def _open(database: Path) -> sqlite3.Connection:
 
 
 def release_pages(connection: sqlite3.Connection) -> None:
-    """Give back the pages of the database that the connection has in memory, up to 16 MB."""
+    """Release the pages of the database that the connection holds in memory, up to 16 MB."""
     connection.execute("PRAGMA shrink_memory")
 
 
@@ -71,22 +72,24 @@ T = TypeVar("T")
 
 
 class Writing(Protocol):
-    """Executes what changes the database: `sqlite.writer.Writer`, `sqlite.inline.InlineStore`."""
+    """Executes changes of the database: `sqlite.writer.Writer`, `sqlite.inline.InlineStore`."""
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Execute `work` in one transaction, alone or with others', and return when it is committed.
+        """Execute `work` in one transaction, alone or with others, and return its result when it is
+        committed.
 
-        What `work` raises is raised here, and nothing of it is stored. `what`: the door's method, for
+        Exceptions of `work` are raised here, and nothing of it is stored. `what`: the port's method, for
         messages. Raises Unavailable if the database fails.
         """
         ...
 
 
 class Reading(Protocol):
-    """Executes what reads: `sqlite.snapshots.Snapshots`, `sqlite.inline.InlineStore`."""
+    """Executes reads: `sqlite.snapshots.Snapshots`, `sqlite.inline.InlineStore`."""
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` at once, blocking; it sees one state of the database, all acknowledged writes in it."""
+        """Run `read` immediately, blocking. It sees one state of the database, with all acknowledged
+        writes."""
         ...
 
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
@@ -96,8 +99,8 @@ class Reading(Protocol):
 
 @contextlib.contextmanager
 def no_collection() -> Generator[None]:
-    """Python's cycle collector looks at every new object again and again while a quarter of a million is made
-    of which none is garbage: half of the time that a long history takes."""
+    """Pause Python's cycle collector. It would look again and again at a quarter of a million new objects of
+    which none is garbage, which takes half of the time of reading a long history."""
     if not gc.isenabled():
         yield
         return
@@ -116,7 +119,7 @@ DAMAGED: Final = (
 
 
 def require_sound(connection: sqlite3.Connection, database: Path) -> None:
-    """Look through all of it, some seconds for each GB. Raises StoreUnreadable."""
+    """Check the whole database, which takes some seconds per GB. Raises StoreUnreadable."""
     try:
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as failure:
@@ -127,14 +130,13 @@ def require_sound(connection: sqlite3.Connection, database: Path) -> None:
 
 
 def require_not_emptied(database: Path) -> None:
-    """Raise StoreUnreadable for a file of no bytes where a service has had a database: SQLite would begin a
-    new one."""
+    """Raise StoreUnreadable if the file of an earlier database is empty: SQLite would begin a new one."""
     if database.exists() and not database.stat().st_size:
         raise damaged(database, "it has no bytes any more")
 
 
 def damaged(database: Path, cause: str) -> StoreUnreadable:
-    """The error for a database that no service can use."""
+    """Return the error for a database that no service can use."""
     return StoreUnreadable(f"the job database {database} is damaged: {cause}. {DAMAGED}")
 
 
@@ -143,7 +145,8 @@ _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 def load_statements(file: str) -> Mapping[str, str]:
-    """The statements of a file beside this one, by name. Raises ValueError if a name appears twice."""
+    """Return the statements of a file in this directory, by name. Raises ValueError if a name appears
+    twice."""
     text = _HERE.joinpath(file).read_text(encoding="utf-8")
     parts = _HEADING.split(text)
     statements: dict[str, str] = {}

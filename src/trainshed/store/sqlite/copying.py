@@ -1,5 +1,5 @@
-"""A copy of a database as of one moment, while a service writes to it, and what is in one. Needs no open
-store."""
+"""Copies a database as of one moment, while a service writes to it; checks copies and lists their contents.
+Needs no open store."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from trainshed.store.sqlite.setting_aside import all_set_aside
 
 
 class StoredWork(Struct, frozen=True):
-    """A work as far as its columns tell. `attempt`: its latest, None if the record does not tell."""
+    """A work as far as its columns describe it. `attempt`: its latest, None if the record cannot be read."""
 
     uid: JobUid
     name: str
@@ -32,13 +32,14 @@ class _Attempted(msgspec.Struct):
 
 
 def copy_database(database: Path, target: Path) -> None:
-    """Copy it in one read transaction: writers go on, and nothing of theirs is half in it. Blocks.
+    """Copy a database in one read transaction: writers go on, and none of their transactions is copied in
+    part. Blocks.
 
     Raises StoreUnreadable (it is damaged), OSError.
     """
     try:
         with closing(open_reader(database)) as source, closing(sqlite3.connect(target)) as copy:
-            # In one go: in steps it would begin anew after each commit of a service that is busy.
+            # In one go: in steps, it would start again after each commit of a busy service.
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as failure:
@@ -48,7 +49,7 @@ def copy_database(database: Path, target: Path) -> None:
 
 
 def check_database(database: Path) -> int:
-    """Look all of it through; returns its schema's version. Raises StoreUnreadable, StoreTooNew."""
+    """Check a whole database, and return its schema version. Raises StoreUnreadable, StoreTooNew."""
     try:
         with closing(open_reader(database)) as connection:
             require_sound(connection, database)
@@ -61,14 +62,14 @@ def check_database(database: Path) -> int:
 
 
 def set_aside_in(database: Path) -> tuple[RecordSetAside, ...]:
-    """Every record that was set aside; none in a database of an older version."""
+    """Return every record that was set aside; none for a database of an older version."""
     with closing(open_reader(database)) as connection:
         known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'set_aside'")
         return all_set_aside(connection) if known.fetchone() else ()
 
 
 def works_in(database: Path) -> Iterator[StoredWork]:
-    """Every work, by its number."""
+    """Yield every work, by its uid."""
     with closing(open_reader(database)) as connection:
         rows = connection.execute(
             "SELECT uid, project_id, job_id, state, is_live, record FROM jobs ORDER BY uid"

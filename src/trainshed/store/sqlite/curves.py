@@ -1,4 +1,4 @@
-"""Curves of jobs (`store.curves.Curves`), on SQLite."""
+"""Implements curves of jobs (`store.curves.Curves`) on SQLite."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Opens the SQLite store of a data directory: lock, schema, writer, readers, doors."""
+"""Opens the SQLite store of a data directory: lock, schema, writer, readers, ports."""
 
 import contextlib
 import fcntl
@@ -38,14 +38,14 @@ DATABASE_FILE = "trainshed.db"
 LOCK_FILE = "trainshed.lock"
 _OPEN = b"open\n"
 _CLOSED = b"closed\n"
-"""The end of the lock file: whether the service that has, or had, the database open closed it."""
+"""The end of the lock file: whether the service that has, or had, the database open has closed it."""
 
 _OLDEST_SQLITE = (3, 38, 0)
-"""STRICT tables, and JSON functions in every build."""
+"""The first version with STRICT tables, and with JSON functions in every build."""
 
 
 class SqliteStore:
-    """An open store (`store.port.Store`). Made by `open_database`."""
+    """An open store (`store.port.Store`), made by `open_database`."""
 
     def __init__(
         self, lock: int, writer: Writer, snapshots: Snapshots, aside: FileSettingAside
@@ -83,16 +83,16 @@ class SqliteStore:
         self._open = False
         self._snapshots.close()
         self._writer.close()
-        with contextlib.suppress(OSError):  # A full disk: the next start looks it through.
+        with contextlib.suppress(OSError):  # On a full disk the next start checks the database.
             _say(self._lock, _CLOSED)
         os.close(self._lock)
 
 
 def open_database(directory: Path) -> SqliteStore:
-    """Open the store in `directory`, which is made if it is not there. Blocks.
+    """Open the store in `directory`, which is made if it does not exist. Blocks.
 
-    Raises StoreInUse while another process has it open, StoreTooNew, StoreUnreadable (also where the SQLite
-    of this Python is too old), OSError.
+    Raises StoreInUse while another process has it open, StoreTooNew, StoreUnreadable (also if the SQLite of
+    this Python is too old), OSError.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
@@ -132,8 +132,9 @@ def open_database(directory: Path) -> SqliteStore:
 
 
 def _lock(directory: Path) -> tuple[int, bytes]:
-    """An exclusive lock that ends with the process, however it ends; the file says whose it is. Also how the
-    last one left the database: `_OPEN` (it did not close it), `_CLOSED`, or b"" where there was none."""
+    """Take an exclusive lock that ends with the process in any case; the file names its owner. Return its
+    descriptor and how the last owner left the database: `_OPEN` (not closed), `_CLOSED`, or b"" (there was
+    none). Raises StoreInUse, OSError."""
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +151,7 @@ def _lock(directory: Path) -> tuple[int, bytes]:
         raise
     said = os.pread(descriptor, 64, 0)
     before = next((mark for mark in (_OPEN, _CLOSED) if said.endswith(mark)), b"")
-    # A crash before the database is there must leave no word of one.
+    # A crash before there is a database must not leave a mark as if there were one.
     _say(descriptor, b"%d\n%s" % (os.getpid(), before))
     return descriptor, before
 

@@ -1,4 +1,4 @@
-"""Datasets (`store.datasets.Datasets`), on SQLite."""
+"""Implements datasets (`store.datasets.Datasets`) on SQLite."""
 
 import sqlite3
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 DELETE FROM studies WHERE uid = :uid;
 
 -- name: hidden_studies
--- One whose record was set aside is not deleted.
+-- A study whose record was set aside is not deleted.
 SELECT study_uid FROM trial_numbers
 WHERE study_uid NOT IN (SELECT uid FROM studies)
   AND study_uid NOT IN (SELECT CAST(key AS INTEGER) FROM set_aside WHERE source = 'studies')

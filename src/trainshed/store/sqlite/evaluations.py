@@ -1,4 +1,4 @@
-"""Evaluations of models and their slices (`store.evaluations.Evaluations`), on SQLite."""
+"""Implements evaluations of models and their slices (`store.evaluations.Evaluations`) on SQLite."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class SqliteEvaluations:
         parameters = _parameters(evaluation)
 
         def work(connection: sqlite3.Connection) -> None:
-            # Nobody would delete one whose version was deleted meanwhile.
+            # An evaluation of a version that was deleted meanwhile would never be deleted.
             if connection.execute(_MODELS["version"], parameters).fetchone() is None:
                 model = evaluation.name.model
                 raise NotFound(f"{model}@{evaluation.version} does not exist; check the id")
@@ -98,13 +98,13 @@ class SqliteEvaluations:
 
 
 def forget_version(connection: sqlite3.Connection, parameters: Parameters) -> None:
-    """Delete what belongs to a version of a model that is deleted."""
+    """Delete the evaluations of a version that is deleted."""
     for statement in ("delete_slices_of_version", "delete_of_version"):
         connection.execute(_SQL[statement], parameters)
 
 
 def forget_model(connection: sqlite3.Connection, parameters: Parameters) -> None:
-    """Delete what belongs to a model that is deleted."""
+    """Delete the evaluations of a model that is deleted."""
     for statement in ("delete_slices_of_model", "delete_of_model"):
         connection.execute(_SQL[statement], parameters)
 

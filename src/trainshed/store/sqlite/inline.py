@@ -1,8 +1,9 @@
-"""The store for simulations: the same doors over the same SQL, in memory, on the calling thread.
+"""The store for simulations: the same ports over the same SQL, in memory, on the calling thread.
 
-No thread, no group commit, no event loop needed: a call executes, commits and returns without ever giving
-way, so that it runs under virtual time. Hooks around each commit let a test end "the process" at exactly that
-point. Nothing outlives the store; whoever simulates a restart keeps the store and makes the rest anew.
+It needs no thread, no group commit and no event loop: a call executes, commits and returns without ever
+suspending, so that it runs under virtual time. Hooks around each commit let a test end "the process" at
+exactly that point. Data lasts as long as the store; to simulate a restart, keep the store and make the rest
+anew.
 """
 
 import contextlib
@@ -35,14 +36,14 @@ from trainshed.store.sqlite.writer import public
 T = TypeVar("T")
 
 Hook = Callable[[str], None]
-"""Called with the name of the door's method, such as "commit" or "create_job"."""
+"""Called with the name of the port's method, such as "commit" or "create_job"."""
 
 
 class InlineStore:
-    """An open store (`store.port.Store`). Made by `open_inline`; the hooks may be changed at any time.
+    """An open store (`store.port.Store`), made by `open_inline`; the hooks may be changed at any time.
 
-    `before_commit` that raises: nothing of the call is stored. `after_commit` that raises: all of it is, but
-    the caller hears only of what was raised. A write that fails by itself reaches neither.
+    If `before_commit` raises, nothing of the call is stored. If `after_commit` raises, everything is stored,
+    but the caller only gets the exception. A write that fails by itself calls neither.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class InlineStore:
         self.notifications = SqliteNotifications(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`sqlite.execution.Writing`."""
+        """Implements `sqlite.connections.Writing`."""
         return past_bad_records(lambda: self._run(what, work), self._set_aside)
 
     def _run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -91,7 +92,8 @@ class InlineStore:
         return result
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """`sqlite.execution.Reading`. There is one connection and nobody else: a read sees one state."""
+        """Implements `sqlite.connections.Reading`. Nothing else uses the one connection, so a read sees one
+        state."""
         self._check_open()
         try:
             return past_bad_records(lambda: read(self._connection), self._set_aside)
@@ -102,13 +104,13 @@ class InlineStore:
         return self.here(read)
 
     async def release_memory(self) -> None:
-        """There is nothing but what is stored."""
+        """Do nothing: memory holds nothing but stored data."""
 
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         self._told = told
 
     def close(self) -> None:
-        """Everything that was stored is gone."""
+        """Close the store, and lose all that was stored."""
         if self._open:
             self._open = False
             self._connection.close()
@@ -124,13 +126,13 @@ class InlineStore:
 
 
 def open_inline(before_commit: Hook | None = None, after_commit: Hook | None = None) -> InlineStore:
-    """A new empty store in memory."""
+    """Return a new empty store in memory."""
     connection = open_memory()
     migrate(connection)
     return InlineStore(connection, before_commit, after_commit)
 
 
 def open_database(directory: Path) -> InlineStore:
-    """As `store.port.open_store` calls it: `directory` is not touched."""
+    """Return a new empty store, as `store.port.open_store` expects it; `directory` is not touched."""
     del directory
     return open_inline()

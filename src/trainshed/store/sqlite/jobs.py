@@ -1,5 +1,5 @@
-"""Jobs, tuning jobs and pipelines on SQLite: where requests write (`store.port.Intake`), and where the
-controller writes state (`store.port.Ledger`)."""
+"""Implements, for jobs, tuning jobs and pipelines, the requests' writes (`store.port.Intake`) and the
+controller's (`store.port.Ledger`) on SQLite."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ class SqliteIntake:
         def work(connection: sqlite3.Connection) -> JobUid:
             uid, _, is_live, _ = _existing(connection, name)
             if is_live:
-                # Which state it has, each API says by a name of its own.
+                # Not its state, because each API has its own name for that.
                 raise FailedPrecondition(
                     f"{name} is not over; cancel it and delete it when it is over"
                 )
@@ -164,7 +164,7 @@ class SqliteIntake:
             )
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
-        """Execute one statement, named as the method; how many rows it changed."""
+        """Execute one statement, which has the method's name. Return how many rows it changed."""
         return await self._writer.run(
             statement,
             lambda connection: connection.execute(_SQL[statement], parameters).rowcount,
@@ -172,13 +172,13 @@ class SqliteIntake:
 
 
 def _tell(connection: sqlite3.Connection, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
-    # Somebody may have deleted it meanwhile, and its timeline with it.
+    # It may have been deleted meanwhile, with its timeline.
     if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
         append_timeline(connection, uid, entries)
 
 
 def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
-    """The job's uid. Raises NotFound, FailedPrecondition (already over)."""
+    """Return the uid of a job that is not over. Raises NotFound, FailedPrecondition (already over)."""
     uid, state, is_live, _ = _existing(connection, name)
     if not is_live:
         raise FailedPrecondition(f"{name} is already over ({state}); {advice}")
@@ -186,7 +186,7 @@ def _live(connection: sqlite3.Connection, name: JobName, advice: str) -> JobUid:
 
 
 def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
-    """What made the job and still waits for its end, which would be lost with it."""
+    """Return the parent of a job if it has yet to process the job's end, which would be lost with the job."""
     row = connection.execute(_SQL["live_parent"], {"uid": uid}).fetchone()
     if row is None:
         return None
@@ -204,7 +204,7 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
 
 
 def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, str, bool, str]:
-    """(uid, state, whether it is not over, etag). Raises NotFound."""
+    """Return (uid, state, whether it is not over, etag). Raises NotFound, FailedPrecondition (set aside)."""
     row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
     if row is None:
         label = f"{name.project_id}/{name.job_id}"
@@ -222,7 +222,7 @@ class SqliteLedger:
 
     async def acquire(self, owner: str) -> int:
         def work(connection: sqlite3.Connection) -> int:
-            # fetchall, not fetchone: a statement that RETURNING leaves half read would block the COMMIT.
+            # fetchall, not fetchone: a RETURNING statement that is read only in part would block the COMMIT.
             ((epoch,),) = connection.execute(_SQL["acquire"], {"owner": owner}).fetchall()
             return epoch
 
@@ -306,14 +306,14 @@ class SqliteLedger:
 
 
 def _live_job(row: Sequence[Any], intents: tuple[Intent, ...]) -> LiveJob[Work]:
-    """From (record, labels, labels_updated, kind, generation)."""
+    """Return the live job of a row (record, labels, labels_updated, kind, generation)."""
     record, labels, labels_updated, kind, generation = row
     job = decode_job(record, labels, labels_updated, kind)
     return LiveJob(job, generation, intents)
 
 
 def _why_stale(connection: sqlite3.Connection, epoch: int, commit: Commit) -> str:
-    """For the controller's log: what the guard of `commit_job` met."""
+    """Return, for the controller's log, why the guard of `commit_job` refused."""
     leader, generation, state, is_live = connection.execute(
         _SQL["why_stale"], {"uid": commit.job.uid}
     ).fetchone()

@@ -97,7 +97,7 @@ UPDATE leader SET epoch = epoch + 1, owner = :owner WHERE id = 1 RETURNING epoch
 SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch;
 
 -- name: commit_job
--- The whole guard stands in the WHERE: predecessor, lease, no way out of a final state, no intent left behind.
+-- The whole guard is in the WHERE: generation, leader, no way out of a final state, no intent left behind.
 UPDATE jobs
 SET state = :state, is_live = :is_live, generation = generation + 1, record = :record
 WHERE uid = :uid

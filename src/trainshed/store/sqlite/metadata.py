@@ -1,4 +1,4 @@
-"""Metadata stores (`store.metadata.Metadata`), on SQLite."""
+"""Implements metadata stores (`store.metadata.Metadata`) on SQLite."""
 
 import json
 import sqlite3
@@ -42,9 +42,9 @@ _FIELDS: Final = {
     EdgeRole.INPUT: "events",
     EdgeRole.OUTPUT: "events",
 }
-"""The field of a request that an edge comes from."""
+"""The field of a request that an edge of each role comes from."""
 MAX_LINEAGE: Final = 5_000
-"""Nodes that one lineage has at most."""
+"""Nodes of a lineage after which no more are added."""
 
 
 class SqliteMetadata:
@@ -174,7 +174,7 @@ class SqliteMetadata:
 
 
 def _reached(connection: sqlite3.Connection, start: int, hops: int) -> set[int]:
-    """What is at most so many events away."""
+    """Return the nodes that are at most `hops` events away."""
     reached = {start}
     border = {start}
     for _ in range(hops):
@@ -191,11 +191,11 @@ def _reached(connection: sqlite3.Connection, start: int, hops: int) -> set[int]:
 
 
 def _lineage(connection: sqlite3.Connection, store: StoreName, numbers: Iterable[int]) -> Lineage:
-    """The nodes and the events between them."""
+    """Return these nodes and the events between them."""
     nodes: dict[int, Node] = {}
     for number in sorted(numbers):
         row = connection.execute(_SQL["node_by_number"], {"node": number}).fetchone()
-        if row is not None:  # Else it was set aside.
+        if row is not None:  # Otherwise it was set aside.
             nodes[number] = _decoded(connection, store, number, row[0])
     events = [
         Edge(node.name, EdgeRole(role), nodes[target].name, at, decode_edge_labels(labels))
@@ -280,7 +280,7 @@ def _of_node(name: NodeName) -> Parameters:
 
 
 def _columns(node: Node) -> Parameters:
-    """All columns of a node; its parents are edges."""
+    """Return all columns of a node; its parents are stored as edges."""
     return _of_node(node.name) | {
         "schema_title": node.schema_title,
         "display_name": node.display_name,

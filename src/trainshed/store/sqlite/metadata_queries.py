@@ -1,6 +1,6 @@
-"""Conditions on nodes (`core.metadata.conditions`) as SQL.
+"""Makes SQL of conditions on nodes (`core.metadata.conditions`).
 
-Every value is a parameter, every text of the statement ours.
+Every value is a parameter; the text of a statement never comes from a client.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ from trainshed.core.metadata.conditions import (
 from trainshed.core.operators import Operator
 
 _JSON: Final = "CASE WHEN json_valid(CAST(n.record AS TEXT)) THEN CAST(n.record AS TEXT) END"
-"""The record; NULL for one that cannot be read."""
+"""The record as JSON; NULL if it cannot be read."""
 _OF_STORE: Final = "project_id = {} AND location = {} AND store_id = {}"
 
 
 def select(query: NodeQuery) -> tuple[str, tuple[Any, ...]]:
-    """The statement that gives (node, record) of a page, and its parameters."""
+    """Return the statement that selects (node, record) of a page, and its parameters."""
     sql = _Sql()
     store = query.store
     place = _OF_STORE.format(
@@ -45,7 +45,7 @@ def select(query: NodeQuery) -> tuple[str, tuple[Any, ...]]:
 
 
 class _Sql:
-    """The parameters of one statement, in the order in which they were bound."""
+    """Builds one statement, and holds its parameters in the order in which they were bound."""
 
     def __init__(self) -> None:
         self.parameters: list[Any] = []
@@ -61,7 +61,7 @@ class _Sql:
             case Or():
                 return self._joined(" OR ", condition.operands)
             case Not():
-                # What is not there does not meet a condition, so it meets the opposite.
+                # A node without the value does not meet a condition, so it meets the opposite.
                 return f"NOT coalesce({self.of(condition.operand)}, 0)"
             case TextIs():
                 return self._text(f"n.{condition.field}", condition.operator, condition.value)
@@ -86,7 +86,7 @@ class _Sql:
             return f"{column} {_symbol(operator)} {self.bound(value)}"
         if "*" not in value:
             return f"instr({column}, {self.bound(value)}) > 0"
-        # Only * has a meaning in a filter.
+        # Only * has a special meaning in a filter.
         pattern = value.replace("[", "[[]").replace("?", "[?]")
         return f"{column} GLOB {self.bound(pattern)}"
 

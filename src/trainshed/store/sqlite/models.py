@@ -1,4 +1,4 @@
-"""Models and persistent resources (`store.models.Models`), on SQLite."""
+"""Implements models and persistent resources (`store.models.Models`) on SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -126,7 +126,7 @@ class SqliteModels:
     async def persistent_resources(
         self, parent: str, after: str, limit: int
     ) -> tuple[PersistentResource, ...]:
-        # "0" is the character after "/": the range holds exactly the names below the parent.
+        # "0" is the character after "/": the range contains exactly the names below the parent.
         parameters = {
             "after": max(after, f"{parent}/persistentResources/"),
             "before": f"{parent}/persistentResources0",
@@ -151,7 +151,7 @@ class SqliteModels:
     async def _change_resource(
         self, statement: str, parameters: Parameters, operation: Operation
     ) -> None:
-        """Execute one statement, named as the method, about a resource that must be there."""
+        """Execute one statement, which has the method's name, on a resource that must exist."""
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL[statement], parameters).rowcount != 1:
@@ -162,7 +162,7 @@ class SqliteModels:
     async def _write(
         self, what: str, change: Callable[[sqlite3.Connection], None], operation: Operation
     ) -> None:
-        """Make a change and store the finished operation that tells of it."""
+        """Make a change and store its finished operation."""
 
         def work(connection: sqlite3.Connection) -> None:
             change(connection)
@@ -172,10 +172,10 @@ class SqliteModels:
 
 
 def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
-    """What stores a new version, encoded now; also part of a pipeline's commit.
+    """Return the function that stores a new version, which is encoded now; also used in a pipeline's commit.
 
-    The function raises AlreadyExists (that version, or a later one, is there), NotFound (a later version of
-    no model).
+    The function raises AlreadyExists (that version, or a later one, exists), NotFound (it is a later version,
+    and the model does not exist).
     """
     parameters = _parameters(version)
 
@@ -198,7 +198,7 @@ def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
 def _take_aliases(
     connection: sqlite3.Connection, version: ModelVersion, parameters: Parameters
 ) -> None:
-    """Give a version its aliases, whoever had them."""
+    """Give a version its aliases, and take them from other versions."""
     connection.executemany(
         _SQL["take_alias"], [parameters | {"alias": alias} for alias in version.aliases]
     )
@@ -211,13 +211,13 @@ def _delete_model(connection: sqlite3.Connection, name: ModelName) -> None:
 
 
 def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
-    """The number of the newest version, 0 if there is no such model."""
+    """Return the number of the newest version, 0 if there is no such model."""
     (newest,) = connection.execute(_SQL["newest_version"], model_parameters(name)).fetchone()
     return newest or 0
 
 
 def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> ModelVersion:
-    """By number or alias, "" = the default one. Raises NotFound."""
+    """Return a version by number or alias, "" = the default one. Raises NotFound."""
     if version.isascii() and version.isdecimal() and len(version) < 10:
         return _numbered(connection, name, int(version))
     alias = {"alias": version or _DEFAULT}

@@ -53,7 +53,7 @@ WHERE project_id = :project_id AND location = :location AND model_id = :model_id
 SELECT m.model_id, d.version
 FROM models AS m INDEXED BY models_by_age CROSS JOIN model_aliases AS d
   ON d.project_id = m.project_id AND d.location = m.location AND d.model_id = m.model_id AND d.alias = 'default'
--- Unless its record was set aside.
+-- Leaves out versions whose records were set aside.
 CROSS JOIN model_versions AS v
   ON v.project_id = m.project_id AND v.location = m.location AND v.model_id = m.model_id AND v.version = d.version
 WHERE m.project_id = :project_id AND m.location = :location AND m.is_there = 1

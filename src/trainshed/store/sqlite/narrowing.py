@@ -1,7 +1,7 @@
-"""Lists that are narrowed to a condition: which works meet it, found without reading their records.
+"""Finds the works of a list that meet a condition, without reading their records.
 
-Where an index says that few works can meet it, those are looked at; where it does not, all works of the list
-are gone through from the newest on, a bounded number at a time (ADR 74).
+If an index shows that few works can meet it, only those are looked at; otherwise all works of the list are
+gone through from the newest on, a bounded number at a time (ADR 74).
 """
 
 import sqlite3
@@ -25,18 +25,19 @@ from trainshed.store.sqlite.places import Walk
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
 
 FEW: Final = 5_000
-"""Works of an index that are looked at one by one; counting so many takes half a millisecond."""
+"""Works that an index may find to be looked at one by one; counting so many takes half a millisecond."""
 MOST_LOOKED_AT: Final = 50_000
-"""Works that one step of a list goes through; it takes 10 to 25 ms."""
+"""Works that one step through a list looks at; this takes 10 to 25 ms."""
 
 _MILLISECOND: Final = 10**6
 """Nanoseconds."""
 _UID_BITS: Final = 22
-"""Bits of a uid behind the millisecond that it was made in."""
+"""Bits of a uid after the millisecond in which it was made."""
 _APART: Final = 1000
-"""Milliseconds by which a work's creation may differ from that one; others are in an index of their own."""
+"""Milliseconds by which a work's creation may differ from that millisecond; other works are in an index of
+their own."""
 _OF_ANOTHER_TIME: Final = f"abs((uid >> {_UID_BITS}) - created / {_MILLISECOND}) > {_APART}"
-"""As the index `works_of_another_time` has it, word for word."""
+"""The condition of the index `works_of_another_time`, which must be the same text."""
 
 
 class Narrowed(Struct, frozen=True):
@@ -44,12 +45,12 @@ class Narrowed(Struct, frozen=True):
 
     #: Works that meet the condition, newest first; at most as many as were asked for.
     uids: tuple[JobUid, ...]
-    #: Where to go on: below this uid nothing was looked at. None = all was.
+    #: Where to go on: works below this uid were not looked at. None = all were.
     went_to: JobUid | None
 
 
 def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) -> Narrowed:
-    """The next works of a list that meet `where`."""
+    """Return the next works of a list that meet `where`."""
     wanted = _Sql(dict(through.parameters))
     test = wanted.test(where)
     few = wanted.few(where, connection, per_project="project_id" in through.parameters)
@@ -79,20 +80,20 @@ def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) ->
 
 
 class _Few(Struct, frozen=True):
-    """A statement that gives the uids of all works that can meet a condition, and how many."""
+    """A statement that selects the uids of all works that can meet a condition, and their number."""
 
     sql: str
     count: int
 
 
 class _Sql(Struct):
-    """Conditions as SQL. Values are parameters, never text of a statement."""
+    """Makes SQL of conditions. Values are parameters, never part of a statement's text."""
 
     parameters: Parameters
     _taken: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
 
     def test(self, where: Condition) -> str:
-        """An expression over a row of `works` that is true where the condition holds."""
+        """Return an expression over a row of `works` that is true where the condition holds."""
         match where:
             case Equal(Column.STATE, value):
                 return f"works.state = {self._value(value)}"
@@ -120,7 +121,7 @@ class _Sql(Struct):
     def few(
         self, where: Condition, connection: sqlite3.Connection, *, per_project: bool
     ) -> _Few | None:
-        """How to find the works if an index says that there are few; None if none says so."""
+        """Return a statement that finds the works, if an index shows that there are few; None otherwise."""
         match where:
             case Equal(Column.STATE, value):
                 project = " AND project_id = :project_id" if per_project else ""
@@ -180,7 +181,7 @@ class _Sql(Struct):
         return _Few(" UNION ".join(few.sql for few in each), count)
 
     def _with_id(self, job_id: str) -> str:
-        """A statement that gives the works with this id, and perhaps one more that has it as its uid."""
+        """Return a statement that selects the works with this id; one of them may have it as its uid."""
         value = self._value(job_id)
         return (
             "SELECT uid FROM job_names INDEXED BY job_names_chosen "
@@ -189,7 +190,7 @@ class _Sql(Struct):
         )
 
     def _created(self, first: int, last: int) -> str:
-        """A statement that gives the works that were created in this span, and perhaps some beside it."""
+        """Return a statement that selects all works created in this span, and perhaps some others."""
         earliest, latest = (
             max(0, min((at // _MILLISECOND + apart) << _UID_BITS, ABOVE_ALL_UIDS))
             for at, apart in ((first, -_APART), (last, _APART + 1))

@@ -1,4 +1,4 @@
-"""The outbox (`store.notifications.Notifications`), on SQLite."""
+"""Implements the outbox (`store.notifications.Notifications`) on SQLite."""
 
 import sqlite3
 from collections.abc import Iterable

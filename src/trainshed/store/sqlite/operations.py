@@ -1,4 +1,4 @@
-"""Operations that are of no study (`store.operations.Operations`), on SQLite."""
+"""Implements operations that belong to no study (`store.operations.Operations`) on SQLite."""
 
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite import writes

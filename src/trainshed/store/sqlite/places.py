@@ -1,8 +1,8 @@
-"""Where a list finds its works, newest first: the parts of the indexes that it is merged from.
+"""Selects the works of a list, newest first, merged from parts of the indexes.
 
-An index holds the works of one place after the other (an API, a location and a kind in a project), and those
-of one place by their age. A list of several places is merged by SQLite from as many walks, each of which goes
-no further than it must. There are few: as many as locations and kinds in use.
+An index holds the works of one place after the other (a place is a project's API, location and kind), ordered
+by age within each place. For a list of several places SQLite merges one walk per place, each of which goes no
+further than it must. There are few places: as many as locations and kinds in use.
 """
 
 import sqlite3
@@ -29,18 +29,18 @@ _Place = tuple[str, str, str]
 
 
 class Walk(Struct, frozen=True):
-    """All works of a list below the uid `:below`."""
+    """Selects all works of a list below the uid `:below`."""
 
-    #: A statement that gives their uids, newest first; it takes a LIMIT.
+    #: A statement that selects their uids, newest first; it may be extended by a LIMIT.
     sql: str
-    #: What a row of `works` of the list meets, as an expression.
+    #: An expression over a row of `works` that is true for works of the list.
     test: str
-    #: Of both, and `limit`, how many are wanted.
+    #: Parameters of both, and `limit`, the number of works that are wanted.
     parameters: Parameters
 
 
 def walk(connection: sqlite3.Connection, query: JobQuery) -> Walk:
-    """How the works of `query` are gone through."""
+    """Return the walk through the works of `query`."""
     parameters: Parameters = {"below": query.after or ABOVE_ALL_UIDS, "limit": query.limit}
     if not query.project_id:
         return Walk(f"{_EVERYWHERE} ORDER BY uid DESC", "works.parent_uid = 0", parameters)
@@ -68,14 +68,14 @@ def walk(connection: sqlite3.Connection, query: JobQuery) -> Walk:
 
 
 def _given(query: JobQuery) -> dict[str, str]:
-    """By column what the query says of its places."""
+    """Return the query's conditions on places, by column."""
     given: dict[str, str] = {}
     if query.collection is not None:
         given |= {"api": Api.VERTEX.value, "kind": KINDS[query.collection].value}
     elif query.api is not None:
         given["api"] = query.api.value
     elif query.location is not None:
-        # Names of `ml` jobs carry no location, those of Vertex jobs always do: a location implies the API.
+        # Names of `ml` jobs have no location, those of Vertex jobs always do, so a location implies the API.
         given["api"] = (Api.VERTEX if query.location else Api.ML).value
     if query.location is not None:
         given["location"] = query.location
@@ -85,7 +85,7 @@ def _given(query: JobQuery) -> dict[str, str]:
 def _places(
     connection: sqlite3.Connection, index: str, whose: str, project_id: str, given: dict[str, str]
 ) -> Iterator[_Place]:
-    """The places of a project that are as given; each location costs one look into the index."""
+    """Yield the places of a project that meet the conditions; each location costs one index lookup."""
     apis = (given["api"],) if "api" in given else tuple(Api)
     kinds = (given["kind"],) if "kind" in given else tuple(WorkKind)
     for api in apis:
@@ -100,9 +100,9 @@ def _places(
 def _locations(
     connection: sqlite3.Connection, index: str, whose: str, above: tuple[str, str]
 ) -> Iterator[str]:
-    """The locations of a project in one API that have works."""
+    """Yield the locations of a project in one API that have works."""
     if above[1] == Api.ML:
-        # Its names have none.
+        # The names of `ml` jobs have none.
         yield ""
         return
     location = ""

@@ -1,4 +1,4 @@
-"""What everyone reads (`store.port.Reader`), on SQLite."""
+"""Implements the reads of all components (`store.port.Reader`) on SQLite."""
 
 import json
 import sqlite3
@@ -32,9 +32,9 @@ from trainshed.store.sqlite.setting_aside import all_set_aside, job_set_aside
 _SQL = load_statements("reader.sql")
 
 _OF_A_BUCKET: Final = 3
-"""Parts between the slashes of `gs://BUCKET`."""
+"""Number of parts between the slashes of `gs://BUCKET`."""
 _DEEPEST: Final = 64
-"""Parts of a URI that are looked at."""
+"""Number of parts of a URI that are looked at."""
 T = TypeVar("T")
 
 
@@ -54,7 +54,7 @@ class SqliteReader:
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
         parts = uri.rstrip("/").split("/")[:_DEEPEST]
-        # From the innermost directory outwards, down to the one below the bucket.
+        # From the innermost directory outwards, up to the one directly in the bucket.
         places = ["/".join(parts[:end]) for end in range(len(parts), _OF_A_BUCKET, -1)]
 
         def read(connection: sqlite3.Connection) -> JobUid | None:
@@ -108,7 +108,7 @@ class SqliteReader:
         return self._snapshots.here(all_set_aside)
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
-        # "0" is the character after "/": the range holds exactly the names that begin with the prefix.
+        # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
         first = f"{parent}/operations/"
         parameters = {
             "after": max(after, first),
@@ -141,7 +141,7 @@ class SqliteReader:
     def _all(
         self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]
     ) -> tuple[T, ...]:
-        """Of statements whose rows are few: read in the event loop's thread."""
+        """Return all results of a statement that gives few rows; it runs in the event loop's thread."""
 
         def read(connection: sqlite3.Connection) -> tuple[T, ...]:
             return tuple(map(made, connection.execute(_SQL[statement], parameters)))
@@ -155,7 +155,8 @@ class SqliteReader:
         what: str,
         is_it: Callable[[RecordSetAside], bool],
     ) -> tuple[Work, str]:
-        """`is_it`: whether it is a job that was set aside."""
+        """Return a job with its etag. `is_it`: whether a record that was set aside is this job. Raises
+        NotFound, FailedPrecondition (set aside)."""
         found = self._all(statement, parameters, viewed_job)
         if found:
             return found[0]
@@ -166,6 +167,6 @@ class SqliteReader:
 
 
 def _records(connection: sqlite3.Connection, uids: Sequence[int]) -> tuple[tuple[Work, str], ...]:
-    """The works with their etags, in this order."""
+    """Return the works with their etags, in this order."""
     rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(uids)})
     return tuple(map(viewed_job, rows))

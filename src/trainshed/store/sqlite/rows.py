@@ -1,4 +1,4 @@
-"""Between rows and the domain: parameters of a job's columns, etags, timeline entries, operations."""
+"""Converts between rows and the domain: parameters for columns, etags, timeline entries, operations."""
 
 import base64
 import enum
@@ -37,7 +37,7 @@ def model_parameters(name: ModelName) -> Parameters:
 
 
 ABOVE_ALL_UIDS = 2**63 - 1
-"""Where a first page begins that goes down from the newest; also above all times."""
+"""The upper bound of the first page of a list that descends from the newest uid; also above all times."""
 _DIGITS_OF_A_UID = len(str(ABOVE_ALL_UIDS))
 
 
@@ -50,9 +50,9 @@ def rows_after(
     after: str,
     limit: int,
 ) -> list[Any]:
-    """Rows of a list, newest first: those behind the one of which `place` has the id, none where that is
-    gone; all of them where its id, `after`, is "". Of `sql`, "place" finds when that one was made, `page`
-    the rows."""
+    """Return the rows of a list, newest first, that follow the row whose id is in `place`; none if that row
+    was deleted; all rows if its id, `after`, is "". In `sql`, "place" selects when that row was made, and
+    `page` the rows."""
     made = ABOVE_ALL_UIDS
     if after:
         row = connection.execute(sql["place"], place).fetchone()
@@ -67,19 +67,19 @@ KINDS = {
     Collection.TUNING_JOBS: WorkKind.TUNING,
     Collection.PIPELINES: WorkKind.PIPELINE,
 }
-"""What stands in which collection of the Vertex API."""
+"""The kind of work in each collection of the Vertex API."""
 
 
 class IntentKind(enum.StrEnum):
-    """What the column `kind` of an intent says."""
+    """The values of an intent's column `kind`."""
 
     CANCEL = "cancel"
     DRILL = "drill"
 
 
 def name_parameters(name: JobName) -> Parameters:
-    """`kind` "": the name, which is of `ml`, does not tell what it is of. `numbered`: the uid of a work that
-    has it for an id; 0: somebody chose the id."""
+    """Return the columns of a job's name. `kind` "": unknown, because names of `ml` do not contain it.
+    `numbered`: the uid of a work whose id is its uid; 0: a client chose the id."""
     return {
         "api": name.api.value,
         "project_id": name.project_id,
@@ -96,7 +96,7 @@ def _uid_within(job_id: str) -> int:
 
 
 def work_parameters(job: Work) -> Parameters:
-    """The columns of a new work."""
+    """Return the columns of a new work."""
     parent = None if isinstance(job, Pipeline) else job.parent
     return name_parameters(job.name) | {
         "uid": job.uid,
@@ -116,12 +116,13 @@ def quota_parameters(key: QuotaKey) -> Parameters:
 
 
 def etag(generation: int, labels_version: int) -> str:
-    """Base64 (facts/resources#ml); differs after every commit and every change of labels."""
+    """Return the etag in base64 (facts/resources#ml); it differs after every commit and every change of
+    labels."""
     return base64.b64encode(struct.pack(">II", generation, labels_version)).decode("ascii")
 
 
 def viewed_job(row: tuple[Any, ...]) -> tuple[Work, str]:
-    """(job, etag) from (record, labels, labels_updated, kind, generation, labels_version)."""
+    """Return (job, etag) from (record, labels, labels_updated, kind, generation, labels_version)."""
     record, labels, labels_updated, kind, generation, labels_version = row
     job = decode_job(record, labels, labels_updated, kind)
     return job, etag(generation, labels_version)

@@ -1,7 +1,7 @@
-"""Brings a database to the newest schema by the numbered scripts in `migrations/`.
+"""Brings a database to the newest schema with the numbered scripts in `migrations/`.
 
-A script, once released, is never edited: a change is a new number. `PRAGMA user_version` holds the number
-of the last script applied, written in the same transaction as the script's own statements.
+A released script is never edited: a change gets a new number. `PRAGMA user_version` holds the number of the
+last script applied, written in the same transaction as the script's own statements.
 """
 
 import re
@@ -15,7 +15,7 @@ _SCRIPT = re.compile(r"(\d{4})_\w+\.sql")
 
 
 def scripts() -> tuple[tuple[int, str], ...]:
-    """(number, SQL text) of every migration, ascending from 1 without gaps."""
+    """Return (number, SQL text) of every migration, ascending from 1 without gaps. Raises ValueError."""
     folder = _HERE.joinpath("migrations")
     found = sorted(
         (int(match[1]), entry.read_text(encoding="utf-8"))
@@ -29,12 +29,12 @@ def scripts() -> tuple[tuple[int, str], ...]:
 
 
 def newest() -> int:
-    """The schema's version that this service writes."""
+    """Return the schema version that this service writes."""
     return scripts()[-1][0]
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Apply what is missing, each script in a transaction of its own. Raises StoreTooNew."""
+    """Apply the scripts that are missing, each in a transaction of its own. Raises StoreTooNew."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     available = scripts()
     newest = available[-1][0]

@@ -1,4 +1,4 @@
-"""Secrets (`store.secrets.Secrets`), on SQLite."""
+"""Implements secrets (`store.secrets.Secrets`) on SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class SqliteSecrets:
     ) -> tuple[int, tuple[Stored, ...]]:
         def work(connection: sqlite3.Connection) -> tuple[int, tuple[Stored, ...]]:
             left: list[Stored] = []
-            # One by one: together they may be large.
+            # One by one, because together they may be large.
             keys = connection.execute(_SQL["all"]).fetchall()
             for project_id, name, version in keys:
                 asked = {"project_id": project_id, "name": name, "version": version}

@@ -1,7 +1,7 @@
-"""Takes records that cannot be read out of their tables, into one of their own (ADR 44).
+"""Moves records that cannot be read out of their tables, into a table of their own (ADR 44).
 
-A record is known by its bytes: rows that hold the same bytes are all as unreadable, and no statement need
-name a key for it.
+A record is identified by its bytes: all rows with the same bytes are equally unreadable, and no statement has
+to state a key.
 """
 
 import base64
@@ -51,19 +51,19 @@ _LABELS = {"jobs": ("project_id", "job_id"), "studies": ("project_id", "display_
 
 
 class SettingAside(Protocol):
-    """What the doors have done with a record that they cannot read."""
+    """What the ports call for a record that they cannot read."""
 
     def __call__(self, bad: UnreadableRecord) -> None:
-        """Set it aside, durably. Blocks. Raises Unavailable."""
+        """Set the record aside, durably. Blocks. Raises Unavailable."""
         ...
 
 
 class FileSettingAside:
-    """By a connection of its own to the database's file; from any thread."""
+    """Sets records aside by a connection of its own to the database file; callable from any thread."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
-        #: Called with each record, on the thread that has met it.
+        #: Called with each record that was set aside, on the thread that found it.
         self.told: Callable[[RecordSetAside], object] | None = None
 
     def __call__(self, bad: UnreadableRecord) -> None:
@@ -78,8 +78,8 @@ class FileSettingAside:
 
 
 def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
-    """Do `work` again without each record that it cannot read. Raises Unavailable (one cannot be set
-    aside)."""
+    """Return the result of `work`, repeating it after each record that it cannot read is set aside. Raises
+    Unavailable (a record cannot be set aside)."""
     last: bytes | None = None
     while True:
         try:
@@ -94,13 +94,13 @@ def past_bad_records(work: Callable[[], T], set_aside: SettingAside) -> T:
 def set_aside(
     connection: sqlite3.Connection, bad: UnreadableRecord, now: Nanos
 ) -> list[RecordSetAside]:
-    """Move every row with these bytes, in one transaction. One that was changed or removed since it was read
-    stays."""
+    """Move every row with these bytes, in one transaction, and return the records. Rows that were changed or
+    removed since they were read stay."""
     moved: list[RecordSetAside] = []
     table, column = bad.table, bad.column
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Names of our own, never a client's.
+        # Table and column names come from our code, never from a client.
         cursor = connection.execute(f"SELECT * FROM {table} WHERE {column} = ?", (bad.raw,))
         names = [name for name, *_ in cursor.description]
         for values in cursor.fetchall():
@@ -135,7 +135,7 @@ def _log(record: RecordSetAside) -> "logging.Logger | logging.LoggerAdapter[logg
 
 
 def all_set_aside(connection: sqlite3.Connection) -> tuple[RecordSetAside, ...]:
-    """Every record that was set aside, in the order in which that was done."""
+    """Return every record that was set aside, in that order."""
     rows = connection.execute("SELECT source, key, label, cause, at FROM set_aside ORDER BY id")
     return tuple([RecordSetAside(*row) for row in rows])
 
@@ -143,7 +143,7 @@ def all_set_aside(connection: sqlite3.Connection) -> tuple[RecordSetAside, ...]:
 def job_set_aside(
     connection: sqlite3.Connection, is_it: Callable[[RecordSetAside], bool]
 ) -> RecordSetAside | None:
-    """The newest job that was set aside and is the one that is looked for."""
+    """Return the newest job that was set aside and that `is_it` accepts."""
     rows = connection.execute(
         "SELECT source, key, label, cause, at FROM set_aside WHERE source = 'jobs' ORDER BY id DESC"
     )

@@ -1,7 +1,7 @@
-"""Reads on a consistent snapshot: short ones in the event loop's own thread, long ones aside.
+"""Runs reads on a consistent snapshot: short ones in the event loop's own thread, long ones in another.
 
 A point lookup takes tens of microseconds, less than the way to another thread and back; a page of a hundred
-jobs takes milliseconds, in which the event loop should answer others.
+jobs takes milliseconds, in which the event loop should serve others.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Snapshots:
-    """Two read-only connections to `database`. `here` is for one thread, the event loop's."""
+    """Two read-only connections to `database`. `here` may only be called in the event loop's thread."""
 
     def __init__(self, database: Path, set_aside: SettingAside) -> None:
         self._set_aside = set_aside
@@ -29,7 +29,8 @@ class Snapshots:
         self._closed = False
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` at once, blocking; it sees one state of the database, all acknowledged writes in it."""
+        """Run `read` immediately, blocking. It sees one state of the database, with all acknowledged
+        writes."""
         self._check_open()
         return self._on_snapshot(self._near, read)
 
@@ -70,7 +71,7 @@ class Snapshots:
 
 
 def unreadable(error: sqlite3.DatabaseError) -> Unavailable:
-    """What a caller is told of a read that the database did not take part in."""
+    """Return the error that a caller gets for a read in which the database failed."""
     if not isinstance(error, sqlite3.OperationalError):
         return Unavailable(f"the job database is damaged: {error}. {DAMAGED}")
     return Unavailable(

@@ -1,4 +1,4 @@
-"""Studies, their trials and the operations that wait for them (`store.studies.Studies`), on SQLite."""
+"""Implements studies, their trials and operations (`store.studies.Studies`) on SQLite."""
 
 import contextlib
 import sqlite3
@@ -101,7 +101,7 @@ class SqliteStudies:
             return uid, delete_some(connection, uid)
 
         uid, is_done = await self._writer.run("delete_study", work)
-        # The study is gone for everybody: what cannot be deleted now goes at the next start.
+        # The study is hidden from all requests by now: what cannot be deleted is deleted at the next start.
         with contextlib.suppress(Unavailable):
             while not is_done:
                 is_done = await self._writer.run(
@@ -262,7 +262,7 @@ def _one_study(
 
 
 def _refuse(study: Study, taken: Sequence[tuple[int, str, str]]) -> NoReturn:
-    """Say which of a new study's names is another one's."""
+    """Raise AlreadyExists for the name of the new study that another study has."""
     place = f"projects/{study.name.project_id}/locations/{study.name.location}"
     for _, study_id, display_name in taken:
         if display_name == study.display_name:
@@ -282,7 +282,7 @@ def _no_trial(study: StudyUid, number: int) -> NotFound:
 
 
 def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str, Parameters]]:
-    """The statements that give the measurements of these trials, or of all."""
+    """Yield the statements that select the measurements of these trials, or of all."""
     if numbers is None:
         yield "measurements", {"study_uid": study}
         return
@@ -292,19 +292,19 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
 
 _DELETING = load_statements("deleting.sql")
 CHUNK: Final = 4_000
-"""Rows of one transaction: some 20 ms."""
+"""Rows that one transaction deletes, in some 20 ms."""
 
 
 def hide_study(connection: sqlite3.Connection, uid: StudyUid, name: StudyName, now: Nanos) -> None:
-    """From now on nobody finds the study; its names are free, and what runs for it has failed."""
+    """Hide a study from all requests. Its names become free, and its running operations fail."""
     connection.execute(_DELETING["hide_study"], {"uid": uid})
     writes.fail_operations_of(connection, uid, str(name), now)
 
 
 def delete_some(connection: sqlite3.Connection, uid: StudyUid) -> bool:
-    """Delete up to CHUNK rows of a hidden study; True if nothing is left of it."""
+    """Delete up to CHUNK rows of a hidden study. Return whether nothing is left of it."""
     left = CHUNK
-    # Trials first: of one that is there a client may still store a measurement.
+    # Trials first: as long as a trial exists, a client may still store a measurement of it.
     for statement in ("delete_trials", "delete_measurements", "delete_operations"):
         left -= connection.execute(_DELETING[statement], {"uid": uid, "most": left}).rowcount
         if left <= 0:
@@ -314,7 +314,7 @@ def delete_some(connection: sqlite3.Connection, uid: StudyUid) -> bool:
 
 
 def finish_deleting(connection: sqlite3.Connection) -> None:
-    """Delete what a crash has left of hidden studies. Blocks. What the disk does not allow is left for the
+    """Delete what a crash has left of hidden studies. Blocks. If the disk fails, the rest is left for the
     next start."""
     for (uid,) in connection.execute(_DELETING["hidden_studies"]).fetchall():
         is_done = False

@@ -1,4 +1,4 @@
-"""Tensorboards (`store.tensorboards.Tensorboards`), on SQLite."""
+"""Implements tensorboards (`store.tensorboards.Tensorboards`) on SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
 from trainshed.store.sqlite.writes import insert_operation
 
 MAX_SERIES: Final = 1_000
-"""Of a run, where runs are read with their series."""
+"""Series of a run that are read together with the run."""
 _SQL = load_statements("tensorboards.sql")
 
 
@@ -118,8 +118,8 @@ def _create(connection: sqlite3.Connection, resource: BoardResource) -> BoardRes
 
 
 def _refuse_double(connection: sqlite3.Connection, series: BoardResource) -> BoardResource | None:
-    """The series of the run that has this one's display name already and is the same otherwise. Raises
-    InvalidRequest for one that is not."""
+    """Return the run's other series of the same display name, if its type and plug-in are also the same; None
+    if there is no such series. Raises InvalidRequest if it differs."""
     if series.name.level is not Level.SERIES:
         return None
     rows = connection.execute(_SQL["called"], _columns(series)).fetchall()
@@ -135,7 +135,7 @@ def _refuse_double(connection: sqlite3.Connection, series: BoardResource) -> Boa
 
 
 def _take_default(connection: sqlite3.Connection, board: BoardResource) -> None:
-    """There is one default in each location."""
+    """Make the board the only default of its location, if it is a default."""
     if not board.is_default:
         return
     page = {

@@ -1,9 +1,10 @@
-"""The group-commit writer: one thread, one connection, one durable COMMIT for all that waits.
+"""The group-commit writer: one thread, one connection, one durable COMMIT for all commands that wait.
 
-A command is a function of the connection, which may be called again after what it did was undone. Its caller
-is answered after the COMMIT, never before. Where one of several fails all are undone, and executed once more
-under a SAVEPOINT each, so that a guard that fails undoes its own command and no other. A command that comes
-alone is committed alone, at once; company forms by itself while the disk is busy with the last COMMIT.
+A command is a function of the connection; it may be called again after its changes were rolled back. Its
+caller is answered after the COMMIT, never before. If one of several commands fails, all are rolled back and
+executed again, each under a SAVEPOINT, so that a failing guard only undoes its own command. A command that
+comes alone is committed alone and immediately; groups form by themselves while the disk is busy with the last
+COMMIT.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _MOST_IN_ONE_COMMIT = 512
 
 
 class _Command(Struct, eq=False):
-    """`outcome` is what the caller will be told: (result, None) or (None, error)."""
+    """A queued write. `outcome`: what its caller is given, (result, None) or (None, error)."""
 
     what: str
     work: Callable[[sqlite3.Connection], Any]
@@ -37,7 +38,7 @@ class _Command(Struct, eq=False):
 
 
 class Writer:
-    """Owns `connection` (opened with `isolation_level=None`) until `close`."""
+    """Executes writes in its thread. Owns `connection` (opened with `isolation_level=None`) until `close`."""
 
     def __init__(self, connection: sqlite3.Connection, set_aside: SettingAside) -> None:
         self._connection = connection
@@ -48,9 +49,10 @@ class Writer:
         self._thread.start()
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Execute `work` in the next transaction; returns when it is durable (`sqlite.execution.Writing`).
+        """Execute `work` in the next transaction, and return its result when it is durable
+        (`sqlite.connections.Writing`).
 
-        A caller that is cancelled meanwhile may or may not find its write done.
+        If the caller is cancelled meanwhile, the write may or may not be done.
         """
         last: bytes | None = None
         while True:
@@ -94,7 +96,8 @@ class Writer:
                 return
 
     def _drain_into(self, batch: list[_Command]) -> bool:
-        """Take what waits, without waiting for more; True if the end of the queue was among it."""
+        """Add the commands that wait to the batch, without waiting for more. Return whether the end of the
+        queue was reached."""
         while len(batch) < _MOST_IN_ONE_COMMIT:
             try:
                 command = self._queue.get_nowait()
@@ -109,14 +112,15 @@ class Writer:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         if len(batch) == 1:
-            # One that comes alone needs no savepoint: its transaction is undone as a whole.
+            # A single command needs no savepoint: its transaction is rolled back as a whole.
             self._execute_alone(batch[0])
             return
         try:
             for command in batch:
                 command.outcome = (command.work(self._connection), None)
         except Exception:
-            # A full or failing disk makes SQLite undo the whole transaction: then nobody's work is left.
+            # A full or failing disk makes SQLite roll back the whole transaction: then no command's work is
+            # left.
             if not self._connection.in_transaction:
                 raise
             execute("ROLLBACK")
@@ -149,7 +153,7 @@ class Writer:
             self._connection.execute("COMMIT")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
-        # If even this fails, the next BEGIN does too, and its callers are told: the thread must live on.
+        # If even this fails, the next BEGIN fails as well, and its callers are told: the thread must go on.
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -158,7 +162,7 @@ class Writer:
 
 
 def public(what: str, error: Exception) -> Exception:
-    """What the caller of the door's method `what` is told."""
+    """Return the exception that the caller of the port's method `what` gets."""
     if isinstance(error, sqlite3.IntegrityError) or not isinstance(error, sqlite3.DatabaseError):
         return error
     if not isinstance(error, sqlite3.OperationalError):
@@ -178,7 +182,7 @@ def public(what: str, error: Exception) -> Exception:
 
 
 def _answer(batch: list[_Command]) -> None:
-    """Wake every event loop once, however many of its callers are answered."""
+    """Answer the callers, waking each event loop only once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Command]] = {}
     for command in batch:
         by_loop.setdefault(command.loop, []).append(command)
@@ -186,7 +190,7 @@ def _answer(batch: list[_Command]) -> None:
         try:
             loop.call_soon_threadsafe(_settle, commands)
         except RuntimeError:
-            # The loop is closed: its callers are gone, and what they asked for is stored.
+            # The loop is closed: its callers are gone, but their writes are stored.
             continue
 
 

@@ -1,4 +1,4 @@
-"""What several doors write within their own transactions: new works, timelines, operations, trials."""
+"""Writes that several ports make within their own transactions: new works, timelines, operations, trials."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -31,14 +31,15 @@ _WORKS = load_statements("works.sql")
 
 
 def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
-    """What stores a new work. It is encoded here, on the caller's thread, and not on the writer's.
+    """Return the function that stores a new work. The work is encoded here, on the caller's thread, and not
+    on the writer's.
 
     The function raises AlreadyExists (the name was used before), Unavailable (the uid is taken).
     """
     job = made.job
     parameters = work_parameters(job)
     output = job.spec.output if isinstance(job, Job) else ""
-    # What is called by its number needs no reservation: a number is given once, and ids that clients choose
+    # An id that is the work's uid needs no reservation: a uid is given once, and ids that clients choose
     # begin with a letter (facts/limits#ids).
     is_chosen = job.name.job_id != str(job.uid)
 
@@ -81,7 +82,7 @@ def put_labels(
 def append_timeline(
     connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
 ) -> None:
-    """Add to the timeline of a work, which need not be there."""
+    """Add entries to the timeline of a work; does not check that the work exists."""
     rows = [
         {
             "uid": uid,
@@ -97,11 +98,11 @@ def append_timeline(
 
 _OPERATIONS = load_statements("operations.sql")
 _NOT_FOUND = 5
-"""google.rpc.Code."""
+"""A google.rpc.Code."""
 
 
 def insert_operation(connection: sqlite3.Connection, operation: Operation) -> None:
-    """Raises Unavailable (the name is taken)."""
+    """Store a new operation. Raises Unavailable (the name is taken)."""
     parameters = {
         "name": operation.name,
         "study_uid": operation.study,
@@ -114,7 +115,8 @@ def insert_operation(connection: sqlite3.Connection, operation: Operation) -> No
 
 
 def finish_operation(connection: sqlite3.Connection, operation: Operation) -> bool:
-    """False if it is done already, or gone; then nothing is written."""
+    """Store an operation as it ended. Returns False, and writes nothing, if it is done already or was
+    deleted."""
     parameters = {"name": operation.name, "record": encode_operation(operation)}
     return connection.execute(_OPERATIONS["finish_operation"], parameters).rowcount == 1
 
@@ -122,7 +124,7 @@ def finish_operation(connection: sqlite3.Connection, operation: Operation) -> bo
 def running_operations(
     connection: sqlite3.Connection, study: StudyUid | None
 ) -> tuple[Operation, ...]:
-    """Those that are not done, oldest first; of all studies if `study` is None."""
+    """Return the operations that are not done, oldest first; of all studies if `study` is None."""
     if study is None:
         rows = connection.execute(_OPERATIONS["running_operations"])
     else:
@@ -131,7 +133,7 @@ def running_operations(
 
 
 def delete_operation(connection: sqlite3.Connection, name: str) -> None:
-    """Raises NotFound, FailedPrecondition (it runs)."""
+    """Delete an operation that is done. Raises NotFound, FailedPrecondition (it is running)."""
     if connection.execute(_OPERATIONS["delete_operation"], {"name": name}).rowcount == 1:
         return
     if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
@@ -144,8 +146,8 @@ def delete_operation(connection: sqlite3.Connection, name: str) -> None:
 def fail_operations_of(
     connection: sqlite3.Connection, study: StudyUid, name: str, now: Nanos
 ) -> None:
-    """What still runs for the study `name`, which is gone, ends with NOT_FOUND at `now`. It does not go with
-    the study, so that who waits for it is told."""
+    """End the operations that still run for the deleted study `name` with NOT_FOUND at `now`. They are not
+    deleted with the study, so that clients that wait for them are told."""
     error = JobError(_NOT_FOUND, f"{name} was deleted while the operation ran")
     for operation in running_operations(connection, study):
         failed = replace(operation, state=OperationState.FAILED, error=error, updated=now)
@@ -175,19 +177,19 @@ def measurement_parameters(study: StudyUid, number: int, measurement: Measuremen
 
 
 def put_trials(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
-    """New trials, or in place of those of their numbers, whatever these were."""
+    """Store trials, each new or replacing the one of its number, without a guard."""
     connection.executemany(_TRIALS["put_trial"], rows)
 
 
 def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
-    """In place of ones of the same step and elapsed time."""
+    """Store measurements, replacing those of the same step and elapsed time."""
     connection.executemany(_TRIALS["put_measurement"], rows)
 
 
 def add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
-    """Store a new trial under the next number of its study, which a client made. Raises NotFound (no such
-    study)."""
-    # fetchall, not fetchone: a statement that RETURNING leaves half read would block the COMMIT.
+    """Store a new trial, made by a client, under the next number of its study, and return it with that
+    number. Raises NotFound (no such study)."""
+    # fetchall, not fetchone: a RETURNING statement that is read only in part would block the COMMIT.
     rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
     if not rows:
         raise NotFound(
@@ -199,8 +201,8 @@ def add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
 
 
 def change_trial(connection: sqlite3.Connection, stored: StoredTrial) -> int:
-    """Store what has become of a trial; returns the new generation. Raises StaleCommit (it is not of the
-    generation that `stored` says, or is gone)."""
+    """Store a changed trial, and return its new generation. Raises StaleCommit (its generation is not that of
+    `stored`, or it was deleted)."""
     trial, expected = stored.trial, stored.generation
     guarded = trial_parameters(trial) | {"expected_generation": expected}
     if connection.execute(_TRIALS["change_trial"], guarded).rowcount != 1:
