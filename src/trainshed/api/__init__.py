@@ -1,1 +1,1 @@
-"""The public surfaces: request to spec or intent, record to view; one handler serves every transport."""
+"""The public APIs: handlers turn requests into specs or intents, and records into public messages."""

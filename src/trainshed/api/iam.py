@@ -1,9 +1,9 @@
-"""TestIamPermissions of both APIs and of projects: which of the asked permissions the caller holds.
+"""TestIamPermissions of both APIs and of projects: which of the requested permissions the caller has.
 
-Roles hold for the whole service (`access.permissions`), so the answer is the same for every resource; its
-name is checked for its form alone, because the public method does not tell whether a resource exists. Of a
-project those of its buckets are asked about as well, which all who may work in it have. There are no policies
-to get or set.
+Roles apply to the whole service (`access.permissions`), so the answer is the same for every resource. Only
+the form of a resource's name is checked, because the public method does not tell whether a resource exists. A
+project may also be asked about permissions on its buckets, which everybody who may work in it has. There are
+no policies to get or set.
 """
 
 from typing import Any, Final
@@ -37,7 +37,7 @@ HANDLERS: Final[Handlers] = {
 
 
 def _resource_faults(name: str) -> list[Violation]:
-    """`projects/P`, and below it pairs of collection and id."""
+    """Return the violation of a name that is not `projects/P`, followed by pairs of collection and id."""
     parts = name.split("/")
     try:
         ProjectName.parse("/".join(parts[:2]), field="resource")
@@ -50,7 +50,8 @@ def _resource_faults(name: str) -> list[Violation]:
 
 
 def _permission_faults(permissions: list[str]) -> list[Violation]:
-    """The public method takes no wildcards."""
+    """Return the violations of names that are not one permission each: the public method takes no
+    wildcards."""
     return [
         Violation(
             f"permissions[{index}]",

@@ -1,6 +1,6 @@
-"""The API's methods, called from within the process by who is known already: what the console shows and does.
+"""Calls API methods from within the process, for callers who are known already, as the console does.
 
-The same permissions, checks and limits as over HTTP, and the same refusals.
+The permissions, checks, limits and refusals are the same as over HTTP.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -22,7 +22,7 @@ Query = Mapping[str, Sequence[str]]
 
 
 class InsideCaller:
-    """All methods raise Refused."""
+    """Calls API methods as a given principal. All methods raise Refused."""
 
     def __init__(self, services: Services) -> None:
         self._ours = TrainshedSurface(services, _nobody)
@@ -31,7 +31,7 @@ class InsideCaller:
 
     @property
     def notices(self) -> Notices:
-        """Tells that there is news."""
+        """Notices of changed jobs and other records."""
         return self._services.notices
 
     async def ask(
@@ -42,7 +42,8 @@ class InsideCaller:
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Record:
-        """A method of ours. `path`: encoded, below `/trainshed/v1/`."""
+        """Call a method of `/trainshed/v1`, and return its answer. `path`: encoded, below
+        `/trainshed/v1/`."""
         try:
             return await self._ours.ask(principal, verb, path, query or {}, body or {})
         except Exception as error:
@@ -51,14 +52,15 @@ class InsideCaller:
     async def lines(
         self, principal: Principal, path: str, query: Query | None = None
     ) -> AsyncGenerator[bytes]:
-        """A method of ours that answers with a stream."""
+        """Call a method of `/trainshed/v1` that answers with a stream, and return the stream's lines."""
         try:
             return await self._ours.lines(principal, path, query or {})
         except Exception as error:
             raise _refused(error, "trainshed_v1") from error
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
-        """A method of the public APIs, by its encoded path with the query; the answer's JSON."""
+        """Call a method of the public APIs, and return the answer's parsed JSON. `path`: encoded, with the
+        query."""
         try:
             return decode_text(await self._public.ask(principal, verb, path, body))
         except Exception as error:

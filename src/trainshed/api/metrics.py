@@ -1,6 +1,6 @@
-"""`GET /metrics`: what the service counts of itself, in Prometheus' words (docs/metrics.md).
+"""`GET /metrics`: the service's own metrics in the format of Prometheus (docs/metrics.md).
 
-The numbers are `telemetry.meters`; the library that writes them down is loaded by the first who asks.
+Most numbers come from `telemetry.meters`. The library that renders them is loaded by the first request.
 """
 
 import asyncio
@@ -27,19 +27,20 @@ METHOD: Final = "trainshed.v1.Service.GetMetrics"
 
 
 class MetricsSurface:
-    """`/metrics`: what answers its requests."""
+    """Answers requests for `/metrics`."""
 
     def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
         self._services = services
         self._authenticate = authenticate
 
     async def answer(self, request: Request) -> Response:
-        """Raises whatever is wrong with it."""
+        """Return the metrics; a refusal for another path or method. Raises Unauthenticated,
+        PermissionDenied."""
         if request.method != "GET" or request.path != "/metrics":
             return refusal_answer(no_such_method(request))
         request.api = "trainshed_v1"
         principal = self._authenticate(request.headers.get("authorization"))
-        # It tells of every project.
+        # Principals of one project are refused, because the metrics cover all projects.
         authorize(principal, METHOD, ())
         services = self._services
         counted = _Counted(
@@ -49,18 +50,18 @@ class MetricsSurface:
             services.capacity.nodes(),
             deepcopy(services.meters),
         )
-        # In a thread also because the first one loads the library.
+        # In a thread also because the first request loads the library.
         return await asyncio.to_thread(_rendered, counted)
 
 
 class _Counted(Struct, frozen=True, eq=False):
-    """What was gathered for one answer, as the library asks for it."""
+    """The data of one answer, as a collector that the library reads."""
 
     version: str
     lag: Lag
     load: Load
     nodes: tuple[NodeStatus, ...]
-    #: A copy: the event loop goes on counting.
+    #: A copy, because the event loop goes on counting.
     meters: Meters
 
     def collect(self) -> Iterable["Metric"]:

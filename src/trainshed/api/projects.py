@@ -1,5 +1,8 @@
-"""Resource Manager projects.get, of v1 (gcloud) and v3 (the Vertex SDK, in programs that name no project):
-every project that a principal may name exists here."""
+"""Resource Manager's projects.get: v1 for gcloud, v3 for programs that use the Vertex SDK and name no
+project.
+
+Every project that a principal may name exists here.
+"""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,7 +22,8 @@ _PROJECTS: Final = "google.cloud.resourcemanager.v3.Projects"
 
 
 def get(principal: Principal, services: Services, project: str) -> dict[str, Any]:
-    """The public Project resource of v1. Projects have no beginning here; the epoch stands for it."""
+    """Return the public Project resource of v1. Projects have no creation time here, so it is the Unix epoch.
+    Raises PermissionDenied, InvalidRequest."""
     authorize(principal, METHOD, (project,))
     name = ProjectName.parse(f"projects/{project}", field="project_id")
     project_id = _id(principal, services, name)
@@ -33,7 +37,7 @@ def get(principal: Principal, services: Services, project: str) -> dict[str, Any
 
 
 async def get_project(call: Call, request: Any) -> Message:
-    """The same of v3."""
+    """Return the public Project resource of v3."""
     name = ProjectName.parse(request.name, field="name")
     project_id = _id(call.principal, call.services, name)
     view: Any = pool.message_class("google.cloud.resourcemanager.v3.Project")(
@@ -50,8 +54,8 @@ HANDLERS: Final[Handlers] = {f"{_PROJECTS}.GetProject": get_project}
 
 
 def _id(principal: Principal, services: Services, name: ProjectName) -> str:
-    """The id of a project that is named by id or number, if it is one that we can know: the caller's, or the
-    service's own. Programs find the number in CLOUD_ML_PROJECT_ID."""
+    """Return the id of a project that is named by id or number. Only the numbers of the caller's project and
+    of the service's own are known; programs find a number in CLOUD_ML_PROJECT_ID."""
     for known in (principal.project, services.settings.project):
         if known and name.project_id == str(project_number(known)):
             return known

@@ -1,4 +1,4 @@
-"""Every handler by the full name of its API method: what any transport can call."""
+"""The registry of handlers, by the full names of their API methods: everything that a transport can call."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -34,7 +34,7 @@ from trainshed.api.ml_v1 import studies as ml_studies
 
 @cache
 def handlers() -> Handlers:
-    """The registry. Raises ValueError if two modules claim one method."""
+    """Return the registry. Raises ValueError if two modules claim one method."""
     return _merged(
         module.HANDLERS
         for module in (
@@ -76,7 +76,7 @@ CHECKS: Checks = MappingProxyType(
         **ml_studies.CHECKS,
     }
 )
-"""What can be said of a request of which only a part can be read, by full method name."""
+"""Checks by full method name, for requests of which only a part can be read."""
 
 
 def _merged(parts: Iterable[Handlers]) -> Handlers:

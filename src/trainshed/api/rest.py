@@ -1,18 +1,18 @@
-"""What is served on the API's port: by the first segment of a path, else REST over the registry of handlers:
-match, authenticate, authorise, bind, call, render.
+"""The API's port: dispatches each request by its path, and serves the public APIs over REST.
 
-`/trainshed` is ours; `/shell` has tickets of its own, `/tensorboard` links; discovery documents and health
-need no token; other applications (buckets, console) are mounted by their first path segment and decide about
-credentials themselves. All else is for the public APIs.
+By the first segment of a path: `/trainshed` is our own API; `/metrics` are the service's metrics; `/shell`
+checks tickets of its own, `/tensorboard` links; other applications (buckets, console) are mounted and check
+credentials themselves. Discovery documents and health need no token. All other paths belong to the public
+APIs, through the registry of handlers: match, authenticate, authorise, bind, call, render.
 
-Routes come from the http annotations of the public APIs. Knows no method by name but for the aliases
-that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and locations
-(spec/clients#operations).
+Routes come from the http annotations of the public APIs. This module knows no method by name, only the
+aliases that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and
+locations (spec/clients#operations).
 
-Below `/v1/projects/P/locations/L/`, `ml` v1 and Vertex have one path for both. The public services are two
-hosts, and programs of jobs call them by those; for all others they are one here. What tells them apart then
-is the id: the ids of Vertex's studies and operations are all digits, those of `ml` v1 never are. A request
-that has no such id yet is told by what only a client of `ml` v1 sends.
+Below `/v1/projects/P/locations/L/`, `ml` v1 and Vertex share some paths. The public services are two hosts,
+and programs of jobs call them by these; for all other clients they are one host here. Then the id tells them
+apart: ids of Vertex's studies and operations are all digits, those of `ml` v1 never are. A request without
+such an id is told apart by what only clients of `ml` v1 send.
 """
 
 import asyncio
@@ -74,12 +74,11 @@ _BELOW_UI: Final = frozenset(
         "google.iam.v1.IAMPolicy",
     }
 )
-"""The services that every REST client of Vertex calls below /ui/ before it thinks of /v1/."""
+"""Services that every REST client of Vertex calls below /ui/ before it tries /v1/."""
 _NINE_DIGITS: Final = frozenset({"logging_v2"})
-"""Surfaces whose timestamps all have one width, because gcloud compares them as text
-(spec/clients#log-pages)."""
+"""APIs whose timestamps all have one width, because gcloud compares them as text (spec/clients#log-pages)."""
 _LARGE: Final = 1 << 18
-"""Bytes of an answer, as protobuf counts them, from which on it is written aside: some 0.1 s."""
+"""Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
 _BELOW_LOCATION = 6
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
 _COLLECTIONS: Final = (
@@ -97,17 +96,19 @@ _COLLECTIONS: Final = (
     "locations",
     "persistentResources",
 )
-"""Names that are misspelled in paths."""
+"""Names of collections, to suggest one for a path with a misspelled name."""
 _HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")
 _OVERRIDES: Final = "x-http-method-override"
-"""A header of a POST: the verb that is meant. The apiclient sends a GET whose address is longer than 2 KiB
-so, with the query as the body; proxies that know two verbs have others sent so."""
+"""A header of a POST that names the intended verb. The apiclient sends a GET whose address is longer than 2
+KiB in this way, with the query as the body; so do clients behind proxies that know only two verbs."""
 _APICLIENT = "gdcl/"
-"""In `x-goog-api-client`: the generic client of discovery documents, by which everybody uses `ml` v1."""
+"""Part of `x-goog-api-client` that marks the generic client of discovery documents, which everybody uses for
+`ml` v1."""
 
 
 class ApiApplication:
-    """Everything that is served on the API's port, and the surface of `httpd.front` that all of it is."""
+    """Everything that is served on the API's port, as an ASGI application and as its `httpd.front`
+    surface."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class ApiApplication:
         *,
         hosts: Hosts = _OWN,
     ) -> None:
-        """`mounts`: applications by first path segment (`storage`). `hosts`: by which names it may be
+        """`mounts`: applications by first path segment (`storage`). `hosts`: the names under which it may be
         called."""
         self._services = services
         self._authenticate = authenticate
@@ -169,11 +170,12 @@ class ApiApplication:
         return self._mounts.get(first, self._front)
 
     def begin(self, request: Request) -> Request:
-        """A request is what its handlers see."""
+        """Return the request itself: it is all that handlers need."""
         return request
 
     async def answer(self, call: Request) -> Response:
-        """Raises whatever is wrong with it, in `call.api`'s words."""
+        """Answer a request by its path. Raises whatever is wrong with it; `call.api` then says in which API's
+        form."""
         surface = self._surfaces.get(_first(call.path))
         if surface is not None:
             return await surface(call)
@@ -184,11 +186,11 @@ class ApiApplication:
         return await endpoint(call, variables)
 
     def refuse(self, call: Request, error: Exception) -> Response:
-        """The public error."""
+        """Return the error in the public form of its API."""
         return error_answer(call, error)
 
     def ended(self, call: Request, status: int) -> None:
-        """Nothing is kept of it here."""
+        """Do nothing: `Logged` has counted and logged the request."""
 
     async def _project(self, request: Request, variables: Mapping[str, str]) -> Response:
         request.api = "resourcemanager_v3"
@@ -197,7 +199,7 @@ class ApiApplication:
         return json_answer(wire_json.encode_text(view))
 
     async def _discovery(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """`/$discovery/rest?version=v1` (ml v1; v2: logging; `api` names another) and
+        """Answer `/$discovery/rest?version=v1` (v1: ml, v2: logging, unless `api` names another) and
         `/discovery/v1/apis/API/VERSION/rest`."""
         version = variables.get("version") or request.query.get("version") or "v1"
         # Each public API has a host of its own and needs no name; here they share one.
@@ -207,12 +209,12 @@ class ApiApplication:
         if api is None:
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         root = _root_url(request)
-        # Asked at the host that knows all APIs, which serves none of them.
+        # `www` is where clients ask for the documents of all APIs; it serves none of the APIs.
         root = root.replace("//www.", f"//{name}.") if root.endswith(_OF_ALL_APIS) else root
         return json_answer(discovery_document(api, root))
 
     async def _health(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """`/healthz`, and `/` where nothing else is mounted: up, and which version."""
+        """Answer `/healthz`, and `/` unless a mount serves it: that the service is up, and its version."""
         body = wire_json.encode_text(
             {"service": "trainshed", "status": "ok", "version": self._services.settings.version}
         )
@@ -220,7 +222,7 @@ class ApiApplication:
 
 
 class RestSurface:
-    """The public APIs: what answers their requests."""
+    """Answers requests of the public APIs."""
 
     def __init__(
         self,
@@ -237,7 +239,7 @@ class RestSurface:
         self._table_of_ml = routes.route_table("ml_v1", "aiplatform_v1", "logging_v2")
 
     async def answer(self, request: Request) -> Response:
-        """Raises whatever is wrong with it, in `request.api`'s words."""
+        """Answer a request. Raises whatever is wrong with it; `request.api` then says in which API's form."""
         path = request.raw_path
         is_form = _override(request)
         matched = self._match(request)
@@ -258,8 +260,8 @@ class RestSurface:
         )
 
     async def ask(self, principal: Principal, verb: str, target: str, body: bytes) -> bytes:
-        """The JSON that answers one who is known already. `target`: the path and its query as they would be
-        sent."""
+        """Return the JSON answer to a request of a caller who is known already. `target`: the path and its
+        query as they would be sent. Raises NotFound if no method has this path."""
         path, _, query = target.partition("?")
         found = self._table.match(verb, path)
         if found is None:
@@ -271,7 +273,8 @@ class RestSurface:
         )
 
     def _refuse(self, request: Request) -> Response:
-        """Answer a request that nothing serves: whether the public APIs have it decides what it is told."""
+        """Refuse a request without a route: as not found, or with NotServed if the public APIs have the
+        method."""
         verb, path = request.method, request.raw_path
         known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
         if known is None:
@@ -282,7 +285,7 @@ class RestSurface:
         raise not_served(known, self._handlers)
 
     def _near(self, path: str) -> str:
-        """What is served that a path or verb may have meant, as a sentence; "" = nothing is near."""
+        """Return a sentence that suggests a served path or verb; "" = nothing is near."""
         import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
         if verbs := self._verbs(path):
@@ -351,7 +354,7 @@ class RestSurface:
             return wire_json.encode_text(selected, pretty=bound.pretty)
 
         is_beta = beta.is_due(response, version)
-        # A second's work for a tuning job of a thousand trials: everybody else goes on meanwhile.
+        # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.
         return await asyncio.to_thread(render) if response.ByteSize() > _LARGE else render()
 
     def _read(
@@ -362,8 +365,8 @@ class RestSurface:
         query: Sequence[tuple[str, str]],
         body: bytes,
     ) -> Bound:
-        """The request, if it can be read, and a large one if it is right as far as a check without the store
-        can say."""
+        """Bind a request to its message. A large one is also checked here, as far as that needs no store.
+        Raises WireError, InvalidRequest."""
         check = self._checks.get(call.method)
         try:
             bound = bind(route, variables, query, body)
@@ -375,12 +378,12 @@ class RestSurface:
 
 
 def _is_browser(scope: Scope) -> bool:
-    """Whether a page is asked for: at `/` programs are told the service's health."""
+    """Whether a browser asks for a page. At `/` other clients get the service's health."""
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def _override(request: Request) -> bool:
-    """Give a request the verb that it says it has (`_OVERRIDES`). Whether its body is its query."""
+    """Apply the verb that a request's header names (`_OVERRIDES`). Returns whether its body is its query."""
     meant = request.headers.get(_OVERRIDES, "").upper() if request.method == "POST" else ""
     if meant not in _VERBS:
         return False
@@ -394,15 +397,15 @@ def _first(path: str) -> str:
 
 
 def _root_url(request: Request) -> str:
-    """Scheme and authority by which the caller reached the service."""
-    # By the Unix socket come replicas' endpoints, which end their programs' TLS.
+    """Return the scheme and authority by which the caller reached the service."""
+    # Replicas' endpoints, which terminate their programs' TLS, call by the Unix socket.
     _, port = request.scope.get("server") or ("", 0)
     scheme = "https" if port is None else request.scope.get("scheme", "http")
     return f"{scheme}://{request.headers.get('host') or 'localhost'}"
 
 
 def _plain(path: str) -> str:
-    """The path of what `v1beta1` has in common with `v1`."""
+    """Return a path with `v1` in place of `v1beta1`."""
     return "/v1/" + path[9:] if path.startswith("/v1beta1/") else path
 
 
@@ -415,11 +418,11 @@ def _version(path: str) -> Version:
 def is_request_of_ml(
     verb: str, path: str, parameters: Collection[str], client: str, host: str = ""
 ) -> bool:
-    """Whether the request is one of `ml` v1 on a path that Vertex has, too.
+    """Whether a request on a path that Vertex has as well is one of `ml` v1.
 
     `path`: still percent-encoded. `parameters`: the names in the query. `client`: the header
-    `x-goog-api-client`; `host`: who was called. A study is created by `ml` v1 if the query has its `studyId`;
-    a list of studies is in the words of `ml` v1 for the apiclient, and in Vertex's for all others.
+    `x-goog-api-client`; `host`: the host that was called. Creating a study belongs to `ml` v1 if the query
+    has `studyId`; listing studies belongs to `ml` v1 for the apiclient, and to Vertex for all others.
     """
     if called := _HOST.fullmatch(host):
         return called[1] == "ml"

@@ -1,1 +1,1 @@
-"""Vertex AI custom training, `aiplatform` v1: custom jobs, operations, locations."""
+"""Vertex AI, `aiplatform` v1: jobs, pipelines, models, datasets, studies, metadata, tensorboards."""

@@ -1,5 +1,5 @@
-"""What the three collections of works answer alike: a page of a list, cancel, delete
-(facts/resources#vertex)."""
+"""What custom jobs, tuning jobs and pipelines share: a page of a list, cancel, delete, and the check of
+secrets (facts/resources#vertex)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -27,8 +27,8 @@ _PAGE: Final = 100
 
 
 async def page_of(call: Call, request: Any, collection: Collection, wanted: JobFilter) -> Page:
-    """The page that a List request asks for, of the wanted works. Raises InvalidRequest, NotFound (no such
-    location)."""
+    """Return the page that a List request asks for, of the works that pass the filter. Raises InvalidRequest,
+    NotFound (no such location)."""
     parent = known_location(request.parent)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     return await list_jobs(
@@ -41,7 +41,7 @@ async def page_of(call: Call, request: Any, collection: Collection, wanted: JobF
 
 
 def cancelling(collection: Collection) -> Handler:
-    """The handler of the collection's Cancel method."""
+    """Return the handler of the collection's Cancel method."""
 
     async def cancel(call: Call, request: Any) -> Message:
         await cancel_for_user(call.services, read_vertex_name(request.name, collection))
@@ -51,7 +51,7 @@ def cancelling(collection: Collection) -> Handler:
 
 
 def deleting(collection: Collection) -> Handler:
-    """The handler of the collection's Delete method."""
+    """Return the handler of the collection's Delete method."""
 
     async def delete(call: Call, request: Any) -> Message:
         name = read_vertex_name(request.name, collection)
@@ -63,9 +63,9 @@ def deleting(collection: Collection) -> Handler:
 async def unknown_secrets(
     services: Services, parent: str, spec: Mapping[str, Any], path: str
 ) -> tuple[Violation, ...]:
-    """A violation for each variable that names a secret which the project of `parent` has not. `spec`: a
-    CustomJobSpec in public JSON, at `path` of its request. What is wrong with `parent`, or with a notation,
-    others tell."""
+    """Return a violation for each variable that names a secret which the project of `parent` does not have.
+    `spec`: a CustomJobSpec in public JSON, at `path` of its request. Faults of `parent` and of the notation
+    are reported elsewhere."""
     uses = tuple(_uses(spec, path))
     place = parent.split("/")
     if not uses or len(place) < 2:
@@ -80,7 +80,7 @@ async def unknown_secrets(
 
 
 def _uses(spec: Mapping[str, Any], path: str) -> Iterator[tuple[str, SecretRef]]:
-    """(path of the variable, the secret it names)."""
+    """Yield the path of each variable that names a secret, with that secret."""
     for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
         for field, key in _PROGRAMS:
             for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):

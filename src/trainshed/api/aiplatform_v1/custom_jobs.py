@@ -41,8 +41,8 @@ def check_create(
     further: tuple[Violation, ...] = (),
     public: dict[str, Any] | None = None,
 ) -> tuple[ParsedCustomJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON, which the caller may have already. Raises
-    InvalidRequest with all that is wrong, and with what was found `further`."""
+    """Return the job to create, and the same in public JSON, which the caller may pass. Raises InvalidRequest
+    with all faults, including those in `further`."""
     parent = known_location(request.parent)
     if public is None:
         public = wire_json.to_public(request.custom_job)
@@ -62,7 +62,7 @@ def new(
     further: tuple[Violation, ...] = (),
     public: dict[str, Any] | None = None,
 ) -> Job:
-    """The job as `create` stores it; see `check_create`."""
+    """Return the job as `create` stores it; see `check_create`."""
     parsed, public = check_create(call, request, further, public)
     parent = known_location(request.parent)
     uid = call.services.new_uid()
@@ -80,8 +80,8 @@ def new(
 async def not_there(
     services: Services, request: Any, public: Mapping[str, Any]
 ) -> tuple[Violation, ...]:
-    """Violations for what the job to create names and is not there: what only the store knows. `public`: its
-    CustomJobSpec."""
+    """Return violations for what the job to create names and does not exist, which only the store knows.
+    `public`: its CustomJobSpec."""
     parent, spec = request.parent, request.custom_job.job_spec
     project = known_location(parent).project_id
     return (
@@ -97,7 +97,7 @@ async def create(call: Call, request: Any) -> wire_json.Resource:
     public = wire_json.to_public(request.custom_job)
     further = await not_there(services, request, public.get("jobSpec", {}))
     if spec.experiment and not spec.experiment_run:
-        check_create(call, request, further, public)  # What is refused gets no run.
+        check_create(call, request, further, public)  # A refused request must not create a run.
         spec.experiment_run = await make_run(services, spec.experiment)
         public = wire_json.to_public(request.custom_job)
     job = new(call, request, further, public)
@@ -133,7 +133,7 @@ def _shown(call: Call, job: Job) -> wire_json.Resource:
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
-    """The bucket paths of a CustomJobSpec in public JSON that stands at `path` of its request."""
+    """Yield the bucket paths of a CustomJobSpec, in public JSON, at `path` of its request."""
     for position, pool_spec in enumerate(spec.get("workerPoolSpecs", ())):
         uris = pool_spec.get("pythonPackageSpec", {}).get("packageUris", ())
         field = f"{path}.worker_pool_specs[{position}].python_package_spec.package_uris"

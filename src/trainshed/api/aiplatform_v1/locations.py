@@ -1,6 +1,7 @@
-"""The locations of Vertex, for both APIs' `projects.locations` paths: they share one URL.
+"""The locations of Vertex, for both APIs' `projects.locations` paths, which share one URL.
 
-A location here is a label that keeps jobs apart and stands in names; all run on this service's machines.
+A location here is a label that keeps jobs apart and is part of names; all jobs run on this service's
+machines.
 """
 
 from functools import lru_cache
@@ -21,7 +22,8 @@ _SERVICE: Final = "google.cloud.location.Locations"
 
 @lru_cache(1024)
 def known_location(name: str, *, field: str = "parent") -> LocationName:
-    """Read `projects/P/locations/L`. Raises InvalidRequest, or NotFound for a region that is none."""
+    """Return the location `projects/P/locations/L`. Raises InvalidRequest, or NotFound for an unknown
+    region."""
     location = LocationName.parse(name, field=field)
     if location.location not in regions(Api.VERTEX):
         raise NotFound(

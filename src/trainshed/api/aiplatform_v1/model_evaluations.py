@@ -1,5 +1,5 @@
-"""`aiplatform` v1 ModelService: evaluations of versions of models, and their slices, as somebody has imported
-them (facts/models#evaluations)."""
+"""`aiplatform` v1 ModelService: imported evaluations of model versions, and their slices
+(facts/models#evaluations)."""
 
 import asyncio
 import itertools
@@ -31,18 +31,18 @@ EVALUATION: Final = f"{_V1}.ModelEvaluation"
 SLICE: Final = f"{_V1}.ModelEvaluationSlice"
 MAX_DISPLAY_NAME: Final = 128
 MAX_BYTES: Final = 200_000
-"""Of an evaluation, or of a slice, as JSON."""
+"""Most bytes of an evaluation, or of a slice, as JSON."""
 MAX_SLICES: Final = 200
-"""That one request imports."""
+"""Most slices that one request imports."""
 MAX_NUMBERS: Final = 50
-"""That are kept beside an evaluation for who wants an overview."""
+"""Most metrics that are kept separately with an evaluation, for an overview."""
 _PAGE: Final = 50
 _LARGEST: Final = 100
 T = TypeVar("T", ModelEvaluation, EvaluationSlice)
 
 
 async def import_evaluation(call: Call, request: Any) -> Message:
-    """Of the version that the parent names, the default one if it names none."""
+    """Import an evaluation of the version that the parent names, or else of the default one."""
     model, version = read_model_name(request.parent, field="parent")
     given = request.model_evaluation
     public = wire_json.to_public(given)
@@ -72,7 +72,7 @@ async def get_evaluation(call: Call, request: Any) -> Message:
 
 
 async def list_evaluations(call: Call, request: Any) -> Message:
-    """Of one version, newest first."""
+    """List the evaluations of one version, newest first."""
     model, version = read_model_name(request.parent, field="parent")
     services = call.services
     number = (await services.models.version(model, version)).version
@@ -87,7 +87,7 @@ async def list_evaluations(call: Call, request: Any) -> Message:
     found, token = await _page(
         request, f"{model}@{number}", passes, read, lambda each: each.name.evaluation_id
     )
-    # Aside, as all that handles many of them: each may be large.
+    # In a thread, because each of many may be large.
     views = await asyncio.to_thread(lambda: [mask.apply(evaluation_view(each)) for each in found])
     return pool.message_class(f"{_V1}.ListModelEvaluationsResponse")(
         model_evaluations=views, next_page_token=token
@@ -95,7 +95,7 @@ async def list_evaluations(call: Call, request: Any) -> Message:
 
 
 async def import_slices(call: Call, request: Any) -> Message:
-    """All or none."""
+    """Import all of the slices, or none."""
     name = _name(request.parent, field="parent")
     given = request.model_evaluation_slices
     if not 1 <= len(given) <= MAX_SLICES:
@@ -115,13 +115,13 @@ async def get_slice(call: Call, request: Any) -> Message:
     if not (number.isascii() and number.isdecimal() and len(number) < 20):
         text = f"{request.name!r} is not the name of a slice; expected EVALUATION/slices/NUMBER."
         raise InvalidRequest((Violation("name", text),))
-    # No slice has a larger number than the store can compare with.
+    # The number is capped at the largest one that the store can compare with; no slice exceeds it.
     wanted = min(int(number), 2**63 - 1)
     return slice_view(await call.services.evaluations.slice(_name(evaluation), wanted))
 
 
 async def list_slices(call: Call, request: Any) -> Message:
-    """In the order in which they came."""
+    """List the slices of an evaluation, in the order of their import."""
     name, services = _name(request.parent, field="parent"), call.services
     texts: dict[str, Callable[[EvaluationSlice], str]] = {
         "slice.dimension": lambda each: each.dimension,
@@ -169,7 +169,7 @@ def slice_view(record: EvaluationSlice) -> Message:
 def _read_slices(
     given: Sequence[Any], name: EvaluationName, uids: Sequence[int], now: Nanos
 ) -> list[EvaluationSlice]:
-    """Raises InvalidRequest with all that is wrong."""
+    """Return the slices to import. Raises InvalidRequest with all faults."""
     slices: list[EvaluationSlice] = []
     faults = Faults()
     for index, (part, uid) in enumerate(zip(given, uids, strict=True)):
@@ -190,7 +190,7 @@ def _read_slices(
 
 
 def _numbers(metrics: Any) -> tuple[tuple[str, float], ...]:
-    """The first numbers of a google.protobuf.Value that is an object."""
+    """Return the first numbers, by name, of a google.protobuf.Value that is an object."""
     found = (
         (name, value.number_value)
         for name, value in sorted(metrics.struct_value.fields.items())
@@ -247,8 +247,8 @@ async def _page(
     read: Callable[[int, int], Any],
     position_of: Callable[[T], int],
 ) -> tuple[list[T], str]:
-    """What passes, at most a page, and the token of the next page. `read`: (position, limit) gives what comes
-    behind a position."""
+    """Return at most a page of what passes, and the token of the next page. `read`: takes (position, limit)
+    and returns what follows a position."""
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
     question = (what, request.filter)
     position = decode_number(request.page_token, *question)

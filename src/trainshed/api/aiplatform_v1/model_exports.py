@@ -26,7 +26,7 @@ _DESTINATION: Final = "output_config.artifact_destination.output_uri_prefix"
 
 
 async def export(call: Call, request: Any) -> Message:
-    """Begin to copy a version's artifacts; the operation's metadata says where to."""
+    """Start to copy a version's artifacts; the operation's metadata tells where to."""
     name, version = read_model_name(request.name)
     services = call.services
     record = await services.models.version(name, version)
@@ -64,7 +64,7 @@ HANDLERS: Final[Handlers] = {f"{_SERVICE}.ExportModel": export}
 
 
 def check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
-    """An ExportModelRequest in public JSON. Raises InvalidRequest with all that is wrong."""
+    """Check an ExportModelRequest in public JSON. Raises InvalidRequest with all faults."""
     faults = Faults()
     config = Section(public, "", faults).section("outputConfig")
     wanted = config.text("exportFormatId")
@@ -92,7 +92,8 @@ def check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
 
 
 def output_of(prefix: str, display_name: str, now: Nanos) -> str:
-    """The directory that an export makes, as the public type names it; a display name is no path there."""
+    """Return the directory that an export makes, named as the public type describes. Characters of the
+    display name that do not fit a path are replaced."""
     plain = "".join(
         letter if letter.isalnum() or letter in "-_." else "-" for letter in display_name
     )
@@ -101,7 +102,7 @@ def output_of(prefix: str, display_name: str, now: Nanos) -> str:
 
 
 async def _require_artifacts(call: Call, record: ModelVersion) -> None:
-    """Raises FailedPrecondition if there is nothing to copy."""
+    """Raise FailedPrecondition if there is nothing to copy."""
     what = f"{record.name}@{record.version}"
     if not record.artifact_uri:
         raise FailedPrecondition(

@@ -1,5 +1,5 @@
-"""What requests about models name and ask for, and how it must look; model versions as `aiplatform` v1
-messages (facts/resources#vertex, facts/resources#pipelines, facts/limits#labels)."""
+"""Checks what requests about models name and ask for, and converts model versions to `aiplatform` v1 messages
+(facts/resources#vertex, facts/resources#pipelines, facts/limits#labels)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ MODEL: Final = "google.cloud.aiplatform.v1.Model"
 _SOURCE: Final = "google.cloud.aiplatform.v1.ModelSourceInfo"
 _FORMAT: Final = "google.cloud.aiplatform.v1.Model.ExportFormat"
 EXPORT_FORMAT: Final = "custom-trained"
-"""The one format in which models are exported: their artifacts as they are (facts/models#export)."""
+"""The only format in which models are exported: their artifacts as they are (facts/models#export)."""
 DEFAULT: Final = "default"
 """The alias that exactly one version of each model has."""
 OF_MODEL: Final = ("display_name", "description", "labels")
@@ -36,7 +36,7 @@ OF_VERSION: Final = ("version_description", "labels")
 
 
 def read_model_name(text: str, *, field: str = "name") -> tuple[ModelName, str]:
-    """A model, and the version or alias behind its `@` ("" = none). Raises InvalidRequest."""
+    """Return a model's name, and the version or alias behind its `@` ("" = none). Raises InvalidRequest."""
     try:
         return ModelName.parse(text)
     except ValueError as error:
@@ -44,7 +44,8 @@ def read_model_name(text: str, *, field: str = "name") -> tuple[ModelName, str]:
 
 
 def read_version_name(text: str) -> tuple[ModelName, str]:
-    """The same where the version has to be named. Raises InvalidRequest."""
+    """Return a model's name and the version or alias behind its `@`, which is required. Raises
+    InvalidRequest."""
     name, version = read_model_name(text)
     if not version:
         wrong = f"{text!r} names no version; put @VERSION or @ALIAS behind it."
@@ -53,7 +54,7 @@ def read_version_name(text: str) -> tuple[ModelName, str]:
 
 
 def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -> None:
-    """A Model to register, in public JSON. Raises InvalidRequest with all that is wrong."""
+    """Check a Model to register, in public JSON. Raises InvalidRequest with all faults."""
     faults = Faults()
     model = Section(public, "model", faults)
     read_display_name(model)
@@ -72,8 +73,7 @@ def check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) ->
 
 
 def check_copy(model_id: str, further: Iterable[Violation]) -> None:
-    """The id of a copy. `further`: what else is wrong with its request. Raises InvalidRequest with all that
-    is wrong."""
+    """Check the id of a copy. Raises InvalidRequest with all faults, including those in `further`."""
     faults = Faults()
     for violation in further:
         faults.add(violation.field, violation.description)
@@ -83,8 +83,7 @@ def check_copy(model_id: str, further: Iterable[Violation]) -> None:
 
 
 def check_merge(aliases: Iterable[str]) -> None:
-    """Aliases to give and, with a `-` in front, to take away. Raises InvalidRequest with all that is
-    wrong."""
+    """Check aliases to give and, with a leading `-`, to remove. Raises InvalidRequest with all faults."""
     given = tuple(aliases)
     faults = Faults()
     if not given:
@@ -94,8 +93,8 @@ def check_merge(aliases: Iterable[str]) -> None:
 
 
 def check_update(paths: Iterable[str], model: Any, version: str) -> None:
-    """An update mask and the fields it takes over. `version`: "" = of the model itself. Raises InvalidRequest
-    with all that is wrong."""
+    """Check an update mask and the fields that it names. `version`: "" = the model itself is updated. Raises
+    InvalidRequest with all faults."""
     given = tuple(paths)
     allowed = OF_VERSION if version else OF_MODEL
     faults = Faults()
@@ -124,8 +123,8 @@ def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
 
 
 def model(record: ModelVersion, *, versioned: bool = False) -> Message:
-    """The Model message of one version. `versioned`: its name says which one, as lists of versions have
-    it."""
+    """Return the Model message of one version. `versioned`: its name includes the version, as in lists of
+    versions."""
     view: Any = wire_json.from_public(MODEL, json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
     view.version_id = str(record.version)
@@ -150,7 +149,7 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
 
 
 def _number(message: str, field: str, value: str) -> int:
-    """Of a value of a field's enum."""
+    """Return the number of a value of a field's enum."""
     kind = pool.message_descriptor(message).fields_by_name[field].enum_type
     assert kind is not None
     return kind.values_by_name[value].number

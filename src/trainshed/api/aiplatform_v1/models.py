@@ -1,6 +1,6 @@
-"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, found, named,
-copied and deleted (facts/resources#pipelines). Exports and evaluations are beside it; serving is not
-there."""
+"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, listed, updated,
+copied and deleted (facts/resources#pipelines). `model_exports` and `model_evaluations` have the rest; models
+are not served for predictions."""
 
 import asyncio
 import itertools
@@ -59,10 +59,10 @@ _SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"
 _UPLOADED: Final = "google.cloud.aiplatform.v1.UploadModelResponse"
 _COPIED: Final = "google.cloud.aiplatform.v1.CopyModelResponse"
 _ATTEMPTS: Final = 5
-"""How often a version's number is chosen anew because another upload took it."""
+"""How often a version's number is chosen again because another upload took it."""
 _PAGE: Final = 100
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
-"""Of a model's public JSON: what its record keeps beside it."""
+"""Fields of a model's public JSON that its record keeps separately."""
 
 ModelTest = Callable[[ModelVersion], bool]
 _ORDERS: Final[Mapping[str, Callable[[ModelVersion], Any]]] = {
@@ -78,7 +78,7 @@ _TEXTS: Final[Mapping[str, Callable[[ModelVersion], str]]] = {
 
 
 async def _check_artifacts(services: Services, uri: str) -> None:
-    """Raises InvalidRequest if there is nothing where the model is said to be."""
+    """Raise InvalidRequest if there is nothing at a model's artifact URI."""
     if not uri or services.history is None:
         return
     if await asyncio.to_thread(services.history.last_written, uri) == 0:
@@ -87,8 +87,8 @@ async def _check_artifacts(services: Services, uri: str) -> None:
 
 
 async def upload(call: Call, request: Any) -> Message:
-    """Register a new model, or a new version of `parent_model`. Done at once: the artifacts stay where they
-    are."""
+    """Register a new model, or a new version of `parent_model`. It is done at once, because the artifacts
+    stay where they are."""
     parent = known_location(request.parent)
     services = call.services
     public = wire_json.to_public(request.model)
@@ -111,8 +111,8 @@ async def upload(call: Call, request: Any) -> Message:
 
 
 async def copy(call: Call, request: Any) -> Message:
-    """Make a new model, or a new version of `parent_model`, of a version that is there. Done at once: the
-    artifacts stay where they are. Aliases are not copied."""
+    """Make a new model, or a new version of `parent_model`, from an existing version. It is done at once,
+    because the artifacts stay where they are. Aliases are not copied."""
     parent = known_location(request.parent)
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
@@ -140,14 +140,14 @@ async def copy(call: Call, request: Any) -> Message:
 
 
 async def get(call: Call, request: Any) -> Message:
-    """`M`: the default version; `M@1`, `M@alias`: that one."""
+    """Return a version: the default one for `M`, or the one that `M@1` or `M@alias` names."""
     name, version = read_model_name(request.name)
     return model_messages.model(await call.services.models.version(name, version))
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Change names, descriptions and labels. Those of the model (`M`) are the same in all versions; of a
-    version (`M@1`) its own description and labels can be changed."""
+    """Change names, descriptions and labels. Those of the model (`M`) change in all versions; of one version
+    (`M@1`) only its own description and labels can be changed."""
     name, version = read_model_name(request.model.name, field="model.name")
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version
@@ -162,13 +162,13 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
-    """Give aliases to a version, taking them from others, and take those with a `-` in front away."""
+    """Give aliases to a version, taking them from others, and remove those with a leading `-`."""
     name, wanted = read_version_name(request.name)
     check_merge(request.version_aliases)
     models = call.services.models
     target = await models.version(name, wanted)
     asked = set(request.version_aliases)
-    # An alias that is given and taken away in one request stays as it was.
+    # An alias that is both given and removed in one request stays as it was.
     given = {alias for alias in asked if not alias.startswith("-") and f"-{alias}" not in asked}
     gone = {alias[1:] for alias in asked if alias.startswith("-") and alias[1:] not in asked}
     if DEFAULT in gone and DEFAULT in target.aliases:
@@ -191,7 +191,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """Remove a model with all versions. Its artifacts stay in their bucket."""
+    """Delete a model with all versions. Its artifacts stay in their bucket."""
     name, version = read_model_name(request.name)
     if version:
         text = (
@@ -212,7 +212,7 @@ async def delete_version(call: Call, request: Any) -> Message:
 
 
 async def list_models(call: Call, request: Any) -> Message:
-    """The default version of each model, newest model first unless `order_by` says otherwise. At most
+    """List the default version of each model, newest model first unless `order_by` says otherwise. At most
     SCAN_LIMIT models are ordered and filtered."""
     parent = known_location(request.parent)
     found = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
@@ -225,7 +225,7 @@ async def list_models(call: Call, request: Any) -> Message:
 
 
 async def list_versions(call: Call, request: Any) -> Message:
-    """The versions of a model, newest first unless `order_by` says otherwise."""
+    """List the versions of a model, newest first unless `order_by` says otherwise."""
     name, _ = read_model_name(request.name)
     found = await call.services.models.versions(name)
     page = await _page(found, request, str(name))
@@ -261,9 +261,9 @@ async def _register(
     *,
     is_new: bool,
 ) -> Message:
-    """Store the next version of a model, with the operation that answers the request. `answer`: the message
-    of its response. Raises AlreadyExists if a new model's id is taken, Aborted if others keep taking the
-    number."""
+    """Store the next version of a model, with the operation that answers the request. `answer`: the full name
+    of its response message. Raises AlreadyExists if a new model's id is taken, Aborted if others keep taking
+    the number."""
     for _ in range(_ATTEMPTS):
         newest = 0 if is_new else (await services.models.versions(name))[0].version
         record = version(name, newest + 1)
@@ -285,7 +285,7 @@ async def _register(
 async def _source_model(
     services: Services, parent: LocationName, text: str
 ) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
-    """The version that is to be copied (None: there is none), and what is wrong with its name."""
+    """Return the version to copy (None: there is none), and the faults of its name."""
     try:
         name, version = ModelName.parse(text)
         found = await services.models.version(name, version)
@@ -300,7 +300,8 @@ async def _source_model(
 async def _parent_model(
     services: Services, parent: LocationName, text: str
 ) -> tuple[ModelName | None, tuple[Violation, ...]]:
-    """The model that gets a new version (None: there is to be a new one), and what is wrong with its name."""
+    """Return the model that gets a new version (None: a new model is to be made), and the faults of its
+    name."""
     if not text:
         return None, ()
     try:
@@ -314,8 +315,8 @@ async def _parent_model(
 
 
 async def _maker(call: Call, project: str, uri: str) -> str:
-    """Name of the job in whose output directory the artifacts lie, else of the one whose program uploads
-    them; "" if there is neither."""
+    """Return the name of the job in whose output directory the artifacts lie, else of the job whose program
+    uploads them; "" if there is neither."""
     reader = call.services.reader
     uid = await reader.job_of_output(project, uri) if uri else None
     if uid is None and call.principal.program is not None:
@@ -346,12 +347,12 @@ def _version(
 
 
 def _aliases_at_first(number: int) -> tuple[str, ...]:
-    """The first version of a model is its default one."""
+    """Return the aliases of a new version: the first version of a model is its default one."""
     return (DEFAULT,) if number == 1 else ()
 
 
 def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
-    """The version with the fields that an update's mask names."""
+    """Return the version with the fields that an update's mask names."""
     public = json.loads(record.public_json)
     for path in paths:
         match path:
@@ -381,13 +382,14 @@ class _Page(Struct, frozen=True):
 
 
 async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Page:
-    """One page of what passes the request's filter, in its order; a token says where it ended."""
+    """Return one page of the records that pass the request's filter, in its order; a token counts those that
+    passed before."""
     passes, ordered = _compile(request.filter), in_order(found, request.order_by, _ORDERS)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     question = (what, request.filter, request.order_by)
     start = decode_number(request.page_token, *question)
-    # Without a limit of time, since a token counts what passes; names are short, and a filter's tests are
-    # counted.
+    # There is no time limit, since a token counts what passes. The cost is bounded, because names are short
+    # and a filter's tests are limited in number.
     verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
     passing = list(itertools.compress(ordered, verdicts))
     more = len(passing) > start + size

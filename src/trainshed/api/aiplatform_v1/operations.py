@@ -1,5 +1,4 @@
-"""Long-running operations: their messages, by what each is about; read, listed, waited for, cancelled,
-deleted."""
+"""Long-running operations: get, wait, list, cancel and delete them, and build their messages by kind."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from trainshed.wire import pool
 _SERVICE: Final = "google.longrunning.Operations"
 _LONGEST_WAIT: Final = 600.0
 _USUAL_WAIT: Final = 30.0
-"""Seconds that a WaitOperation lasts at most, and where it names no time."""
+"""Seconds that a WaitOperation waits: at most, and if it names no time."""
 _CHUNK: Final = 250
 _V1: Final = "google.cloud.aiplatform.v1"
 SUGGESTED: Final = f"{_V1}.SuggestTrialsResponse"
@@ -40,8 +39,8 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def wait(call: Call, request: Any) -> Message:
-    """The operation as soon as it is done, or as it is when the time is up (no error, as the public text
-    says)."""
+    """Return the operation as soon as it is done, or as it is when the time is up, which is no error by the
+    public text."""
     patience = _USUAL_WAIT
     if request.HasField("timeout"):
         patience = request.timeout.seconds + request.timeout.nanos / 10**9
@@ -57,7 +56,7 @@ async def list_(call: Call, request: Any) -> Message:
     found: list[Operation] = []
     scanned, more = 0, True
     while more and len(found) < size and scanned < SCAN_LIMIT:
-        # One more than is looked at tells whether there are others behind.
+        # One more row than is examined tells whether there are others behind.
         rows = await call.services.reader.operations(request.name, after, _CHUNK + 1)
         more = len(rows) > _CHUNK
         for row in rows[:_CHUNK]:
@@ -75,13 +74,13 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def cancel(call: Call, request: Any) -> Message:
-    """End an operation that is not done. Too late for one that is, which is no error; an unknown one is."""
+    """Cancel an operation. One that is done stays as it is, without an error; an unknown one is an error."""
     await cancel_operation(call.services, request.name)
     return pool.message_class("google.protobuf.Empty")()
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """Of one that is done; what it was about stays."""
+    """Delete an operation that is done; what it was about stays."""
     await call.services.studies.delete_operation(request.name)
     return pool.message_class("google.protobuf.Empty")()
 
@@ -96,8 +95,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def finished(record: Operation) -> Message:
-    """The message of an operation that was done when it was stored: DELETE, CREATE, UPDATE, IMPORT. Asks
-    nobody anything."""
+    """Return the message of an operation that was done when it was stored: DELETE, CREATE, UPDATE, IMPORT.
+    Reads nothing from the store. Raises ValueError for any other kind."""
     view = _begun(record)
     match record.kind:
         case OperationKind.DELETE:
@@ -118,9 +117,10 @@ def finished(record: Operation) -> Message:
 
 
 async def operation_view(services: Services, record: Operation) -> Message:
-    """The message of any operation, done or not, with its trials as they are now.
+    """Return the message of any operation, done or not, with its trials as they are now.
 
-    Both APIs poll at one path here, so those about studies of `ml` v1 are told in its words.
+    Both APIs poll at one path here, so operations on studies of `ml` v1 are answered in the messages of `ml`
+    v1.
     """
     match record.kind:
         case (
@@ -154,7 +154,7 @@ async def operation_view(services: Services, record: Operation) -> Message:
 
 
 def _begun(record: Operation) -> Any:
-    """All but the response of an operation that came to its end."""
+    """Return an operation's message without its response."""
     view: Any = pool.message_class("google.longrunning.Operation")(
         name=record.name, done=record.state.is_final
     )
@@ -201,15 +201,15 @@ def _metadata(record: Operation) -> Any:
 
 
 def _operation_metadata(verb: str, record: Operation) -> str:
-    """The metadata's message: named after the method, which an answer of its own (`PurgeContextsResponse`)
-    names, and a resource with the verb."""
+    """Return the name of the metadata's message. It is named after the method, which is in the name of an
+    answer of its own (`PurgeContextsResponse`), or is the verb and a resource."""
     answer = record.response_type.rpartition(".")[2]
     method = answer.removesuffix("Response") if answer.endswith("Response") else f"{verb}{answer}"
     return f"{_V1}.{method}{'' if method.startswith('Purge') else 'Operation'}Metadata"
 
 
 async def _suggested(services: Services, record: Operation) -> Message:
-    """The trials that were handed out; those that were deleted since are left out."""
+    """Return the response with the trials that were handed out, without those that were deleted since."""
     response: Any = pool.message_class(SUGGESTED)()
     set_micros(response.start_time, record.created)
     set_micros(response.end_time, record.updated)

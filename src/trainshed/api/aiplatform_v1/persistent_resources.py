@@ -1,6 +1,8 @@
-"""`aiplatform` v1 PersistentResourceService (spec/clients#surface). A persistent resource reserves nothing
-here: jobs share this service's machines. It is a name that jobs may give, and runs from the moment it is
-created (docs/choices.md)."""
+"""`aiplatform` v1 PersistentResourceService (spec/clients#surface).
+
+A persistent resource reserves nothing here, because jobs share this service's machines. It is a name that
+jobs may give, and counts as running from its creation on (docs/choices.md).
+"""
 
 import json
 import re
@@ -40,8 +42,8 @@ _DEFAULT_PAGE: Final = 100
 async def unknown_resource(
     services: Services, parent: str, resource_id: str, path: str
 ) -> tuple[Violation, ...]:
-    """A violation if a CustomJobSpec at `path` of a request names a persistent resource that its location has
-    not."""
+    """Return a violation if a CustomJobSpec at `path` of a request names a persistent resource that does not
+    exist in its location."""
     if not resource_id:
         return ()
     name = f"{parent}/{_COLLECTION}/{resource_id}"
@@ -117,7 +119,7 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def reboot(call: Call, request: Any) -> Message:
-    """There is nothing that could be started again; done at once."""
+    """Set the update time. Nothing can be restarted, so this is done at once."""
     parent = _parse(request.name)
     found = await call.services.models.persistent_resource(request.name)
     record = replace(found, updated=call.services.now())
@@ -145,7 +147,7 @@ HANDLERS: Final[Handlers] = {
 
 
 def _parse(name: str, *, field: str = "name") -> LocationName:
-    """The location of a persistent resource's name. Raises InvalidRequest for what is none."""
+    """Return the location in a persistent resource's name. Raises InvalidRequest for any other text."""
     match name.split("/"):
         case ["projects", _, "locations", _, "persistentResources", resource_id] if resource_id:
             return LocationName.parse(name.rpartition(f"/{_COLLECTION}/")[0], field=field)
@@ -158,7 +160,7 @@ def _parse(name: str, *, field: str = "name") -> LocationName:
 
 
 def _checked(resource: Any, resource_id: str) -> dict[str, Any]:
-    """The resource in public JSON, each pool with an id. Raises InvalidRequest with all that is wrong."""
+    """Return the resource in public JSON, each pool with an id. Raises InvalidRequest with all faults."""
     public = wire_json.to_public(resource)
     faults = Faults()
     if not _ID.fullmatch(resource_id):
@@ -188,7 +190,7 @@ def _checked(resource: Any, resource_id: str) -> dict[str, Any]:
 
 
 def _check_pool(section: Section) -> None:
-    """A pool's machines by the rules of a job's pools, and how many there are to be of them."""
+    """Check a pool's machines by the rules of a job's pools, and its number of replicas."""
     machine = read_machine(section.section("machineSpec"))
     machines.read_disk(section.section("diskSpec"), Api.VERTEX, machine.type)
     scaling = section.section("autoscalingSpec")
@@ -207,7 +209,7 @@ def _check_pool(section: Section) -> None:
 
 
 def _masked_fields(paths: Any) -> tuple[str, ...]:
-    """The resource's own fields that an update replaces. Raises InvalidRequest."""
+    """Return the resource's own fields that an update replaces. Raises InvalidRequest."""
     if not paths:
         raise InvalidRequest((Violation("update_mask", "Name what is to be updated."),))
     fields = tuple(dict.fromkeys(path.partition(".")[0] for path in paths))
@@ -225,7 +227,7 @@ def _only(fields: tuple[str, ...]) -> tuple[str, ...]:
 def _operation(
     services: Services, parent: LocationName, kind: OperationKind, record: PersistentResource
 ) -> Operation:
-    """The operation that tells of the resource as it is in `record`."""
+    """Return the operation that reports the resource as it is in `record`."""
     return done_at_once(services, parent, kind, record.name, _view(record))
 
 

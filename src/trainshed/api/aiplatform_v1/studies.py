@@ -1,4 +1,4 @@
-"""`aiplatform` v1 VizierService: studies and their trials in Vertex's words (facts/resources#vertex,
+"""`aiplatform` v1 VizierService: studies and their trials in Vertex's messages (facts/resources#vertex,
 spec/clients#surface)."""
 
 from typing import Any, Final
@@ -54,7 +54,7 @@ _VERTEX: Final = vizier.Dialect(
     check_suggestion=_check_suggestion,
     optimal="optimal_trials",
     studies_page=100,
-    # As many as a study has by the public limit: the SDK's `Study.trials()` reads the first page only.
+    # As many as the public limit of a study, because the SDK's `Study.trials()` reads only the first page.
     trials_page=1_000,
 )
 HANDLERS: Final[Handlers] = vizier.handlers(_VERTEX)

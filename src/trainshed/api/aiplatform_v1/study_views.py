@@ -1,7 +1,8 @@
-"""Studies, trials and measurements as `aiplatform` v1 messages, and what clients send of trials in neutral
-shapes.
+"""Converts studies, trials and measurements to `aiplatform` v1 messages, and trials that clients send to
+neutral types.
 
-Trials of tuning jobs and of studies are shown alike (facts/resources#tuning-jobs, facts/tuning#metrics)."""
+Trials of tuning jobs and of studies are shown alike (facts/resources#tuning-jobs, facts/tuning#metrics).
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ TRIAL: Final = "google.cloud.aiplatform.v1.Trial"
 
 
 def study(record: Study) -> Message:
-    """The Study message of a stored study."""
+    """Return the Study message of a stored study."""
     view: Any = wire_json.from_public(STUDY, json.loads(record.public_json))
     view.name = str(record.name)
     view.state = _state_numbers()[record.state]
@@ -34,7 +35,7 @@ def study(record: Study) -> Message:
 
 
 def given_parameters(trial: Any, path: str) -> Iterator[GivenParameter]:
-    """The parameters of a Trial message that stands at `path` in the request."""
+    """Yield the parameters of a Trial message that stands at `path` in the request."""
     for index, entry in enumerate(trial.parameters):
         value: float | str | None = None
         match entry.value.WhichOneof("kind"):
@@ -52,7 +53,7 @@ def given_parameters(trial: Any, path: str) -> Iterator[GivenParameter]:
 given_measurement = partial(
     studies.given_measurement, elapsed="elapsed_duration", metric="metric_id"
 )
-"""`api.resources.studies.given_measurement` of this API's messages."""
+"""`api.resources.studies.given_measurement` for this API's messages."""
 
 
 @cache
@@ -65,8 +66,8 @@ def _state_numbers() -> dict[StudyState, int]:
 def trial(
     study: StudyName, record: Trial, measurements: Sequence[Measurement] = (), custom_job: str = ""
 ) -> Message:
-    """The Trial message of a stored trial. `measurements`: ascending by step and elapsed time. `custom_job`:
-    the name of the job that evaluates it ("" = none)."""
+    """Return the Trial message of a stored trial. `measurements`: ascending by step and elapsed time.
+    `custom_job`: the name of the job that evaluates it ("" = none)."""
     view = pool.message_class(TRIAL)()
     set_trial(view, study, record, measurements, custom_job)
     return view
@@ -79,7 +80,7 @@ def set_trial(
     measurements: Sequence[Measurement] = (),
     custom_job: str = "",
 ) -> None:
-    """Put everything that is known of a trial into an empty Trial."""
+    """Set all fields of an empty Trial from a stored trial."""
     view.name = study.trial(record.number)
     view.id = str(record.number)
     view.state = _trial_state_numbers()[record.state]
@@ -89,7 +90,7 @@ def set_trial(
         set_measurement(view.final_measurement, record.final)
     for measurement in measurements:
         set_measurement(view.measurements.add(), measurement)
-    # A trial that is a job begins when its program runs; any other one when it is handed out.
+    # A trial that runs as a job begins when its program runs; any other when it is handed out.
     if started := record.started or (0 if record.job else record.created):
         set_micros(view.start_time, started)
     if record.ended:
@@ -100,7 +101,7 @@ def set_trial(
 
 
 def set_value(view: Any, value: Value) -> None:
-    """Put a parameter's value into a google.protobuf.Value: numbers as numbers."""
+    """Set a google.protobuf.Value to a parameter's value: numbers as numbers."""
     if isinstance(value, str):
         view.string_value = value
     else:
@@ -108,7 +109,7 @@ def set_value(view: Any, value: Value) -> None:
 
 
 def set_measurement(view: Any, measurement: Measurement) -> None:
-    """Put a measurement into an empty Measurement."""
+    """Set all fields of an empty Measurement."""
     view.SetInParent()
     view.step_count = measurement.step
     if measurement.elapsed:

@@ -1,8 +1,9 @@
 """`aiplatform` v1 PipelineService: trainingPipelines create, get, list, cancel, delete
 (facts/resources#pipelines). PipelineJobs, which run pipelines of another kind, are not served.
 
-The inputs of a task are sent as any JSON: mixed spellings, whole numbers as floats, numbers for texts, nulls
-(spec/clients#task-inputs). They are read as the public message that they stand for, and no field more.
+Clients send the inputs of a task as any JSON: mixed spellings, whole numbers as floats, numbers for texts,
+nulls (spec/clients#task-inputs). They are read as the public message that they stand for, and unknown fields
+are refused.
 """
 
 import json
@@ -78,7 +79,7 @@ _TUNING_FIELDS: Final = frozenset(
         "max_failed_trial_count",
     }
 )
-"""What the tuning task takes of a tuning job (facts/resources#tuning-jobs)."""
+"""The fields of a tuning job that the tuning task takes (facts/resources#tuning-jobs)."""
 _TRIAL: Final = f"{FIELD}.trial_job_spec"
 
 
@@ -87,11 +88,11 @@ class TaskInputs(Struct, frozen=True):
 
     #: The JSON as it was sent.
     given: Any
-    #: The same as far as it can be read; None where the task is not known.
+    #: The message, as far as it can be read; None if the task is not known.
     message: Message | None = None
-    #: What cannot be read.
+    #: Faults of what cannot be read.
     unreadable: tuple[Violation, ...] = ()
-    #: The enum fields among it.
+    #: The enum fields that cannot be read.
     undecided: tuple[Undecided, ...] = ()
 
     @property
@@ -106,7 +107,7 @@ class Asked(Struct, frozen=True):
     parsed: ParsedPipeline
     public: dict[str, Any]
     inputs: TaskInputs
-    #: When it is made (ns): also in the name of what is written of its dataset.
+    #: When it is made (ns); also part of the name of the directory that its dataset is written to.
     at: Nanos
 
 
@@ -117,8 +118,8 @@ def check_create(
     further: tuple[Violation, ...] = (),
     dataset: Dataset | None = None,
 ) -> Asked:
-    """The pipeline to create. `uid`: its own, which names its model unless it says how; `dataset`: what it
-    reads. Raises InvalidRequest with all that is wrong, and with what was found `further`."""
+    """Return the pipeline to create. `uid`: its own, which names its model unless the request does;
+    `dataset`: the one that it reads. Raises InvalidRequest with all faults, including those in `further`."""
     parent = known_location(request.parent)
     services = call.services
     now = services.now()
@@ -152,7 +153,8 @@ def check_create(
 
 
 async def asked_for(call: Call, request: Any, uid: JobUid) -> Asked:
-    """The pipeline to create, after all that is checked of one. Raises InvalidRequest, AlreadyExists."""
+    """Return the pipeline to create, after all checks, including those that need the store. Raises
+    InvalidRequest, AlreadyExists."""
     dataset, missing = await _dataset(call.services, request)
     further = (
         *missing,
@@ -215,7 +217,7 @@ def _inputs(call: Call, asked: Any) -> TaskInputs:
 def _new(
     services: Services, parent: LocationName, uid: JobUid, asked: Asked
 ) -> tuple[Pipeline, Job | TuningJob]:
-    """The records of the pipeline and of the job that does its work; nothing is stored."""
+    """Return the records of the pipeline and of the job that does its work; nothing is stored."""
     parsed, now, job_uid = asked.parsed, asked.at, services.new_uid()
     place = (Api.VERTEX, parent.project_id, parent.location)
     name = JobName(*place, str(uid), _COLLECTION)
@@ -242,7 +244,7 @@ def _new(
             public={"displayName": parsed.job.display_name, **asked.inputs.public},
             parent=origin,
         )
-    # Both are stored at once: from the first moment the job is there.
+    # Both are stored at once, so that the job exists from the first moment.
     state = PIPELINE.fire(PipelineState.QUEUED, PipelineTrigger.JOB_CREATED)
     assert state is not None
     pipeline = Pipeline(
@@ -261,7 +263,8 @@ def _new(
 
 
 async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
-    """Violations for persistent resources and secrets that the task names and that are not there."""
+    """Return violations for what the task names and does not exist: persistent resources, secrets,
+    tensorboards."""
     public = _inputs(call, request.training_pipeline).public
     trial = public.get("trialJobSpec", {})
     return (
@@ -284,8 +287,8 @@ async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
 async def _dataset(
     services: Services, request: Any
 ) -> tuple[Dataset | None, tuple[Violation, ...]]:
-    """The dataset that the request names (None: it names none that is there), and what is wrong with it; the
-    spec reports what is no id."""
+    """Return the dataset that the request names (None: it names none that exists), and its faults. An invalid
+    id is reported by the specification's check."""
     dataset_id = request.training_pipeline.input_data_config.dataset_id
     if dataset_id_fault(dataset_id):
         return None, ()
@@ -312,12 +315,12 @@ async def _dataset(
 
 
 async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tuple[Violation, ...]:
-    """A violation if a new version is to be made of a model that is not there, or not in the pipeline's
-    project; the spec reports what is no name, and another location."""
+    """Return a violation if a new version is to be made of a model that does not exist, or is not in the
+    pipeline's project. An invalid name, and another location, are reported by the specification's check."""
     try:
         model, _ = ModelName.parse(asked.parent_model)
         if place.split("/")[1:2] != [model.project_id]:
-            # Nor is it told whether that project has it.
+            # Whether that project has the model must not be told either.
             text = f"{model} lies in another project than the pipeline."
             return (Violation("parent_model", text),)
         await services.models.version(model, "")
@@ -331,7 +334,7 @@ async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tup
 async def _require_new_model(
     services: Services, parent: LocationName, parsed: ParsedPipeline
 ) -> None:
-    """A model's id is used once: better said now than when the training is over. Raises AlreadyExists."""
+    """Raise AlreadyExists if the new model's id is taken, now rather than when the training is over."""
     draft = parsed.spec.model
     if draft is None or draft.is_new_version:
         return
@@ -372,7 +375,8 @@ def _input_uses(inputs: Mapping[str, Any]) -> Iterator[BucketUse]:
 def _beside(
     found: tuple[Violation, ...], unreadable: tuple[Violation, ...]
 ) -> tuple[Violation, ...]:
-    """What the spec found, without what only follows from inputs that could not be read."""
+    """Return what the specification's check found, without what only follows from inputs that could not be
+    read."""
     told = tuple(violation.field for violation in unreadable)
     return tuple(v for v in found if not any(within(v.field, path) for path in told))
 
@@ -382,7 +386,7 @@ def _shown(call: Call, pipeline: Pipeline) -> Message:
 
 
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:
-    """Read a pipeline's inputs. `text`: their JSON as it was sent, None where only the Value message is
+    """Read a pipeline's inputs. `text`: their JSON as it was sent, None if only the Value message is
     known."""
     given: Any = wire_json.to_public(value) if text is None else json.loads(text)
     task = DEFINITIONS.get(definition.rpartition("/")[2])
@@ -398,7 +402,8 @@ def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs
 
 
 def _split(task: Task, given: Any) -> tuple[Any, tuple[Violation, ...]]:
-    """The inputs without the fields of the message that are none of the task's, and those as violations."""
+    """Return the inputs without the message's fields that the task does not take, and violations for
+    these."""
     if task is Task.CUSTOM or not isinstance(given, dict):
         return given, ()
     members = cast("dict[str, Any]", given)
@@ -414,8 +419,8 @@ def _split(task: Task, given: Any) -> tuple[Any, tuple[Violation, ...]]:
 
 
 def _with_texts(plan: plans.Plan, raw: Any) -> Any:
-    """The JSON of a message with its numbers as texts where the message has texts: the SDK lets arguments be
-    numbers, and sends 10 as 10.0, which was meant to be `10`."""
+    """Return a message's JSON with numbers as texts in its text fields: the SDK lets arguments be numbers,
+    and sends 10, which was meant as `10`, as 10.0."""
     if plan.special is not None or not isinstance(raw, dict):
         return raw
     members = cast("dict[str, Any]", raw)

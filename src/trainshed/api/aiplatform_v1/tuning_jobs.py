@@ -42,8 +42,8 @@ _COLLECTION: Final = Collection.TUNING_JOBS
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> tuple[ParsedTuningJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with
-    what was found `further`."""
+    """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
+    those in `further`."""
     parent = known_location(request.parent)
     services = call.services
     public = wire_json.to_public(request.hyperparameter_tuning_job)
@@ -63,7 +63,7 @@ def check_create(
 
 
 async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
-    """Violations for what the job to create names and is not there: what only the store knows."""
+    """Return violations for what the job to create names and does not exist, which only the store knows."""
     parent, spec = request.parent, request.hyperparameter_tuning_job.trial_job_spec
     public = wire_json.to_public(spec)
     project = known_location(parent).project_id
@@ -99,7 +99,7 @@ async def get(call: Call, request: Any) -> Message:
     name = read_vertex_name(request.name, _COLLECTION)
     job, _ = await read_work(call.services.reader, name, TuningJob)
     found = await _evidence(call.services, job)
-    # Half a second's work where a thousand trials measured a hundred times: everybody else goes on meanwhile.
+    # Takes half a second if a thousand trials measured a hundred times each; other requests go on meanwhile.
     return await _shown(call, job, found)
 
 
@@ -111,7 +111,7 @@ async def list_(call: Call, request: Any) -> Message:
     shown: list[Message] = []
     for work, _ in page.jobs:
         job = of_kind(work, TuningJob)
-        # Without measurements, of which a page of large jobs would have millions.
+        # Lists omit measurements, of which a page of large jobs would have millions.
         found = Evidence(await _trials(call.services, job), {}) if with_trials else NOTHING_TRIED
         shown.append(mask.apply(await _shown(call, job, found)))
     return pool.message_class("google.cloud.aiplatform.v1.ListHyperparameterTuningJobsResponse")(
@@ -140,8 +140,7 @@ async def _shown(call: Call, job: TuningJob, found: Evidence) -> Message:
 
 
 async def _evidence(services: Services, job: TuningJob) -> Evidence:
-    """The measurements are read after the trials, so that a trial that is over is shown with all of its
-    own."""
+    """Measurements are read after the trials, so that a finished trial is shown with all of its own."""
     trials = await _trials(services, job)
     return Evidence(trials, await services.studies.measurements(job.study))
 

@@ -1,8 +1,7 @@
-"""Records as `aiplatform` v1 messages: the created resource, plus what became of it
-(facts/resources#pipelines,
-facts/resources#tuning-jobs).
+"""Converts records to `aiplatform` v1 messages: the created resource with its output fields
+(facts/resources#pipelines, facts/resources#tuning-jobs).
 
-Of all that clients create, wait for and cancel: custom jobs, tuning jobs with their trials, training
+This covers what clients create, wait for and cancel: custom jobs, tuning jobs with their trials, training
 pipelines.
 """
 
@@ -55,12 +54,12 @@ PIPELINE: Final = "google.cloud.aiplatform.v1.TrainingPipeline"
 
 
 def custom_job(job: Job) -> wire_json.Resource:
-    """The CustomJob of a stored job."""
+    """Return the CustomJob of a stored job."""
     return wire_json.Resource(json.loads(job.public_json), custom_job_outputs(job))
 
 
 def custom_job_outputs(job: Job) -> Any:
-    """A CustomJob of which only the output fields are set, and the labels as they are now."""
+    """Return a CustomJob with only the output fields and the current labels set."""
     outputs: Any = pool.message_class(CUSTOM_JOB)()
     outputs.state = job_state_numbers()[job.state]
     set_common_outputs(outputs, job)
@@ -68,7 +67,8 @@ def custom_job_outputs(job: Job) -> Any:
 
 
 def set_common_outputs(view: Any, work: Work) -> None:
-    """What custom jobs, tuning jobs and pipelines show alike: all but the state, whose words differ."""
+    """Set what custom jobs, tuning jobs and pipelines show alike: all output fields but the state, whose
+    values differ."""
     view.name = str(work.name)
     set_micros(view.create_time, work.created)
     set_micros(view.update_time, work.updated)
@@ -86,8 +86,8 @@ def set_common_outputs(view: Any, work: Work) -> None:
 
 
 def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
-    """The public name of a job that another Vertex work made: same place, its uid for an id; "" if there is
-    none."""
+    """Return the public name of a job that another Vertex work made, in the same place with its uid as the
+    id; "" if there is none."""
     if not uid:
         return ""
     return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))
@@ -95,7 +95,7 @@ def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
 
 @cache
 def job_state_numbers() -> dict[JobState, int]:
-    """The numbers of the public enum JobState."""
+    """Return the numbers of the public enum JobState."""
     field = pool.message_descriptor(CUSTOM_JOB).fields_by_name["state"]
     assert field.enum_type is not None
     numbers = field.enum_type.values_by_name
@@ -107,7 +107,7 @@ class Evidence(Struct, frozen=True):
 
     #: Ascending by number.
     trials: Sequence[Trial]
-    #: By the trial's number.
+    #: By trial number.
     measurements: Mapping[int, Sequence[Measurement]]
 
 
@@ -115,15 +115,14 @@ NOTHING_TRIED: Final = Evidence((), {})
 
 
 def tuning_job(record: TuningJob, found: Evidence) -> Message:
-    """The HyperparameterTuningJob message of a stored job."""
+    """Return the HyperparameterTuningJob message of a stored job."""
     view = wire_json.from_public(TUNING_JOB, json.loads(record.public_json))
     set_tuning_outputs(view, record, found)
     return view
 
 
 def set_tuning_outputs(view: Any, record: TuningJob, found: Evidence) -> None:
-    """Put the output fields, and the labels as they are now, into a HyperparameterTuningJob with its input
-    fields set."""
+    """Set the output fields and the current labels of a HyperparameterTuningJob that has its input fields."""
     view.state = job_state_numbers()[record.state]
     set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
@@ -133,15 +132,14 @@ def set_tuning_outputs(view: Any, record: TuningJob, found: Evidence) -> None:
 
 
 def training_pipeline(record: Pipeline) -> Message:
-    """The TrainingPipeline message of a stored pipeline."""
+    """Return the TrainingPipeline message of a stored pipeline."""
     view = wire_json.from_public(PIPELINE, json.loads(record.public_json))
     set_pipeline_outputs(view, record)
     return view
 
 
 def set_pipeline_outputs(view: Any, record: Pipeline) -> None:
-    """Put the output fields, and the labels as they are now, into a TrainingPipeline with its input fields
-    set."""
+    """Set the output fields and the current labels of a TrainingPipeline that has its input fields."""
     view.state = _pipeline_state_numbers()[record.state]
     set_common_outputs(view, record)
     for key, name in _backing_jobs(record):
@@ -153,12 +151,13 @@ def set_pipeline_outputs(view: Any, record: Pipeline) -> None:
 
 
 def definition(record: Pipeline) -> str:
-    """The trainingTaskDefinition that the pipeline was created with."""
+    """Return the trainingTaskDefinition that the pipeline was created with."""
     return str(json.loads(record.public_json).get("trainingTaskDefinition", ""))
 
 
 def _backing_jobs(record: Pipeline) -> Iterator[tuple[str, str]]:
-    """Which jobs did the pipeline's work, as far as that is known; the SDK follows the first of them."""
+    """Yield the jobs that did the pipeline's work, as far as they are known, by their public keys; the SDK
+    follows the first of them."""
     match record.spec.task:
         case Task.CUSTOM:
             names = (("backingCustomJob", record.job, Collection.CUSTOM_JOBS),)

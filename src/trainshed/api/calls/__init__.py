@@ -1,1 +1,1 @@
-"""What each call of any surface works with: the caller, the services, errors, pages, HTTP messages."""
+"""What API calls share across surfaces: the caller, services, errors, pages, HTTP messages."""

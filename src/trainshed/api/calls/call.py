@@ -1,9 +1,7 @@
-"""One call of one API method, as every transport hands it to a handler, and what a principal of one project
-may ask.
+"""One call of an API method, as transports pass it to handlers, and what a principal of one project may ask.
 
-What a request is about stands in a text of the request itself (`name`, `parent`, ...), as `projects/P/...`,
-or in the name of the resource that it carries; only Logging lists bare projects as well, and entries that
-name their logs.
+A request names its project in its own text fields (`name`, `parent`, ...), as `projects/P/...`, or in the
+name of the resource that it carries. Only Logging also lists bare projects, and entries that name their logs.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -34,7 +32,7 @@ _CREATING: Final = frozenset(
     }
 )
 _ACCOUNT: Final = frozenset({"serviceAccount", "service_account"})
-"""Also as clients spell it in what is JSON of their own."""
+"""The field with the service account, also as clients spell it in JSON of their own."""
 _NAMES: Final = frozenset(
     {
         "artifact",
@@ -59,38 +57,40 @@ _BARE: Final = "project_ids"
 _ENTRIES: Final = "entries"
 _PARTS: Final = frozenset({_ENTRIES, "events"})
 _RENAMED: Final = _NAMES | {"experiment", "experiment_run", "model"}
-"""Also names within a resource, as in a job's specification."""
+"""Fields in which project numbers are replaced; some are within a resource, as in a job's specification."""
 _RENAMED_LISTS: Final = _LISTS | {_BARE}
 _FILTER: Final = "filter"
 _FREE: Final = frozenset({"metadata", "training_task_inputs"})
-"""What is the caller's own, whatever its fields are called."""
+"""Fields with content of the caller's own, which is left as it is whatever its fields are called."""
 
 
 class Call(Struct, frozen=True):
-    """One call of a method."""
+    """One call of an API method."""
 
     principal: Principal
     services: Services
-    #: The full name: `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
+    #: Full name, such as `google.cloud.aiplatform.v1.JobService.CreateCustomJob`.
     method: str
-    #: The caller's own JSON of google.protobuf.Value fields by their path in the request
-    #: (`training_pipeline.training_task_inputs`): a Value holds doubles only, so large integers, and 1 beside
-    #: 1.0, are there alone (spec/clients#task-inputs). Empty over gRPC, where a Value is all there is.
+    #: The caller's own JSON of google.protobuf.Value fields, by their path in the request
+    #: (`training_pipeline.training_task_inputs`). A Value holds doubles only; large integers, and 1 as
+    #: opposed to 1.0, are found here alone (spec/clients#task-inputs). Empty over gRPC, where only the Value
+    #: is sent.
     value_texts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 # The request's fields are those of the method's request message, which only the descriptors know.
 Handler = Callable[[Call, Any], Awaitable[Message | wire_json.Resource]]
-"""Takes the request message, answers the response message, raises the errors of `api.calls.errors`."""
+"""Takes the request message and returns the response message; raises the errors of `api.calls.errors`."""
 
 Handlers = Mapping[str, Handler]
 """Handlers by full method name."""
 
 
 def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
-    """The handler of `method` (full name), which `principal` may call. Raises NotServed, PermissionDenied.
+    """Return the handler of `method` (full name), which `principal` may call. Raises NotServed,
+    PermissionDenied.
 
-    For who may work in one project only, one that looks at what the request names before anything else.
+    For a principal of one project, the handler first checks the projects that the request names.
     """
     handler = handlers.get(method)
     if handler is None:
@@ -108,11 +108,11 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
 
 
 def name_by_id(request: Message, ids: Iterable[str]) -> None:
-    """Replace the numbers of projects in a request's names by their ids, for a project is one whichever it is
-    named by: programs find the number in CLOUD_ML_PROJECT_ID. `ids`: the projects whose numbers are known
-    here; "" is none."""
+    """Replace project numbers in a request's names by ids, so that both name the same project. Programs find
+    the number in CLOUD_ML_PROJECT_ID. `ids`: the projects whose numbers are known here; "" is ignored."""
     numbers = _by_number(tuple(ids))
-    # Most requests name no project by its number, and the digits of one stand in them as they are.
+    # Most requests name no project by its number. Searching the serialized request for the digits is cheaper
+    # than walking its fields.
     content = request.SerializePartialToString()
     if any(_digits(name) in content for name in numbers):
         _rename(request, numbers)
@@ -120,13 +120,13 @@ def name_by_id(request: Message, ids: Iterable[str]) -> None:
 
 @lru_cache(1024)
 def _digits(name: str) -> bytes:
-    """The number in `projects/NUMBER/`."""
+    """Return the digits of `projects/NUMBER/`."""
     return name.removeprefix("projects/").removesuffix("/").encode()
 
 
 @lru_cache(1024)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
-    """What stands at the front of names, with a number and with the id."""
+    """Return the beginnings of names: with the number as key, with the id as value."""
     return {f"projects/{project_number(each)}/": f"projects/{each}/" for each in ids if each}
 
 
@@ -148,7 +148,8 @@ def _rename(message: Message, numbers: Mapping[str, str]) -> None:
 
 
 def _renamed(name: str, numbers: Mapping[str, str]) -> str:
-    """A name, or a project alone: `projects/P`, or as Logging lists them `P`."""
+    """Return a name with the project's id. Takes a project alone as well: `projects/P`, or `P` as Logging
+    lists it."""
     for old, new in numbers.items():
         if name.startswith(old):
             return new + name[len(old) :]
@@ -158,11 +159,12 @@ def _renamed(name: str, numbers: Mapping[str, str]) -> str:
 
 
 def refuse_more(program: Principal, method: str, request: Message) -> None:
-    """Refuse a job that has more than the program that creates it: another service account, or secrets. A job
-    runs as the account that its request names and with the secrets that it names; a program gets neither by a
-    job that it creates.
+    """Refuse a job with more rights than the program that creates it: another service account, or secrets. A
+    job runs as the account and with the secrets that its request names, and a program must not gain either by
+    creating a job.
 
-    Raises PermissionDenied, naming all that the job would have and its creator has not."""
+    Raises PermissionDenied, which names everything that the job would have and its creator lacks.
+    """
     if method not in _CREATING:
         return
     beyond = list(dict.fromkeys(_beyond(wire_json.to_public(request), program.email)))
@@ -192,7 +194,8 @@ def _beyond(value: object, email: str) -> Iterator[str]:
 
 
 def projects_of(request: Message) -> Iterator[str]:
-    """The projects, by id or number, as often as they are named; "" for a name that has none."""
+    """Yield the projects that a request names, by id or number, as often as they are named; "" for a name
+    that has none."""
     for part, value in request.ListFields():
         if part.name in _NAMES and part.type == FieldDescriptor.TYPE_STRING:
             yield project_in(value)
@@ -208,7 +211,7 @@ def projects_of(request: Message) -> Iterator[str]:
 
 
 def project_in(name: str) -> str:
-    """The project of a full resource name, "" if it has none."""
+    """Return the project of a full resource name; "" if it has none."""
     match name.split("/"):
         case ["projects", project, *_]:
             return project
@@ -217,7 +220,7 @@ def project_in(name: str) -> str:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """The text fields of a message; none of a list or a map of them."""
+    """Return the names of a message's text fields; () for a list or a map of messages."""
     descriptor = getattr(value, "DESCRIPTOR", None)
     fields = descriptor.fields if descriptor is not None else ()
     return tuple(field.name for field in fields if field.type == FieldDescriptor.TYPE_STRING)

@@ -1,7 +1,8 @@
-"""All that is wrong with a request at once, even where part of it cannot be read (spec/submit#refusals).
+"""Reports everything that is wrong with a request at once, even if part of it cannot be read
+(spec/submit#refusals).
 
-A body with an unknown field or a wrong type is refused by `wire` before a handler sees it. What could be read
-of it is then still put to the handler's own check, so that the caller learns of every fault in one answer.
+A body with an unknown field or a wrong type is refused by `wire` before a handler sees it. The part that
+could be read is still passed to the handler's own check, so that one answer tells the caller of every fault.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,25 +13,26 @@ from trainshed.core import errors as core
 from trainshed.wire.status import Undecided, Violation, WireError, told
 
 Check = Callable[[Call, Any], object]
-"""Validates a request message without doing anything. Raises InvalidRequest, or another refusal."""
+"""Validates a request message without side effects. Raises InvalidRequest, or another refusal."""
 
 Checks = Mapping[str, Check]
 """Checks by full method name."""
 
 _MOST_UNDECIDED: Final = 8
-"""Fields; bounds what a request with many faults can cost."""
+"""Most undecided fields that are tried; bounds what a request with many faults can cost."""
 
 
 def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
-    """The refusal with the faults that `check` finds in the readable part and that were not told yet."""
+    """Return the refusal with the further faults that `check` finds in the readable part."""
     if refused.partial is None or check is None:
         return refused
     partial = refused.partial
     try:
         found = certain_faults(lambda: check(call, partial), refused.undecided)
     except Exception:
-        # Broad, because the check reads what is known to be broken: whatever it stumbles over (the project's
-        # name, say) must not hide the refusal that there is. It will be told when this is mended.
+        # Broad, because the check reads a message that is known to be broken: whatever it stumbles over (the
+        # project's name, say) must not hide the refusal at hand. The caller is told of it once this is
+        # mended.
         return refused
     known = tuple(_own_path(violation.field) for violation in told(refused.violations))
     further = tuple(
@@ -38,8 +40,8 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
         for v in found
         if not any(within(v.field, path) for path in known)
     )
-    # The texts of `wire` name their fields themselves; in the message, which has texts alone, the others must
-    # too.
+    # The texts of `wire` name their fields themselves. The message consists of texts alone, so the other
+    # texts have to name their fields too.
     texts = (str(refused), *(f"Field: {v.field}; {v.description}" for v in told(further)))
     return WireError((*refused.violations, *further), partial, message="\n".join(texts))
 
@@ -47,9 +49,9 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
 def certain_faults(
     check: Callable[[], object], undecided: Sequence[Undecided]
 ) -> tuple[core.Violation, ...]:
-    """The faults that `check` finds whatever values the undecided fields will be given. The others may only
-    follow from what the fields are while they have none, of which nobody has asked for. Raises what `check`
-    raises, but for InvalidRequest."""
+    """Return the faults that `check` finds whatever values the undecided fields get. Other faults may only
+    result from a field being unset, which the caller did not intend. Raises what `check` raises, except for
+    InvalidRequest."""
     found = _faults(check)
     for field in undecided[:_MOST_UNDECIDED]:
         for number in field.numbers:
@@ -71,7 +73,8 @@ def _faults(check: Callable[[], object]) -> tuple[core.Violation, ...]:
 
 
 def _own_path(field: str) -> str:
-    """`custom_job.job_spec.x` as the specs name it: `job_spec.x`; for `ml`, `job.training_input.x`: `x`."""
+    """Return a path as the specifications name it: `job_spec.x` for `custom_job.job_spec.x`; for `ml`, `x`
+    for `job.training_input.x`."""
     _, _, path = field.partition(".")
     return path.removeprefix("training_input.")
 

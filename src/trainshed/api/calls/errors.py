@@ -1,4 +1,4 @@
-"""The one table from exceptions to google.rpc codes, and the public texts of refused requests.
+"""The table from exceptions to google.rpc codes, and the public texts of refused requests.
 
 A test proves that every leaf class of `core.errors.RequestError` has a row.
 """
@@ -33,21 +33,22 @@ CODES: Final[Mapping[type[Exception], StatusCode]] = {
 }
 
 _REASONS: Final[Mapping[type[Exception], str]] = {core.PermissionDenied: "IAM_PERMISSION_DENIED"}
-"""google.rpc.ErrorInfo reasons, of errors for which the public services have one that is true here."""
+"""google.rpc.ErrorInfo reasons of those errors for which the public services have one that is true here."""
 
 
 class Refusal(Struct, frozen=True):
-    """An error as every transport tells it."""
+    """An error as every transport reports it."""
 
     code: StatusCode
     message: str
     violations: tuple[Violation, ...] = ()
-    #: Of a google.rpc.ErrorInfo; "" = there is none.
+    #: Reason of a google.rpc.ErrorInfo; "" = there is none.
     reason: str = ""
 
 
 def refusal(error: Exception, api: str) -> Refusal | None:
-    """What a caller of `api` (a set of `wire.pool`) is told; None for a fault of the service itself."""
+    """Return what a caller of `api` (a set of `wire.pool`) is told; None for a fault of the service
+    itself."""
     code = CODES.get(type(error))
     if code is None:
         return None
@@ -62,14 +63,15 @@ def refusal(error: Exception, api: str) -> Refusal | None:
 
 
 def internal_refusal() -> Refusal:
-    """What is told of a fault of the service: nothing of its inside; the service's log has the story."""
+    """Return the refusal for a fault of the service. It tells nothing of the cause, which is in the service's
+    log."""
     return Refusal(
         StatusCode.INTERNAL, "Internal error encountered. The log of the service says more."
     )
 
 
 def _listed(violations: tuple[Violation, ...], api: str) -> str:
-    """The public text that names every violation, in the form of the API that was called
+    """Return the public text that names every violation, in the form of the API that was called
     (facts/limits#error-texts)."""
     if api == "aiplatform_v1":
         found = "".join(

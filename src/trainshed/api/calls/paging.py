@@ -1,8 +1,8 @@
-"""Pages of lists: sizes, opaque tokens, a bounded search for what a filter lets pass, and read masks.
+"""Pages of lists: sizes, opaque tokens, a bounded search with a filter, and read masks.
 
-A token says where the previous page ended and is bound to the question it was given for. Filters are applied
-off the event loop: all scans share one thread, in which each has a short turn, so however many callers send
-expensive filters, everybody else waits for one busy thread at most, and the scans share it fairly.
+A token says where the previous page ended and is bound to the request that it was given for. Filters are
+applied off the event loop: all scans share one thread, in which they take short turns. However many callers
+send expensive filters, they keep one thread busy at most, and share it fairly.
 """
 
 import asyncio
@@ -28,35 +28,36 @@ from trainshed.store.port import JobQuery, Reader
 from trainshed.wire import pool
 
 SCAN_LIMIT: Final = 2_000
-"""Jobs that one request looks at before it answers a short page with a token to go on."""
+"""Jobs that one request reads before it answers a short page with a token to go on."""
 _MOST_ORDERS: Final = 10
-"""Fields that a list is ordered by."""
+"""Most fields that a list can be ordered by."""
 _CHUNK: Final = 250
 _MOST_STEPS: Final = 10
-"""Calls of the store in one request."""
+"""Most calls of the store in one request."""
 _DIGEST_SIZE: Final = 8
 _MOST_DIGITS: Final = 19
 _LARGEST: Final = 2**63 - 1
-"""What the store can compare with."""
+"""The largest number that the store can compare with."""
 T = TypeVar("T")
 SECONDS: Final = 1.0
-"""Computing time that one request may use; then it answers what it has, with a token to go on."""
+"""Seconds of computing time that one request may use; then it answers what it has, with a token to go on."""
 _TURN: Final = 0.02
 """Seconds of computing time after which another scan gets its turn."""
 _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="scans")
 
 
 class Page(Struct, frozen=True):
-    """One page of a list of works."""
+    """One page of a list of jobs."""
 
-    #: Works with their etags, newest first.
+    #: Jobs with their etags, newest first.
     jobs: tuple[tuple[Work, str], ...]
     #: "" on the last page.
     next_token: str
 
 
 def page_size(requested: int, *, default: int, maximum: int, field: str = "page_size") -> int:
-    """The size to serve: 0 means the default, more than the maximum means the maximum."""
+    """Return the size to serve: 0 means the default, more than the maximum means the maximum. Raises
+    InvalidRequest for a negative size."""
     if requested < 0:
         raise InvalidRequest(
             (Violation(field, f"{requested} is negative; leave it out for {default} per page."),)
@@ -67,8 +68,8 @@ def page_size(requested: int, *, default: int, maximum: int, field: str = "page_
 def read_order(
     text: str, fields: Mapping[str, T], *, most: int = _MOST_ORDERS
 ) -> tuple[tuple[T, bool], ...]:
-    """`display_name, create_time desc`: by what, the first one first, and whether downwards. Raises
-    InvalidRequest on `order_by`."""
+    """Read a text such as `display_name, create_time desc`: return the values of its fields, each with
+    whether it descends. Raises InvalidRequest on `order_by`."""
     orders: list[tuple[T, bool]] = []
     for part in text.split(",") if text.strip() else ():
         match part.split():
@@ -82,7 +83,7 @@ def read_order(
 
 
 def in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T], Any]]) -> list[T]:
-    """Sorted as `read_order` reads the text. Raises InvalidRequest on `order_by`."""
+    """Return the records sorted by a text that `read_order` can read. Raises InvalidRequest on `order_by`."""
     ordered = list(records)
     for key, descending in reversed(read_order(text, fields)):
         ordered.sort(key=key, reverse=descending)
@@ -99,13 +100,14 @@ def _no_order(text: str, fields: Iterable[str], most: int) -> InvalidRequest:
 
 
 def encode_token(position: str, *question: str) -> str:
-    """An opaque token for `position`, valid only together with the same `question`."""
+    """Return an opaque token for `position`, valid only together with the same `question`."""
     packed = _digest(question) + position.encode()
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def decode_token(token: str, *question: str, field: str = "page_token") -> str:
-    """The position of a token. Raises InvalidRequest for one that is not ours or of another question."""
+    """Return the position of a token. Raises InvalidRequest for one that is not ours or of another
+    question."""
     try:
         packed = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
         position = packed[_DIGEST_SIZE:].decode()
@@ -117,14 +119,14 @@ def decode_token(token: str, *question: str, field: str = "page_token") -> str:
 
 
 def decode_number(token: str, *question: str, field: str = "page_token") -> int:
-    """The position of a token that is a number; 0 for no token. Raises InvalidRequest."""
+    """Return the position of a token as a number; 0 for no token. Raises InvalidRequest."""
     if not token:
         return 0
     return position_number(decode_token(token, *question, field=field), field)
 
 
 def position_number(position: str, field: str = "page_token") -> int:
-    """A number in a position: whoever knows how, can write a token of his own. Raises InvalidRequest."""
+    """Return a position as a number. Raises InvalidRequest: callers can make up tokens, so it may be none."""
     if not (position.isascii() and position.isdecimal()) or len(position) > _MOST_DIGITS:
         raise _refused(field)
     return min(int(position), _LARGEST)
@@ -138,12 +140,12 @@ async def list_jobs(
     token: str,
     question: tuple[str, ...],
 ) -> Page:
-    """One page of at most `query.limit` jobs that are wanted, reading at most SCAN_LIMIT and as long as a
-    scan may last.
+    """Return a page of at most `query.limit` jobs that pass the filter. Reads about SCAN_LIMIT jobs at most,
+    for no longer than a scan may take.
 
-    A page can be short, or empty, and still carry a token: the jobs further back were not looked at
-    yet, and the request costs the same however long the history is (spec/invariants#finished-jobs). What can
-    be told without reading a job is asked of the store, whose indexes know most answers at once (ADR 74).
+    A page can be short, or empty, and still carry a token, because older jobs were not examined yet. So a
+    request costs the same however long the history is (spec/invariants#finished-jobs). What can be decided
+    without reading a job is left to the store, whose indexes answer most filters at once (ADR 74).
     """
     after = decode_number(token, *question)
     found: list[tuple[Work, str]] = []
@@ -174,7 +176,7 @@ async def list_jobs(
 async def _step(
     reader: Reader, query: JobQuery, where: Condition | None
 ) -> tuple[Sequence[tuple[Work, str]], JobUid | None]:
-    """The next jobs, and where to go on; None = there are no more."""
+    """Return the next jobs, and the position to go on from; None = there are no more."""
     if where is not None:
         matches = await reader.matching(query, where)
         return matches.jobs, matches.went_to
@@ -198,15 +200,15 @@ def _digest(question: tuple[str, ...]) -> bytes:
 
 
 class Scan(Generic[T]):
-    """The filter of one request, applied no longer than a request may take."""
+    """Applies the filter of one request, within the computing time that a request may use."""
 
     def __init__(self, passes: Callable[[T], bool], *, seconds: float | None = None) -> None:
         self._passes = passes
         self._left = SECONDS if seconds is None else seconds
 
     async def judge(self, rows: Sequence[T]) -> list[bool]:
-        """Whether each row passes; of fewer rows once the time is used up, but of the first one in any
-        case."""
+        """Return whether each row passes; for fewer rows once the time is used up, but always for the first
+        one."""
         if self._passes is everything:
             return [True] * len(rows)
         verdicts: list[bool] = []
@@ -227,7 +229,7 @@ class Scan(Generic[T]):
 
 
 class Mask:
-    """A FieldMask for messages of one type. Raises InvalidRequest for a path that the type has not."""
+    """A FieldMask for messages of one type. Raises InvalidRequest for a path that the type does not have."""
 
     def __init__(self, mask: Any, message_type: str, *, field: str = "read_mask") -> None:
         paths = [path for path in mask.paths if path != "*"]
@@ -242,13 +244,13 @@ class Mask:
             )
 
     def shows(self, field: str) -> bool:
-        """Whether anything of the message's own field `field` is answered."""
+        """Whether an answer includes anything of the message's own field `field`."""
         return self._mask is None or any(
             path.partition(".")[0] == field for path in self._mask.paths
         )
 
     def apply(self, message: Message) -> Message:
-        """The message with the masked fields only; itself if there is no mask."""
+        """Return the message with the masked fields only; the message itself if there is no mask."""
         if self._mask is None:
             return message
         kept = self._class()
@@ -257,7 +259,7 @@ class Mask:
 
 
 def _has(message_class: type[Message], path: str) -> bool:
-    """Whether a mask can name it: a repeated field only as a whole."""
+    """Whether a mask can name a path: repeated fields only as a whole."""
     at = message_class.DESCRIPTOR
     for name in path.split("."):
         field = at.fields_by_name.get(name) if at is not None else None

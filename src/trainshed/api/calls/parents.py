@@ -1,6 +1,6 @@
 """The parents that requests name: `projects/P` and `projects/P/locations/L`.
 
-Job names are read in `core.names`; here is only what stands above a job.
+Job names are parsed in `core.names`, not here.
 """
 
 import re
@@ -24,7 +24,7 @@ class ProjectName(Struct, frozen=True):
 
     @staticmethod
     def parse(name: str, *, field: str = "parent") -> "ProjectName":
-        """Raises InvalidRequest on `field` for anything else."""
+        """Parse a name. Raises InvalidRequest on `field` if it has another form."""
         match name.split("/"):
             case ["projects", project] if _PROJECT.fullmatch(project):
                 return ProjectName(project)
@@ -43,7 +43,7 @@ class LocationName(Struct, frozen=True):
 
     @staticmethod
     def parse(name: str, *, field: str = "parent") -> "LocationName":
-        """Raises InvalidRequest on `field` for anything else."""
+        """Parse a name. Raises InvalidRequest on `field` if it has another form."""
         match name.split("/"):
             case ["projects", project, "locations", location] if _PROJECT.fullmatch(
                 project

@@ -1,9 +1,8 @@
-"""How far programs are, found when somebody asks. What was read is remembered, so that the next look reads
-only what is new.
+"""Finds how far programs are when somebody asks, and remembers it, so that later looks read only what is new.
 
-Nothing is read of a job that nobody asks for. The first look samples the job's whole log, so that it does not
-matter who looked before, or whether the service was away. What reads lines is loaded by the first look of
-all.
+Nothing is read of a job that nobody asks about. The first look samples the job's whole log, so that it does
+not matter who looked before, or whether the service was away. The modules that read lines are loaded by the
+first look of all.
 """
 
 import asyncio
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 _ESTIMATE: Final = "trainshed.core.progress.estimate"
 _MOST: Final = 4096
-"""Jobs that are remembered: some 20 kB each."""
+"""Most jobs that are remembered: some 20 kB each."""
 _SECOND: Final = 10**9
 _ABOUT: Final = 0.15
-"""The part of a program's own estimate by which that may be wrong."""
+"""The margin of a program's own estimate, as a fraction of it."""
 _STEPS: Final = (("current_step", "total_steps", "step"), ("currentEpoch", "totalEpochs", "epoch"))
-"""Metrics that programs count by, as Hugging Face's and others' do."""
+"""Metrics by which programs count (done, total, word for one), as Hugging Face's and others' do."""
 
 
 class Known(Struct, frozen=True):
@@ -48,17 +47,17 @@ class Known(Struct, frozen=True):
     source: str = ""
     #: When it reported (ns since the epoch); 0 = it did not.
     at: Nanos = 0
-    #: What it reported beside that.
+    #: What else it reported.
     metrics: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class _Followed(Struct):
-    """One job, as far as it was read."""
+    """The state of reading one job's log."""
 
     attempt: int
     incarnation: int
     tracker: "Tracker"
-    #: Up to where its log was read.
+    #: The place up to which its log was read.
     place: Place = field(default_factory=Place)
     #: The last line that was read; "" = none yet.
     last_line: str = ""
@@ -67,14 +66,14 @@ class _Followed(Struct):
 
 
 class ProgressBook:
-    """Remembers how far jobs were, of the newest `most` that somebody asked for."""
+    """Remembers how far jobs are, for the `most` jobs that somebody asked about last."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._followed: OrderedDict[JobUid, _Followed] = OrderedDict()
 
     async def look(self, logs: LogReader, job: Job, now: Nanos) -> Known:
-        """How far a running job is; `now` in ns. Reads a bounded number of bytes."""
+        """Return how far a running job is; `now` in ns. Reads a bounded number of bytes."""
         if _ESTIMATE not in sys.modules:
             await asyncio.to_thread(import_module, _ESTIMATE)
         replica = _primary(job)
@@ -115,7 +114,7 @@ class ProgressBook:
 
 
 def reported(logs: LogReader, job: Job, now: Nanos) -> Known | None:
-    """What a job's primary program has reported of itself in the last attempt; None = nothing."""
+    """Return what a job's primary program has reported of itself in the last attempt; None = nothing."""
     told = logs.reports(StreamSource(job.uid, job.attempt, _primary(job).id))
     if not told:
         return None

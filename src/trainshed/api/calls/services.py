@@ -1,4 +1,4 @@
-"""What the handlers work with: stores, clocks and settings, handed in by the composition root."""
+"""What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -44,22 +44,22 @@ from trainshed.wire.trainshed_v1.settings import Setting
 
 
 class CreateWorks(Protocol):
-    """Stores new works and has the controller go on with them."""
+    """Stores new jobs, tuning jobs and pipelines, and wakes the controller for them."""
 
     async def __call__(self, *made: NewWork) -> None:
-        """All are stored, or none. Raises as `Intake.create_jobs`."""
+        """Store all of them, or none. Raises as `Intake.create_jobs`."""
         ...
 
 
 class BucketProbe(Protocol):
-    """What validation asks of the buckets. Cheap: small files at most."""
+    """What validation asks of the buckets. Cheap, unless noted: it reads small files at most."""
 
     def bucket_location(self, name: str) -> str | None:
-        """Where a bucket is (`US`, `us-central1`); None if there is none of this name."""
+        """Return a bucket's location (`US`, `us-central1`); None if there is no bucket of this name."""
         ...
 
     def is_closed(self, name: str, project: str) -> bool:
-        """Whether no program of a project may read what is in a bucket that is there."""
+        """Whether programs of a project may not read from an existing bucket."""
         ...
 
     def is_remote(self, name: str) -> bool:
@@ -67,34 +67,36 @@ class BucketProbe(Protocol):
         ...
 
     def has_object(self, uri: str) -> bool:
-        """Whether there is an object that a gs:// URI names, in which `*` and its like stand for others. May
-        block for long: to be asked in a thread."""
+        """Whether there is an object that matches a gs:// URI, which may have wildcards such as `*`. May
+        block for long: call it in a thread."""
         ...
 
 
 class CapacityView(Protocol):
-    """What the controller knows about capacity (nodes, quotas, who waits and why). Cheap, never blocks."""
+    """What the controller knows about capacity: nodes, quotas, which jobs wait and why. Cheap, never
+    blocks."""
 
     def why(self, uid: JobUid) -> Waiting | None:
-        """Why a job waits; None if it does not."""
+        """Return why a job waits; None if it does not."""
         ...
 
     def position(self, uid: JobUid) -> int:
-        """Its place among those that wait, 1 = next; 0 = it does not wait."""
+        """Return a job's position among those that wait, 1 = next; 0 = it does not wait."""
         ...
 
     async def preflight(self, job: Job) -> Preflight:
-        """Whether a job like this one, which is not stored, would be admitted now. Raises Unavailable."""
+        """Return whether a job like this one, which is not stored, would be admitted now. Raises
+        Unavailable."""
         ...
 
     def nodes(self) -> tuple[NodeStatus, ...]: ...
 
     def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
-        """Every quota of the project in the region that has a limit or is used."""
+        """Return every quota of the project in the region that has a limit or is used."""
         ...
 
     def load(self) -> Load:
-        """What there is to do, in all projects."""
+        """Return the load of all projects together."""
         ...
 
     async def readmit(self, node: str) -> None:
@@ -102,36 +104,37 @@ class CapacityView(Protocol):
         ...
 
     async def capacity_changed(self) -> None:
-        """Drained nodes or quotas were changed in the store."""
+        """Tell the controller that drained nodes or quotas were changed in the store."""
         ...
 
 
 class AccessHistory(Protocol):
-    """What the programs of jobs did with objects. Blocks on the disk: to be asked in a thread."""
+    """Accesses of jobs' programs to objects. Blocks on the disk: call it in a thread."""
 
     def accesses(self, prefixes: tuple[str, ...], since: Nanos) -> tuple[tuple[Access, ...], int]:
-        """Reads and finished writes of objects whose gs:// URI begins with a prefix, which ended at `since`
-        (ns) or later, in that order; and from when on all there were are among them. Raises OSError."""
+        """Return the reads and finished writes of objects whose gs:// URI begins with a prefix, which ended
+        at `since` (ns) or later, in order of their ends; and the time from which on none is missing. Raises
+        OSError."""
         ...
 
     def last_written(self, uri: str) -> Nanos | None:
-        """When something below the URI was last written in any way, 0 = there is nothing, None = it cannot be
-        known."""
+        """Return when something below the URI was last written in any way (ns); 0 = there is nothing, None =
+        it cannot be known."""
         ...
 
 
 class LogCollector(Protocol):
-    """Deletes logs of jobs that are over."""
+    """Deletes logs of jobs that have ended."""
 
     async def collect(
         self, retention: Retention, most: int, *, dry_run: bool = False
     ) -> LogCollection:
-        """As `controller.retention.RetentionTimer.collect`."""
+        """Delete logs that are due, as `controller.retention.RetentionTimer.collect` describes."""
         ...
 
 
 class Terminal(Protocol):
-    """A shell in a replica, as `engines.terminals.Terminal` says."""
+    """A shell in a replica, with the methods of `engines.terminals.Terminal`."""
 
     @property
     def status(self) -> int | None: ...
@@ -148,12 +151,12 @@ class Terminal(Protocol):
 
 
 class Shells(Protocol):
-    """Where shells are opened, and what failed replicas left. Methods that raise, raise FailedPrecondition
-    (the message says why not) or Unavailable."""
+    """Opens shells in replicas, and gives access to what failed replicas left. Methods that raise, raise
+    FailedPrecondition (the message says why not) or Unavailable."""
 
     tickets: Tickets
     links: Links
-    #: Whether the operator wants shells at all.
+    #: Whether the operator allows shells.
     allowed: bool
     #: Seconds without a byte after which a shell is hung up; 0 = never.
     idle: float
@@ -168,7 +171,7 @@ class Shells(Protocol):
     ) -> Terminal: ...
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """Never blocks."""
+        """Return what is kept of a job's failed replicas. Never blocks."""
         ...
 
     async def open_autopsy(
@@ -178,33 +181,33 @@ class Shells(Protocol):
     def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> AsyncGenerator[bytes]:
-        """A tar archive."""
+        """Yield a tar archive of what a failed replica left."""
         ...
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        """Whether there was one."""
+        """Delete what a failed replica left. Returns whether there was anything."""
         ...
 
 
 class Exports(Protocol):
-    """Where exports, of models or of datasets, are carried out beside requests."""
+    """Carries out exports of models and of datasets beside requests."""
 
     def begin(self, operation: Operation) -> None:
-        """Carry out an operation that is stored; its end is a notice of its subject."""
+        """Start to carry out a stored operation. Its end is published as a notice of its subject."""
         ...
 
     def stop(self, name: str) -> None:
-        """Write nothing more for an operation that was cancelled; nothing if it is no such export."""
+        """Stop writing for an operation that was cancelled. Does nothing if it is no such export."""
         ...
 
 
 class Viewers(Protocol):
-    """TensorBoards that show what jobs wrote, each a process of its own. `name`: of a view; `prefix`: the
+    """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view; `prefix`: the
     path at which browsers find it. Methods that raise, raise FailedPrecondition (the message says why not,
     and what to do) or Unavailable."""
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        """Whether there is anything to look at in one of them."""
+        """Whether there is anything to show in one of the directories."""
         ...
 
     async def open(
@@ -214,7 +217,8 @@ class Viewers(Protocol):
         directories: Sequence[LogDirectory],
         say: Callable[[str], None],
     ) -> None:
-        """Have it serve, installed and started if need be. `say`: takes lines of what is done."""
+        """Make a view's TensorBoard serve; installs and starts it if need be. `say`: called with each line
+        that tells what is being done."""
         ...
 
     async def forward(
@@ -225,24 +229,24 @@ class Viewers(Protocol):
         request: Request,
         more: list[tuple[bytes, bytes]],
     ) -> Response:
-        """Its answer to a request, with headers of ours; started again if it was ended. Raises
-        BodyTooLarge."""
+        """Return TensorBoard's answer to a request, with `more` as further headers. Starts it again if it was
+        ended. Also raises BodyTooLarge."""
         ...
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """End those whose names are wanted; nobody waits for that."""
+        """End the views whose names are `wanted`, without waiting for that."""
         ...
 
 
 class Views(Struct, frozen=True):
-    """Who may look at what jobs wrote, and what shows it."""
+    """Links that let people look at what jobs wrote, and the viewers that show it."""
 
     links: ViewLinks
     viewers: Viewers
 
 
 class ProgramLogs(Protocol):
-    """The logs that programs write."""
+    """Writes to the logs of programs."""
 
     async def write(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
@@ -252,37 +256,37 @@ class ProgramLogs(Protocol):
 
 
 class ApiSettings(Struct, frozen=True):
-    """What the answers say of this installation."""
+    """What answers say of this installation."""
 
-    #: The service's own.
+    #: The service's version.
     version: str = ""
-    #: Stands for the service where an answer names one.
+    #: The account that stands for the service where an answer names one.
     service_account: str = "trainshed@localhost"
-    #: What a client takes that was told nothing else, as are `region` and `bucket`; "" = none.
+    #: Default of clients that were told nothing else, as are `region` and `bucket`; "" = none.
     project: str = ""
     region: str = ""
     bucket: str = ""
-    #: Trials that a study may have; 0 = any number.
+    #: Most trials of a study; 0 = any number.
     max_study_trials: int = 1000
-    #: Reducers speak TLS, whether or not a job asks for it.
+    #: Reducers use TLS, whether or not a job asks for it.
     reduction_tls: bool = False
-    #: Targets of notifications that jobs may name.
+    #: Notification targets that jobs may name.
     notify: tuple[str, ...] = ()
-    #: Nanoseconds after a job's end before its error is told.
+    #: Nanoseconds between a job's end and the first answer that tells its error.
     error_delay: int = 0
-    #: The address of pages of jobs, where errors lead for more; "" = to the page that the public text names.
+    #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
     pages: str = ""
-    #: What an operator has set, and what holds where he has not; without secrets.
+    #: The settings, as the operator or a default has set them; without secrets.
     configured: tuple[Setting, ...] = ()
 
 
 def no_retention() -> RetentionReport | None:
-    """Nothing is ever deleted."""
+    """Return None: nothing is ever deleted."""
     return None
 
 
 def no_collector() -> LogCollector | None:
-    """Logs are not deleted at an order."""
+    """Return None: logs cannot be deleted on request."""
     return None
 
 
@@ -307,12 +311,13 @@ class Services(Struct, frozen=True):
     buckets: BucketProbe
     #: Nanoseconds since the epoch.
     now: Callable[[], int]
-    #: A fresh identity, ascending with time.
+    #: Returns a fresh identity; they ascend with time.
     new_uid: Callable[[], JobUid]
     #: Tells the controller that a job has something to do.
     wake: Callable[[JobUid], None]
     create: CreateWorks
-    #: Tells the controller that an operation of a study waits; its end is a notice of `JobUid(study)`.
+    #: Tells the controller that an operation of a study waits. Its end is published as a notice of
+    #: `JobUid(study)`.
     suggest: Callable[[StudyUid], None]
     operations: Operations
     exports: Exports
@@ -322,29 +327,29 @@ class Services(Struct, frozen=True):
     history: AccessHistory | None = None
     #: Set when the server shuts down, so that streams end and no more jobs are taken.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    #: None: none are opened.
+    #: None: no shells are opened.
     shells: Shells | None = None
-    #: None: none are started.
+    #: None: no TensorBoards are started.
     views: Views | None = None
-    #: None: programs write by their pipes alone.
+    #: None: programs write to their logs through their pipes only.
     program_logs: ProgramLogs | None = None
-    #: What the engine can keep apart and limit here.
+    #: What the engine can isolate and limit here.
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
-    #: How late the event loop is.
+    #: Returns how late the event loop is.
     lag: Callable[[], Lag] = Lag
     #: When the service began, in ns since the epoch; 0 = not known.
     started: Nanos = 0
-    #: What is to be sent; None = nobody is ever told.
+    #: Notifications to be sent; None = nobody is ever notified.
     outbox: Notifications | None = None
-    #: What the retention does; None = nothing is ever deleted.
+    #: The retention's report; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
-    #: What deletes logs at an order; asked for late, since it is built of these services. None: nothing does.
+    #: What deletes logs on request; None = nothing does. Called late, since it is built from these services.
     collector: Callable[[], LogCollector | None] = no_collector
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
-    #: How far programs are, as far as somebody has looked.
+    #: Progress of the programs that somebody has asked about.
     progress: ProgressBook = field(default_factory=ProgressBook)
-    #: Lines of logs that were just read, for others who follow the same ones.
+    #: Log lines that were read a moment ago, for others who follow the same log.
     recent_texts: RecentTexts = field(default_factory=RecentTexts)
-    #: What all transports know of the operations of `v1beta1`.
+    #: The operations that callers of `v1beta1` were given, for all transports.
     beta: BetaOperations = field(default_factory=BetaOperations)

@@ -1,9 +1,9 @@
-"""Who may open which shell: tickets that are good once, and links that are good as long as a job runs.
+"""The rights to open shells: tickets, which are good once, and links, which are good while a job runs.
 
-A ticket is held in memory and lives for a minute: it is fetched by whoever may open the shell and used at
-once. A link is what a job gives out that was made with `enableWebAccess`: who can read the job has it, and
-with it gets tickets for one replica of that job. Neither is ever part of an address that a server is asked
-by, and so of no log.
+A ticket is held in memory for a minute: whoever may open the shell fetches it and uses it at once. A link is
+given out by a job that was made with `enableWebAccess`: everybody who can read the job has it, and gets
+tickets for one replica of that job with it. Neither is ever in an address that is sent to a server, so no log
+contains them.
 """
 
 import base64
@@ -22,7 +22,7 @@ from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 LIFETIME: Final = 60 * 10**9
 """Nanoseconds that a ticket is good for."""
 _MOST: Final = 1000
-"""Tickets that wait to be used; beyond that the oldest one is void."""
+"""Most tickets that wait to be used; beyond that the oldest one is void."""
 
 
 class Ticket(Struct, frozen=True):
@@ -30,21 +30,21 @@ class Ticket(Struct, frozen=True):
 
     job_uid: JobUid
     replica: ReplicaId
-    #: To whom it was given, for the job's timeline.
+    #: Who asked for it, for the job's timeline.
     who: str
-    #: The attempt whose remains are meant; 0 = the replica that runs.
+    #: The attempt whose autopsy is meant; 0 = the replica that runs.
     autopsy: int = 0
 
 
 class Tickets:
-    """`now`: nanoseconds."""
+    """Issues tickets and redeems each once. `now`: nanoseconds since the epoch."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._waiting: dict[bytes, tuple[Ticket, int]] = {}
 
     def issue(self, ticket: Ticket) -> tuple[str, int]:
-        """A token for it, and until when it is good."""
+        """Return a token for a ticket, and until when it is good (ns)."""
         now = self._now()
         for old in [key for key, (_, until) in self._waiting.items() if until <= now]:
             del self._waiting[old]
@@ -55,14 +55,14 @@ class Tickets:
         return token, now + LIFETIME
 
     def redeem(self, token: str) -> Ticket | None:
-        """What a token is good for, which it is not any more after this."""
+        """Return the ticket of a token, which is void afterwards; None if it is not good."""
         found = self._waiting.pop(_digest(token), None)
         return found[0] if found is not None and found[1] > self._now() else None
 
 
 class Links:
-    """`key`: the service's own secret, the same after a restart. `address`: where browsers reach this
-    service."""
+    """Makes and checks links to shells. `key`: the service's own secret, the same after a restart. `address`:
+    where browsers reach this service."""
 
     def __init__(self, key: bytes, address: str) -> None:
         self._key = key
@@ -71,11 +71,11 @@ class Links:
     def of_replicas(
         self, uid: JobUid, api: Api, replicas: "tuple[ReplicaId, ...]"
     ) -> dict[str, str]:
-        """The links of a job's replicas, by the names that the API has for them."""
+        """Return the links of a job's replicas, by the names that the API has for them."""
         return {log_task_name(api, replica): self._link(uid, replica) for replica in replicas}
 
     def of_job(self, job: Job) -> dict[str, str]:
-        """The links of those replicas that run now."""
+        """Return the links of the job's replicas that run now."""
         if job.state is not JobState.RUNNING:
             return {}
         running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
@@ -86,7 +86,8 @@ class Links:
         return hmac.compare_digest(self._sign(uid, replica).encode(), key.encode())
 
     def page(self, uid: JobUid, replica: ReplicaId, token: str = "") -> str:
-        """The page for a replica of a job; with a ticket's `token` it opens the shell at once."""
+        """Return the address of a replica's page; with a ticket's `token` the page opens the shell at
+        once."""
         return f"{self._address}/shell/#job={uid}&replica={replica}" + (
             f"&token={token}" if token else ""
         )

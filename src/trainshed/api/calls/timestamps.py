@@ -1,4 +1,4 @@
-"""Moments in answers: nanoseconds inside, public Timestamps outside."""
+"""Times in answers: nanoseconds inside, public Timestamps outside."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,7 +15,7 @@ def set_micros(target: Any, at: Nanos) -> None:
 
 
 def text_micros(at: Nanos) -> str:
-    """`2026-11-20T05:55:42.123456Z`, or "" for a moment that has not come."""
+    """Return a time as `2026-11-20T05:55:42.123456Z`; "" for 0, a time that has not come."""
     if not at:
         return ""
     seconds, rest = divmod(at, 10**9)
@@ -23,12 +23,12 @@ def text_micros(at: Nanos) -> str:
 
 
 def text_nanos(at: Nanos) -> str:
-    """`2026-11-20T05:55:42.123456789Z`: one width, so that texts order like the moments."""
+    """Return a time as `2026-11-20T05:55:42.123456789Z`: one width, so that texts sort like the times."""
     seconds, rest = divmod(at, 10**9)
     return f"{whole_second(seconds)}.{rest:09d}Z"
 
 
 @lru_cache(64)
 def whole_second(seconds: int) -> str:
-    """`2026-11-20T05:55:42`. Kept for a moment: thousands of log lines are of one second."""
+    """Return a time as `2026-11-20T05:55:42`. Cached, because thousands of log lines are of one second."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

@@ -1,8 +1,7 @@
-"""What is said of a public method that this service does not serve: that it is not, what of its service there
-is, and what to do instead.
+"""Errors for public methods that this service does not serve: what is served instead, and what to do.
 
-Which methods these are is written down nowhere: those that the public APIs have (`wire.known_methods`),
-without those that have a handler.
+No list of these methods is kept: they are the methods of the public APIs (`wire.known_methods`) without a
+handler.
 """
 
 from collections.abc import Iterable
@@ -64,7 +63,7 @@ _OF_COLLECTIONS: Final = {
     "tensorboard's blobStoragePathPrefix, which any storage client reads; event files of a job are shown by "
     "`trainshed tensorboard JOB`",
 }
-"""By a collection's name in the path of a method: what can be done in place of the methods below it."""
+"""What to do instead of the methods below a collection, by its name in their paths."""
 _OF_VERBS: Final = {
     "directPredict": _NO_SERVING,
     "directRawPredict": _NO_SERVING,
@@ -76,7 +75,7 @@ _OF_VERBS: Final = {
     "setIamPolicy": _TOKENS,
     "streamRawPredict": _NO_SERVING,
 }
-"""The same by the custom verb at the end of a path, which counts first."""
+"""The same by the custom verb at the end of a path, which takes precedence."""
 _OF_APIS: Final = {
     "ml.projects.models": _NO_SERVING,
     "logging.": _LINES,
@@ -91,7 +90,8 @@ _OF_APIS: Final = {
 
 
 def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
-    """The error for a method without a handler. `handlers`: full names of the methods that have one."""
+    """Return the error for a method without a handler. `handlers`: full names of the methods that have
+    one."""
     service = method.name.rpartition(".")[0]
     beside = sorted(each.rpartition(".")[2] for each in handlers if each.startswith(f"{service}."))
     there = f" Of {service.rpartition('.')[2]} there is {', '.join(beside)}." if beside else ""

@@ -8,8 +8,9 @@ from trainshed.core.errors import InvalidRequest, Violation
 def read_update_mask(
     paths: Iterable[str], allowed: Sequence[str], *, open_fields: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The fields that a mask names, in either spelling, each once; () = no mask, or `*`. `open_fields`: those
-    of which a part can be named as well. Raises InvalidRequest for what cannot be updated."""
+    """Return the fields that a mask names in snake_case or camelCase, each once; () = no mask, or `*`.
+    `open_fields`: fields of which a mask can also name a part. Raises InvalidRequest for what cannot be
+    updated."""
     spelled = {_camel(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     parts = tuple(f"{field}." for field in open_fields)

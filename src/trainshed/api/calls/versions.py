@@ -1,10 +1,9 @@
-"""`v1beta1` of the Vertex services, served as `v1`: whose types an operation carries, over gRPC and over
-REST.
+"""`v1beta1` of the Vertex services, served as `v1`: sets which version's types an operation carries.
 
-The messages are the same on the wire; all that tells the versions apart is the type that stands in an
-operation's `Any` fields. Clients insist on theirs, also when they poll it where no version is said (the
-Operations service of gRPC, `/ui/` over REST, spec/clients#operations); so the names of operations that were
-handed to a `v1beta1` caller are remembered, the newest ones, as long as the service runs.
+The messages are the same on the wire; the versions differ only in the types that stand in an operation's
+`Any` fields. Clients insist on their own types, also when they poll an operation where no version is named
+(the Operations service of gRPC, `/ui/` over REST, spec/clients#operations). So the names of the newest
+operations that were handed to `v1beta1` callers are remembered, as long as the service runs.
 """
 
 import enum
@@ -24,7 +23,7 @@ _KEPT: Final = 4_096
 
 
 class Version(enum.Enum):
-    """What a call says of itself by its path. UNSAID: the same one serves the clients of both."""
+    """The version that a call's path names. UNSAID: the path serves the clients of both versions."""
 
     V1 = enum.auto()
     V1BETA1 = enum.auto()
@@ -32,14 +31,14 @@ class Version(enum.Enum):
 
 
 class BetaOperations:
-    """Gives operations the types that their readers know. One instance for all transports: who makes an
-    operation through one may poll it through another."""
+    """Gives operations the types that their clients know. One instance serves all transports, because a
+    client may make an operation through one and poll it through another."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
 
     def remember(self, answer: Any) -> None:
-        """A `v1beta1` caller is handed this answer; where it is an operation, it is made for him."""
+        """Remember the operation, if it is one, in an answer to a `v1beta1` caller."""
         if answer.DESCRIPTOR.full_name != _OPERATION:
             return
         self._names[answer.name] = None
@@ -48,8 +47,8 @@ class BetaOperations:
             self._names.popitem(last=False)
 
     def dress(self, answer: Any, version: Version) -> None:
-        """Change the types within an answer in place, where it is an operation, or a page of them, of
-        `v1beta1`."""
+        """Change the types in an answer in place if it is an operation of `v1beta1`, or a page of
+        operations."""
         for operation in _operations(answer):
             if self._is_beta(operation.name, version):
                 for field in _PACKED:
@@ -62,8 +61,8 @@ class BetaOperations:
         return any(self._is_beta(each.name, version) for each in _operations(answer))
 
     def dressed(self, rendered: bytes, version: Version, *, pretty: bool) -> bytes:
-        """The same for an operation, or a page of them, that is JSON already: the private pool has no message
-        of `v1beta1` that an `Any` could be rendered as."""
+        """Return a JSON answer with the types changed as by `dress`. This is done in JSON because the private
+        pool has no messages of `v1beta1` as which an `Any` could be rendered."""
         answer: dict[str, Any] = json.loads(rendered)
         operations: list[dict[str, Any]] = answer.get("operations", [answer])
         for operation in operations:

@@ -1,8 +1,9 @@
-"""Who may look at which jobs by TensorBoard: links, and the cookies that browsers get for them.
+"""The rights to look at jobs in TensorBoard: links, and the cookies that browsers get for them.
 
-A view is some jobs, named by their numbers: `7`, `7-12`. Its link is good as long as they exist and the
-owner's token is the same; its key stands behind the `#`, so that no server is sent it with the page. A
-browser changes it for a cookie of that view's path alone, which no script reads and no other site sends.
+A view is a set of jobs, named by their numbers: `7`, `7-12`. Its link is good as long as the jobs exist and
+the owner's token is the same. The link's key stands behind the `#`, so that no server is sent it with the
+page. A browser exchanges it for a cookie of that view's path alone, which no script reads and no other site
+sends.
 """
 
 import base64
@@ -17,29 +18,30 @@ from trainshed.core.names import JobUid
 
 PATH: Final = "/tensorboard/"
 MOST_JOBS: Final = 20
-"""That are looked at together."""
+"""Most jobs of one view."""
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds that a cookie is good for."""
 COOKIE: Final = "trainshed_tensorboard"
 _VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MOST_JOBS - 1}}}")
 _HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
-"""What a policy of browsers can name: no addresses in brackets."""
+"""A host that a browser's content security policy can name: no addresses in brackets."""
 
 
 def view_of(jobs: Sequence[JobUid]) -> str:
-    """The name of the view of these jobs, each named once."""
+    """Return the name of the view of these jobs, each named once."""
     return "-".join(str(uid) for uid in dict.fromkeys(jobs))
 
 
 def jobs_of(view: str) -> tuple[JobUid, ...]:
-    """The jobs of a view; () if it is the name of none."""
+    """Return the jobs of a view; () if no view can have this name."""
     if _VIEW.fullmatch(view) is None:
         return ()
     return tuple(JobUid(int(part)) for part in view.split("-"))
 
 
 class ViewLinks:
-    """`key`: the service's own secret, the same after a restart. `address`: where browsers reach it."""
+    """Makes and checks links and cookies of views. `key`: the service's own secret, the same after a restart.
+    `address`: where browsers reach the service. `now`: nanoseconds since the epoch."""
 
     def __init__(self, key: bytes, address: str, now: Callable[[], int]) -> None:
         self._key = key
@@ -54,11 +56,11 @@ class ViewLinks:
         return bool(jobs_of(view)) and _same(self._sign("link", view), key)
 
     def cookies(self, view: str, origin: str, scheme: str) -> list[bytes]:
-        """What a browser whose page is of `origin` is to keep."""
+        """Return `Set-Cookie` values for a browser that has opened a view from a page of `origin`."""
         until = self._now() + LIFETIME
         value = f"{until}.{self._sign('cookie', f'{view} {until}')}"
         secure = "; Secure" if "https" in (scheme, urlsplit(origin).scheme) else ""
-        # Behind a proxy its path may begin with the proxy's own.
+        # Behind a proxy the path may begin with the proxy's own.
         paths = dict.fromkeys((f"{PATH}{view}/", f"{urlsplit(self._address).path}{PATH}{view}/"))
         return [
             f"{COOKIE}={value}; Path={path}; Max-Age={LIFETIME // 10**9}; HttpOnly; "
@@ -71,7 +73,7 @@ class ViewLinks:
         return any(self._is_good(view, value) for value in _values(header))
 
     def sources(self, view: str, host: str) -> str:
-        """The addresses below which all of a view lies, for a policy of browsers."""
+        """Return the addresses below which everything of a view lies, for a content security policy."""
         own = urlsplit(self._address)
         found = [
             f"{own.netloc}{own.path}{PATH}{view}/" if _HOST.fullmatch(own.netloc) else "'self'"

@@ -1,1 +1,1 @@
-"""Filter expressions of list methods: text to tree, tree to predicate. Pure."""
+"""Filter expressions of list methods: parsed to a tree, and compiled to a predicate. Pure."""

@@ -1,8 +1,8 @@
-"""What the job lists can be filtered by, for both training APIs (facts/resources#ml, facts/resources#vertex).
+"""What lists of jobs can be filtered by, in both training APIs (facts/resources#ml, facts/resources#vertex).
 
 `aiplatform` v1: display_name, state, create_time, update_time, labels. `ml` v1: the same in its spelling, and
-jobId. Lists of tuning jobs and pipelines take the same; pipelines more. Either spelling of a field name is
-taken.
+jobId. Lists of tuning jobs and pipelines accept the same fields, those of pipelines some more. A field's name
+is accepted in either spelling.
 """
 
 import enum
@@ -47,24 +47,24 @@ from trainshed.store.conditions import (
 JobTest = Callable[[Work], bool]
 
 States = Mapping[str, JobState | None] | Mapping[str, PipelineState | None]
-"""The states as an API spells them (None: nothing here is ever in it)."""
+"""States by their names in an API (None: nothing here is ever in it)."""
 
 Further = Mapping[str, Callable[[Comparison], JobTest]]
-"""By the names of further fields that a list can be filtered by: what compiles a comparison of the field."""
+"""Further fields that a list can be filtered by: for each name, the function that compiles a comparison."""
 
 _NOTHING: Final[Further] = {}
 _MOST_TESTS: Final = 10
-"""How many tests a condition has at most: the store applies each of them to every work that it goes through.
-Of a longer filter the store is asked nothing."""
+"""Most tests of a condition, since the store applies each of them to every work that it examines. For a
+longer filter the store gets no condition."""
 _ENDLESS: Final = 2**63 - 1
 
 
 class JobFilter(Struct, frozen=True):
-    """Which works of a list are wanted."""
+    """The filter of a list of works."""
 
     passes: JobTest = everything
-    #: Holds for every wanted work, and for others too; the store can ask its columns for it. None = there is
-    #: none.
+    #: Holds for every work that passes, and perhaps for others; the store can evaluate it on its columns.
+    #: None = there is no such condition.
     where: Condition | None = None
 
 
@@ -96,9 +96,9 @@ _FIELDS: Final[Mapping[str, _Field]] = {
 
 
 def compile_job_filter(text: str, states: States, further: Further = _NOTHING) -> JobFilter:
-    """A list filter of jobs, tuning jobs or pipelines.
+    """Compile a list filter of jobs, tuning jobs or pipelines.
 
-    Raises InvalidRequest on `filter` for a text that is no filter or names what cannot be filtered by.
+    Raises InvalidRequest on `filter` for a text that is no filter or names an unknown field.
     """
     try:
         expression = parse_filter(text)
@@ -167,8 +167,8 @@ def _state(leaf: Comparison, states: States) -> JobTest:
 
 
 def _narrowing(expression: Expression, states: States) -> Condition | None:
-    """A condition that holds for every work that the filter lets pass, and for others; None: nothing can be
-    asked of the columns. `expression` is one that has been compiled, so that its words are known."""
+    """Return a condition that holds for every work that passes the filter, and perhaps for others; None if
+    the columns cannot tell anything. `expression` was compiled before, so that its words are known."""
     where = _narrowed(expression, states)
     return where if where is None or sum(1 for _ in _tests(where)) <= _MOST_TESTS else None
 
@@ -191,7 +191,7 @@ def _narrowed(expression: Expression, states: States) -> Condition | None:
         case Term(path):
             return Labelled(".".join(path[1:])) if path[0] == "labels" and path[1:] else None
         case Comparison():
-            # A text that is none is in no column, and no statement takes it.
+            # A text that is no valid Unicode is in no column, and no statement accepts it.
             return _compared(expression, states) if _is_text(expression.value) else None
         case _:
             assert_never(expression)
@@ -239,7 +239,7 @@ def _named(leaf: Comparison, column: Column) -> Condition | None:
     if leaf.operator is Operator.EQUAL:
         return Equal(column, leaf.value)
     if leaf.operator is Operator.HAS and column is Column.DISPLAY_NAME:
-        # A pattern holds what stands between its asterisks.
+        # A text that matches a pattern contains what stands between its asterisks.
         return Contains(max(leaf.value.split("*"), key=len))
     return None
 
@@ -258,7 +258,7 @@ def _created(leaf: Comparison) -> Condition | None:
 
 
 def _span(first: int, last: int) -> Condition:
-    """Within what a column can hold."""
+    """Return the condition for a time span, limited to what a column can hold."""
     return Created(max(-_ENDLESS, min(first, _ENDLESS)), max(-_ENDLESS, min(last, _ENDLESS)))
 
 

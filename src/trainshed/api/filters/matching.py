@@ -1,4 +1,4 @@
-"""How one value meets one comparison: texts, labels, moments, ranked words, and trees of such tests.
+"""Compiles comparisons to predicates: of texts, labels, times, ranked words, and of trees of such tests.
 
 Everything is decided when the filter is compiled; a predicate only compares.
 """
@@ -42,14 +42,15 @@ _MOMENT = re.compile(
 
 
 def everything(value: object) -> bool:
-    """The predicate of an empty filter."""
+    """Return True: the predicate of an empty filter."""
     return True
 
 
 def compile_filter(
     text: str, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """The predicate of a list's filter; `leaf` as of `compile_tree`. Raises InvalidRequest on `filter`."""
+    """Return the predicate of a list's filter; `leaf` as for `compile_tree`. Raises InvalidRequest on
+    `filter`."""
     try:
         return compile_tree(parse_filter(text), leaf)
     except FilterError as error:
@@ -59,7 +60,8 @@ def compile_filter(
 def compile_tree(
     expression: Expression | None, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """A predicate for the whole tree; `leaf` compiles one test, raising FilterError for a bad one."""
+    """Return a predicate for the whole tree. `leaf` compiles one test, and raises FilterError for a bad
+    one."""
     match expression:
         case None:
             return everything
@@ -81,7 +83,7 @@ def compile_tree(
 def labels_or_texts(
     leaf: Comparison | Term, texts: Mapping[str, Callable[[L], str]], refusal: str
 ) -> Callable[[L], bool]:
-    """The test of a record's labels (`labels.KEY`) or of one of its texts. Raises FilterError, with
+    """Return the test of a record's labels (`labels.KEY`) or of one of its texts. Raises FilterError, with
     `refusal`, for anything else."""
     if leaf.path[0] == "labels":
         labelled = label_test(leaf)
@@ -94,7 +96,8 @@ def labels_or_texts(
 
 
 def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:
-    """`=` and `!=` compare whole texts, `:` looks for a part, or for a pattern where it holds `*`."""
+    """Return the test of a text: `=` and `!=` compare whole texts, `:` looks for a part, or for a pattern if
+    it holds `*`. Raises FilterError for other operators."""
     wanted = comparison.value.casefold() if fold_case else comparison.value
 
     def folded(text: str) -> str:
@@ -117,7 +120,8 @@ def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[s
 
 
 def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
-    """`labels.k=v`, `labels.k:*`, `labels.k`; and `labels:k`, which asks for the key alike."""
+    """Return the test of labels: `labels.k=v`, `labels.k:*`, `labels.k`, or `labels:k`, which tests for the
+    key as well. Raises FilterError."""
     if len(leaf.path) == 1:
         if isinstance(leaf, Term) or leaf.operator is not Operator.HAS:
             raise FilterError("name a label: labels.KEY=VALUE, or labels.KEY:* for any value")
@@ -133,13 +137,14 @@ def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
 
 
 def moment_test(comparison: Comparison) -> Callable[[int], bool]:
-    """Compare a moment, in nanoseconds since the epoch; one that has not come (0) matches nothing."""
+    """Return the test of a time, in nanoseconds since the epoch; a time that has not come (0) matches
+    nothing. Raises FilterError."""
     test = _ordered_test(comparison, moment(comparison.value))
     return lambda at: at != 0 and test(at)
 
 
 def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
-    """Compare a word by its rank, such as a log severity. Raises FilterError for an unknown word."""
+    """Return the test of a word's rank, such as a log severity's. Raises FilterError for an unknown word."""
     rank = ranks.get(comparison.value.upper())
     if rank is None:
         raise FilterError(
@@ -149,7 +154,8 @@ def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[i
 
 
 def moment(text: str) -> int:
-    """Nanoseconds since the epoch of an RFC 3339 time or a date; without an offset it is UTC."""
+    """Return the nanoseconds since the epoch of an RFC 3339 time or a date; without an offset it is UTC.
+    Raises FilterError."""
     match = _MOMENT.fullmatch(text.strip())
     if match is None:
         raise FilterError(f"{text!r} is not a time such as 2026-05-18T00:00:00Z")

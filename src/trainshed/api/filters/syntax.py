@@ -1,8 +1,8 @@
-"""Filter text to tree: one grammar for the list filters of both training APIs and of Logging v2.
+"""Parses filters to trees: one grammar for the list filters of both training APIs and of Logging v2.
 
 `path OP value`, quoted or bare; AND, OR, NOT (or `-`), parentheses; terms side by side mean AND; a value list
 `path=(a OR b)`. OR binds tighter than AND, as in the public filter languages (facts/resources#vertex,
-spec/clients#log-pages). What a path means is not decided here.
+spec/clients#log-pages). What a path means is decided elsewhere.
 """
 
 from msgspec import Struct
@@ -12,11 +12,11 @@ from trainshed.core.operators import Operator
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50
 MAX_TESTS = 500
-"""Comparisons and terms: each is applied to every row that a request looks at."""
+"""Most comparisons and terms: each is applied to every row that a request examines."""
 
 
 class FilterError(ValueError):
-    """The text is not a filter, or names what cannot be filtered; the message says what would be right."""
+    """The text is not a filter, or names what cannot be filtered by; the message says what would be right."""
 
 
 class Comparison(Struct, frozen=True):
@@ -63,10 +63,10 @@ _ENDS_VALUE = frozenset(" \t\r\n()")
 
 
 def parse_filter(text: str, *, with_lists: bool = False) -> Expression | None:
-    """The tree of a filter; None for an empty one, which lets everything pass. Raises FilterError.
+    """Return the tree of a filter; None for an empty one, which lets everything pass. Raises FilterError.
 
-    `with_lists`: as the metadata service has it, `parents:"a","b"` and `in_context("a", "b")` are read as one
-    `:` comparison for each value, with OR between them.
+    `with_lists`: as in the metadata service, `parents:"a","b"` and `in_context("a", "b")` are read as one `:`
+    comparison for each value, with OR between them.
     """
     if len(text) > MAX_LENGTH:
         raise FilterError(f"the filter is longer than {MAX_LENGTH} characters; split the request")
@@ -79,7 +79,8 @@ def parse_filter(text: str, *, with_lists: bool = False) -> Expression | None:
 
 
 class _Parser:
-    """Recursive descent over the characters: values such as 2026-01-01T00:00:00Z hold operator characters."""
+    """A recursive-descent parser over characters, because values such as 2026-01-01T00:00:00Z hold operator
+    characters."""
 
     def __init__(self, text: str, with_lists: bool = False) -> None:
         self._text = text
@@ -151,7 +152,7 @@ class _Parser:
         return self._value_list(path, operator)
 
     def _value_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
-        """`severity=(ERROR OR WARNING)`: the comparison applies to each value."""
+        """Parse `severity=(ERROR OR WARNING)`: the comparison applies to each value."""
         found: list[Expression] = [Comparison(path, operator, self._value())]
         kind: type[Or] | type[And] = Or
         while not self._at_end_of_group():

@@ -1,2 +1,1 @@
-"""gRPC over the registry of handlers. Imported with the first connection only: it costs an idle service 13
-MB."""
+"""gRPC over the registry of handlers. Imported with the first connection only, since it costs 13 MB."""

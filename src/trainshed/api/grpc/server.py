@@ -1,6 +1,6 @@
-"""The grpc.aio server: transport, reflection, health, and how it treats connections.
+"""The grpc.aio server: transport, reflection, health, and connection options.
 
-Serves on unix sockets; who listens on the network is `serve.grpc_front`.
+It listens on Unix sockets; `serve.grpc_front` listens on the network.
 """
 
 import importlib
@@ -24,32 +24,31 @@ from trainshed.api.registry import CHECKS, handlers
 from trainshed.wire import pool
 
 _OPTIONS: Final = (
-    # As gRPC has it. Small messages within take forty times their bytes once they are read.
+    # gRPC's own default. A message of many small parts takes forty times its bytes once it is parsed.
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.absolute_max_metadata_size", 64 << 10),
-    # TLS, or the first frame.
+    # For the TLS handshake, or for the first frame.
     ("grpc.server_handshake_timeout_ms", 20_000),
-    # Clients that keep a connection alive, as often as they like, are not sent away.
+    # Clients may send keepalive pings as often as they like.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-    # A client whose machine is gone is noticed; the default is after two hours.
+    # Notices a client whose machine is gone; gRPC's default is two hours.
     ("grpc.keepalive_time_ms", 300_000),
 )
 
 
 class Identity(Struct, frozen=True):
-    """What the server shows over TLS, as PEM: its key, and its certificate with those between it and the
-    root."""
+    """What the server presents over TLS, as PEM: its key, and its certificate with the intermediate ones."""
 
     key: bytes
     chain: bytes
 
 
 class GrpcServer:
-    """One server; made and used on one event loop."""
+    """A gRPC server; created and used on one event loop."""
 
     def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
         self._transport = GrpcTransport(handlers(), CHECKS, services, authenticate)
@@ -58,18 +57,17 @@ class GrpcServer:
         self._health: Any = health.aio.HealthServicer()
         self._names = ("", *served)
         health_service.add_HealthServicer_to_server(self._health, self._server)
-        pool.load_all()  # Who asks what there is has not asked for anything of it yet.
+        pool.load_all()  # Reflection lists services before anything else has loaded them.
         reflection.enable_server_reflection(
             (*served, health.SERVICE_NAME, reflection.SERVICE_NAME),
             self._server,
             pool=_Pools(pool.pool()),
         )
-        # Last, because it answers for every path.
+        # Added last, because it answers for every path.
         self._server.add_generic_rpc_handlers((self._transport,))
 
     def listen(self, path: str, identity: Identity | None = None) -> None:
-        """Listen on a unix socket, with TLS if there is an identity. Raises RuntimeError if that cannot
-        be."""
+        """Listen on a Unix socket, with TLS if there is an identity. Raises RuntimeError if it cannot."""
         address = f"unix:{path}"
         if identity is None:
             self._server.add_insecure_port(address)
@@ -78,22 +76,23 @@ class GrpcServer:
             self._server.add_secure_port(address, grpc.ssl_server_credentials((pair,)))
 
     async def start(self) -> None:
-        """Serve; each service, and the server as a whole (""), is healthy from now on."""
+        """Start to serve, and report each service, and the server as a whole (""), as healthy."""
         serving = health_messages.HealthCheckResponse.SERVING
         for name in self._names:
             await self._health.set(name, serving)
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls and give those that are open so many seconds."""
+        """Take no more calls, and give open ones at most `grace` seconds; calls that their clients gave up
+        get as long once more."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace)
         await self._transport.finish(grace)
 
 
 class _Pools:
-    """The private pool for reflection, which finds gRPC's own services where they are: in the default
-    pool."""
+    """Finds descriptors for reflection: first in the private pool, then in the default pool, where gRPC's own
+    services are."""
 
     def __init__(self, private: Any) -> None:
         descriptor_pool: Any = importlib.import_module("google.protobuf.descriptor_pool")

@@ -1,10 +1,12 @@
 """gRPC over the registry of handlers: find the method, authenticate, authorise, read, call, answer.
 
-The same handlers as REST (`api.rest`), one generic gRPC handler for all of them. It knows no method by name;
-`v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read: the
-request says it all. Owns how much of a refusal fits into a trailer: clients drop trailers that are too large
-(gRPC's default: anything above 8 KiB may go) and report that instead of the error, so a refusal that is too
-long is told in short.
+One generic gRPC handler serves all methods through the same handlers as REST (`api.rest`). It knows no method
+by name; `v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read,
+because requests contain the same.
+
+This module also decides how much of a refusal fits into a trailer: clients drop trailers that are too large
+(by gRPC's default, any above 8 KiB may be dropped) and report that instead of the error, so a refusal that is
+too long is shortened.
 """
 
 import asyncio
@@ -40,9 +42,9 @@ _VERBOSITY: Final = "GRPC_VERBOSITY"
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """gRPC's core reads the variable when it is loaded; by default it writes a line to stderr for every stray
-    connection. A value that the operator has set is kept; programs that are started later do not inherit
-    ours."""
+    """Silence gRPC's core while it is loaded. It reads the variable then; by default it writes a line to
+    stderr for every stray connection. A value that the operator has set is kept; programs that are started
+    later do not inherit ours."""
     given = os.environ.get(_VERBOSITY)
     os.environ[_VERBOSITY] = given or "NONE"
     try:
@@ -62,17 +64,17 @@ with _quietly():
 
 
 _FAULTS: Final = frozenset({"INTERNAL", "UNAVAILABLE", "UNKNOWN", "DATA_LOSS", "DEADLINE_EXCEEDED"})
-"""Codes for which the service is to blame."""
+"""Codes of errors that are the service's own fault."""
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
 _log = logging.getLogger("trainshed.api")
 DETAILS: Final = "grpc-status-details-bin"
-"""The trailer that holds a google.rpc.Status: code and message once more, and the details."""
+"""The trailer that holds a google.rpc.Status: code and message again, and the details."""
 MOST_TRAILER: Final = 7_000
-"""Bytes of message and details together as they go over the wire."""
+"""Most bytes of message and details together, as encoded on the wire."""
 _SHORT_MESSAGE: Final = 300
 _SHORT_DESCRIPTIONS: Final = (160, 80, 40)
 _FIELD: Final = 200
-"""Characters, also of the longest kind: the message alone always has room."""
+"""Lengths are in characters. A short message alone fits even if each character takes four bytes."""
 _REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer is whole)"
 
 
@@ -97,22 +99,23 @@ class GrpcTransport:
                 self._methods.setdefault(path, (api, rpc))
 
     def service(self, details: Any) -> Any:
-        """gRPC asks for the handler of one call here; there is one for every path, if only to say what is
-        wrong."""
+        """Return the handler of one call, which gRPC asks for here. Every path has one, if only to say what
+        is wrong."""
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         found = self._methods.get(aliased(path))
         identity, began = identified(_value(metadata, HEADER) or ""), time.perf_counter()
 
         async def refuse(_: Any, context: Any) -> bytes:
-            # As a stream, of which nothing is read: no message of a stranger is kept.
+            # As a stream of which nothing is read, so that no message of an unauthenticated caller is held in
+            # memory.
             request_id.set(identity)
             outcome = await self._answer(path, found, metadata, b"")
             return await self._end(context, path, outcome, identity, began)
 
         async def answer(request: bytes, context: Any) -> bytes:
-            # A call that its caller gives up goes on to its end: a job that is stored and never woken would
-            # wait for the next start.
+            # A call that its client gives up is still completed: a job that was stored without waking the
+            # controller would wait until the service's next start.
             request_id.set(identity)
             task = joined(self._answer(path, found, metadata, request))
             self._running.add(task)
@@ -129,7 +132,7 @@ class GrpcTransport:
     async def _end(
         self, context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
     ) -> bytes:
-        """Give the outcome to the caller, with the request's id; count and log it. `began`: by
+        """Send the outcome to the caller, with the request's id; count and log it. `began`: by
         `time.perf_counter`."""
         status = grpc_status(outcome) if isinstance(outcome, Refusal) else None
         code = _CODES[status.code if status else 0]
@@ -155,16 +158,17 @@ class GrpcTransport:
         return cast(bytes, outcome)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for the calls that their callers gave up, for so many seconds at most."""
+        """Wait at most `seconds` for calls that still run although their clients gave them up."""
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
     def served(self) -> tuple[str, ...]:
-        """Full names of the services with at least one handler."""
+        """Return the full names of the services with at least one handler."""
         return tuple(sorted({method.rpartition(".")[0] for method in self._handlers}))
 
     def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
-        """What is said of a path without a handler; the same as over REST where the public APIs have it."""
+        """Return the refusal for a path without a handler. For a method of the public APIs it is the same as
+        over REST."""
         known = known_methods.by_name(_name(aliased(path))) or known_methods.by_name(_name(path))
         if known is None:
             services = ", ".join(self.served())
@@ -210,7 +214,7 @@ class GrpcTransport:
             return refused
 
     def _read(self, call: Call, rpc: Rpc, request: bytes) -> Message:
-        """As `rest` reads a request. Raises WireError, InvalidRequest."""
+        """Read a request, with the same checks as over REST. Raises WireError, InvalidRequest."""
         check = self._checks.get(call.method)
         if len(request) > (most := most_of(rpc.method)):
             raise WireError((Violation("", f"Request size exceeds the limit: {most} bytes."),))
@@ -224,12 +228,12 @@ class GrpcTransport:
 
 
 def _name(path: str) -> str:
-    """The full name of the method at a gRPC path."""
+    """Return the full name of the method at a gRPC path."""
     return path.removeprefix("/").replace("/", ".")
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:
-    """The request without what only the service writes. Raises WireError."""
+    """Parse a request, and clear fields that only the service writes. Raises WireError."""
     message = pool.message_class(rpc.request)()
     try:
         message.ParseFromString(request)
@@ -253,20 +257,20 @@ def _value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None
 
 
 def version_of(path: str) -> Version:
-    """The version that a gRPC path (`/package.Service/Method`) names."""
+    """Return the version that a gRPC path (`/package.Service/Method`) names."""
     if path.startswith(f"/{BETA}"):
         return Version.V1BETA1
     return Version.V1 if path.startswith(f"/{V1}") else Version.UNSAID
 
 
 def aliased(path: str) -> str:
-    """The path of the method that serves `path`."""
+    """Return the path of the method that serves `path`."""
     is_beta = version_of(path) is Version.V1BETA1
     return f"/{V1}{path[len(BETA) + 1 :]}" if is_beta else path
 
 
 class GrpcStatus(Struct, frozen=True):
-    """A refusal as the caller gets it."""
+    """A refusal as it is sent to the caller."""
 
     #: Number of the google.rpc code.
     code: int
@@ -276,8 +280,8 @@ class GrpcStatus(Struct, frozen=True):
 
 
 def grpc_status(refused: Refusal) -> GrpcStatus:
-    """The refusal as it is, or in short if that is too much: every field with less and less about it, and if
-    even that has no room, the first fields and how many more there are."""
+    """Return the refusal's status, shortened until it fits into a trailer: first with ever shorter
+    descriptions of every field, then with the first fields only and the number of the others."""
     whole = _status(refused, refused.message, refused.violations)
     if _size(whole) <= MOST_TRAILER:
         return whole
@@ -288,7 +292,7 @@ def grpc_status(refused: Refusal) -> GrpcStatus:
 
 
 def _shorter(refused: Refusal) -> Iterator[GrpcStatus]:
-    """The refusal, ever shorter."""
+    """Yield the refusal's status, ever shorter."""
     message = _cut(refused.message, _SHORT_MESSAGE, _REST)
     yield _status(refused, message, refused.violations)
     count = len(refused.violations)
@@ -306,7 +310,7 @@ def _briefly(violations: tuple[Violation, ...], size: int) -> tuple[Violation, .
 
 
 def _fewer(count: int) -> Iterator[int]:
-    """Below `count`, in steps of a tenth of what is left."""
+    """Yield ever smaller numbers below `count`, each a tenth less than the one before."""
     while count > 1:
         count -= max(1, count // 10)
         yield count
@@ -318,7 +322,7 @@ def _status(refused: Refusal, message: str, violations: tuple[Violation, ...]) -
 
 
 def _size(answer: GrpcStatus) -> int:
-    """Bytes on the wire: messages are percent-encoded, binary trailers are base64."""
+    """Return the bytes on the wire: messages are percent-encoded, binary trailers are base64."""
     message = answer.message.encode(errors="replace")
     plain = sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in message)
     return plain + (len(answer.details) + 2) // 3 * 4

@@ -1,2 +1,1 @@
-"""Logging v2: `entries:list` over the jobs' logs and timelines, `entries:write` into the log of the program
-that calls."""
+"""Logging v2: `entries:list` of jobs' logs and timelines, `entries:write` to the calling program's log."""

@@ -1,12 +1,12 @@
 """Logging v2 `entries:list` and `entries:write` (facts/packaging#endpoints, spec/clients#log-pages).
 
-Listed are replicas' lines and the service's own, in one order. Readers page by time and drop what comes
-behind it, so an answer about a job that still runs stops short of the last moment, in which a line of another
-replica may still be on its way to its file.
+The lists hold replicas' lines and the service's own, in one order. Readers page by time and never see an
+entry that arrives behind their position, so an answer about a running job stops short of the last moment,
+from which a line of another replica may still be on its way to its file.
 
-What a program writes by google-cloud-logging becomes lines of its own replica's log. There it stands beside
-what the program prints, with its severity and payload, in the order in which it came: names of logs,
-resources and times of its own are not kept. Who is no program has no log to write to.
+What a program writes with google-cloud-logging becomes lines of its own replica's log. There it stands beside
+what the program prints, with its severity and payload, in the order of arrival; its own names of logs,
+resources and times are not kept. A caller that is no program has no log to write to.
 """
 
 import json
@@ -38,19 +38,19 @@ from trainshed.wire import pool
 
 _SERVICE: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
-"""By an entry of this alone client libraries say which they are, once for each program."""
+"""The only payload field of an entry in which a client library names itself, once per program."""
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
-"""Entries that one request looks at before it answers a short page with a token to go on."""
+"""Entries that one request examines before it answers a short page with a token to go on."""
 _BATCH: Final = 100
-"""Entries that are merged before the filter is applied to them, off the event loop."""
+"""Entries that are merged before the filter is applied to them off the event loop."""
 _UID_DIGITS: Final = 19
 _JOBS_SEARCHED: Final = 100
-"""Newest jobs of a project that a filter without a job is applied to."""
+"""Number of a project's newest jobs that a filter without a job is applied to."""
 _READERS_MARGIN: Final = 8 * 10**9
 """Nanoseconds. gcloud leaves out the last five seconds, in which a line could still come late, and a request
-takes a while; an end of the asked span that is no older than this is such a margin."""
+takes a while; a requested end that is no older than this is taken for such a margin."""
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -72,7 +72,8 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def write(call: Call, request: Any) -> Message:
-    """Returns when every line can be read."""
+    """Write entries to the calling program's log. Returns when every line can be read. Raises
+    FailedPrecondition (the caller is no program), InvalidRequest, Unavailable."""
     program = call.principal.program
     if program is None:
         raise FailedPrecondition(
@@ -118,7 +119,8 @@ async def _search(
     after: Position | None,
     size: int,
 ) -> _Page:
-    """At most `size` entries that pass; `next` is the place of the last one looked at."""
+    """Return at most `size` entries that pass. `next`: the position of the last one examined, None at the
+    end."""
     now = call.services.now()
     sources = [
         job_entries(
@@ -167,7 +169,7 @@ async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
 
 
 async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:
-    """The jobs whose entries the filter can match."""
+    """Return the jobs whose entries the filter can match."""
     found: dict[JobUid, Work] = {}
     for project in projects:
         if wanted.job_ids is None:
@@ -200,9 +202,9 @@ def _overlaps(job: Work, wanted: LogFilter) -> bool:
 
 
 def _end(job: Work, wanted: LogFilter, now: Nanos) -> int:
-    """The moment before which a job's entries are given.
+    """Return the time before which a job's entries are listed.
 
-    To a job that is over no line comes late, so a reader's margin is not kept: `gcloud ai-platform jobs
+    A job that is over gets no late lines, so a reader's margin is not kept: `gcloud ai-platform jobs
     stream-logs` stops as soon as it sees the end of a job that was silent, and would never show the last five
     seconds (spec/clients#stream-logs; the public service publishes a job's end a minute after its lines).
     """
@@ -228,7 +230,8 @@ def _is_descending(order_by: str) -> bool:
 
 
 def _projects(request: Any) -> tuple[str, ...]:
-    """Project ids of `resource_names` (`projects/P`, or what lies below it) and `project_ids`."""
+    """Return the project ids in `resource_names` (`projects/P`, or what lies below it) and `project_ids`.
+    Raises InvalidRequest."""
     names: list[str] = list(request.resource_names)
     foreign = [name for name in names if not name.startswith("projects/") or name == "projects/"]
     if foreign:
@@ -254,9 +257,10 @@ def _position(token: str, question: tuple[str, ...]) -> Position | None:
 
 
 def _line(entry: Any, labels: dict[str, str]) -> str:
-    """As a program would print it: one JSON object, of which the log knows `severity` and `message`."""
+    """Return an entry as a program would print it: one JSON object, of which the log knows `severity` and
+    `message`."""
     kind = entry.proto_payload.type_url.rpartition("/")[2]
-    entry.ClearField("proto_payload")  # Which type it is of, only its sender knows.
+    entry.ClearField("proto_payload")  # Only its sender knows its type.
     public = wire_json.to_public(entry)
     said = {"severity": public.get("severity", "DEFAULT")}
     if kind:

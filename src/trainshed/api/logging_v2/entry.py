@@ -1,7 +1,7 @@
-"""One log entry before it becomes a public message, and how it is written out (facts/packaging#endpoints,
+"""A log entry, and its conversion to the public message (facts/packaging#endpoints,
 facts/lifecycle#service-lines).
 
-Entries are made from two sources and stored by neither: the lines of the replicas, and the service's own
+Entries are not stored. They are made from two sources: the lines of the replicas, and the service's own
 lines, which follow from the job's timeline.
 """
 
@@ -31,10 +31,10 @@ _PUBLIC_LINES: Final[Mapping[str, str]] = {
     "succeeded": "Job completed successfully.",
     "failed": "Job failed.",
 }
-"""Timeline kinds whose line in the log is the public one; all others are logged with their own message."""
+"""Timeline kinds whose line in the log is this public one; all others are logged with their own message."""
 
 _IN_THE_LOG: Final = frozenset({"building"})
-"""Timeline kinds of which the service's lines in the log tell more."""
+"""Timeline kinds that are left out, because the service's lines in the log say more."""
 
 _SEVERITIES: Final[Mapping[str, Severity]] = {
     "notice": Severity.NOTICE,
@@ -55,13 +55,13 @@ _VERDICTS: Final[Mapping[object, Severity]] = {
     Effect.REPLICA_DONE: Severity.INFO,
     Effect.JOB_CANCELLED: Severity.WARNING,
 }
-"""Of verdicts, by what they do; all others tell of a failure."""
+"""Severities of verdicts by their effect; all other verdicts report a failure."""
 
 
 class Entry(Struct, frozen=True):
-    """A log entry. Those of one job have one order: by `at`, then `insert_id` as text."""
+    """A log entry. Entries of one job have one order: by `at`, then `insert_id` as text."""
 
-    #: Whose entry it is to the reader; a trial's line is the tuning job's when that one's log is read.
+    #: The job whose entry readers see; a trial's line belongs to the tuning job when that job's log is read.
     job: JobName
     task: str
     #: Nanoseconds since the epoch.
@@ -70,7 +70,7 @@ class Entry(Struct, frozen=True):
     severity: Severity
     text: str
     payload: dict[str, Any] | None = None
-    #: Its number; "" = of no trial.
+    #: Number of the trial; "" = none.
     trial: str = ""
 
     @property
@@ -101,7 +101,7 @@ class Entry(Struct, frozen=True):
 
 
 def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
-    """The entry of a replica's line, as one of the job `name`."""
+    """Return the entry of a replica's line, as one of the job `name`."""
     return Entry(
         name,
         log_task_name(name.api, line.replica),
@@ -115,11 +115,11 @@ def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
 
 
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
-    """The service's own lines, in strictly ascending time: an entry told late moves behind its
-    predecessor."""
+    """Return the service's own lines, in strictly ascending time: an entry whose time is not later than its
+    predecessor's moves behind it."""
     found: list[Entry] = []
     last = 0
-    # What the job gets instead of what it asked for is the first line of its log (spec/runtimes#substitutes).
+    # The first line of a log says what the job gets instead of what it asked for (spec/runtimes#substitutes).
     for told in sorted(timeline, key=lambda told: not _is_first_notice(told, timeline)):
         for text in _texts(told):
             last = max(told.at, last + 1)
@@ -143,7 +143,7 @@ def _severity(told: TimelineEntry) -> Severity:
 
 
 def message(entry: Entry) -> Message:
-    """The LogEntry message. A line that was JSON keeps its fields beside `message`."""
+    """Return the LogEntry message. A line that was JSON keeps its fields beside `message`."""
     view: Any = _log_entry()(
         log_name=entry.log_name,
         insert_id=entry.insert_id,

@@ -1,6 +1,6 @@
-"""Log filters: which jobs, which tasks, which span of time to read, and what else a line must meet.
+"""Log filters: which jobs, tasks and time span to read, and which other conditions a line must meet.
 
-Serves what `stream-logs` and `gcloud logging read` send (spec/clients#log-pages): resource, labels,
+Accepts what `stream-logs` and `gcloud logging read` send (spec/clients#log-pages): resource, labels,
 timestamp, insertId, severity, payloads, text. Texts compare without regard to case, as in the public
 language.
 """
@@ -28,26 +28,26 @@ from trainshed.store.logs.lines import Severity
 
 EntryTest = Callable[[Entry], bool]
 FOREVER: Final = 2**63 - 1
-"""Nanoseconds since the epoch that no line reaches."""
+"""A time in nanoseconds since the epoch that no line reaches."""
 
 _EVERYTHING: Final = (0, FOREVER)
 _RANKS: Final = {severity.value: rank for rank, severity in enumerate(Severity)}
 _TYPES: Final = frozenset({RESOURCE_TYPE, "cloudml_job"})
-"""Both names of the resource; the second is the one that old clients ask for beside the first."""
+"""Both names of the resource; old clients ask for the second one as well."""
 
 
 class LogFilter(Struct, frozen=True):
-    """What a filter lets pass, and where looking is in vain."""
+    """What passes a filter, and where nothing can pass it."""
 
-    #: All that can match; None = any.
+    #: Ids of jobs that can match; None = any.
     job_ids: frozenset[str] | None
-    #: The same of tasks.
+    #: Tasks that can match; None = any.
     tasks: frozenset[str] | None
     #: Nanoseconds since the epoch.
     start: Nanos
-    #: The same; exclusive.
+    #: Nanoseconds since the epoch; exclusive.
     end: Nanos
-    #: The filter, but for an end that holds for all of it, which is left to `end`.
+    #: The filter, except for upper time bounds that apply to all of it, which `end` covers.
     passes: EntryTest
 
 
@@ -92,10 +92,11 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
 
 
 def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
-    """What a path reads from an entry; the reader answers None where the entry has no such value."""
+    """Return the function that reads a path's value from an entry; it returns None if the entry has no such
+    value. Raises FilterError for an unknown path."""
     match leaf.path:
         case ("resource", "type"):
-            # Whichever of the two names is asked for is the one it has.
+            # An entry has whichever of the two names is asked for.
             asked = leaf.value if leaf.value in _TYPES else RESOURCE_TYPE
             return lambda entry: asked
         case ("resource", "labels", *rest) if rest:
@@ -121,7 +122,7 @@ def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
 
 
 def _insert_id(leaf: Comparison) -> EntryTest:
-    """Insert ids order as text, which is how a reader goes on within one moment."""
+    """Return the test of an insert id. They order as texts, by which a reader goes on within one moment."""
     wanted = leaf.value
     match leaf.operator:
         case Operator.EQUAL | Operator.HAS:
@@ -141,7 +142,8 @@ def _insert_id(leaf: Comparison) -> EntryTest:
 
 
 def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
-    """A field of a line that was JSON. Numbers order as numbers, everything else compares as text."""
+    """Return the test of a field of a line that was JSON. Numbers order as numbers; everything else compares
+    as text."""
     absent = leaf.operator is Operator.NOT_EQUAL
     number = _number(leaf.value)
     ordered = leaf.operator not in (Operator.EQUAL, Operator.NOT_EQUAL, Operator.HAS)
@@ -161,7 +163,7 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
 
 
 def _inside(payload: Any, path: tuple[str, ...]) -> Any:
-    """The value at `path`, None where the payload has none."""
+    """Return the value at `path`; None if the payload has none."""
     value = payload
     for name in path:
         value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
@@ -185,7 +187,7 @@ def _number(text: str) -> float | None:
 
 
 def _span(tree: Expression | None) -> tuple[int, int]:
-    """The half-open span of time outside which nothing can match."""
+    """Return the half-open time span outside which nothing can match."""
     match tree:
         case Comparison(path=("timestamp",)):
             return _span_of(tree)
@@ -202,7 +204,7 @@ def _span(tree: Expression | None) -> tuple[int, int]:
 
 
 def _without_end(tree: Expression | None) -> Expression | None:
-    """The filter without the upper bounds of time that all of it is subject to."""
+    """Return the filter without the upper time bounds that all of it is subject to."""
     match tree:
         case Comparison(path=("timestamp",), operator=Operator.LESS | Operator.LESS_EQUAL):
             return None
@@ -233,7 +235,7 @@ def _span_of(leaf: Comparison) -> tuple[int, int]:
 
 
 def _named(tree: Expression | None, name: str) -> frozenset[str] | None:
-    """The values that field `name` must have one of, or None if the filter does not say."""
+    """Return the values of which field `name` must have one; None if the filter does not say."""
     match tree:
         case Comparison(operator=Operator.EQUAL) if tree.name == name:
             return frozenset({tree.value})

@@ -1,4 +1,4 @@
-"""Entries of jobs in one order of time, read page by page as they are asked for."""
+"""Merges entries of jobs into one order of time; reads them page by page as they are needed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -20,27 +20,28 @@ Position = tuple[int, str]
 """(nanoseconds, insert id) of an entry."""
 
 SETTLED: Final = 10**9
-"""Nanoseconds after which a line that was written is surely in its file."""
+"""Nanoseconds after which a written line is certain to be in its file."""
 _CHUNK: Final = 1_000
 """Lines read at once."""
 _CHUNK_OF_MANY: Final = 50
-"""Lines read first of each of several jobs, most of which have nothing in the page that is answered."""
+"""Lines read first of each of several jobs, since most of them have nothing in the page that is answered."""
 
 
 class Span(Struct, frozen=True):
-    """What to read of a job: start <= at < end."""
+    """The entries to read of a job: start <= at < end."""
 
     #: Nanoseconds since the epoch, as is `end`.
     start: Nanos
     end: Nanos
     #: None = all.
     tasks: frozenset[str] | None
-    #: Only what lies beyond it in the direction of reading; None = all.
+    #: Only entries beyond this position in the direction of reading; None = all.
     after: Position | None
     descending: bool
 
     def narrowed(self) -> tuple[int, int]:
-        """Start and end, given where reading goes on; entries of that very moment are still in."""
+        """Return start and end, narrowed by where reading goes on; entries of that very moment remain
+        included."""
         if self.after is None:
             return self.start, self.end
         if self.descending:
@@ -48,7 +49,7 @@ class Span(Struct, frozen=True):
         return max(self.start, self.after[0]), self.end
 
     def meets(self, job: Job) -> bool:
-        """Whether anything of the job can be in it."""
+        """Whether the span can include anything of the job."""
         start, end = self.narrowed()
         return job.created < end and (job.ended == 0 or job.ended + SETTLED >= start)
 
@@ -64,9 +65,9 @@ class Span(Struct, frozen=True):
 async def job_entries(
     services: Services, job: Work, span: Span, *, alone: bool
 ) -> AsyncIterator[Entry]:
-    """Everything a job logged in `span`: its replicas' lines, of a tuning job those of its trials, merged
-    with the service's own. `alone`: no other job is read beside it, so that a long stretch can be read at
-    once."""
+    """Yield everything that a job logged in `span`: its replicas' lines, or those of a tuning job's trials,
+    merged with the service's own lines. `alone`: no other job is read with it, so that long stretches can be
+    read at once."""
     sources: list[AsyncIterator[Entry]] = []
     match job:
         case Job():
@@ -92,7 +93,7 @@ async def job_entries(
 async def merged(
     sources: Sequence[AsyncIterator[Entry]], *, descending: bool
 ) -> AsyncIterator[Entry]:
-    """Merge ordered sources into one, by time and insert id."""
+    """Yield the entries of ordered sources in one order, by time and insert id."""
     choose = max if descending else min
     heads: dict[int, Entry] = {}
     for index, source in enumerate(sources):
@@ -131,11 +132,11 @@ async def _lines(
             limit=limit,
             descending=span.descending,
         )
-        # A short page is read at once, and there may be a hundred jobs.
+        # Short pages are read without a pause, and there may be a hundred jobs: let others run.
         await asyncio.sleep(0)
         for line in page.lines:
             if line.is_notice:
-                continue  # The timeline says it, and begins with it.
+                continue  # The timeline has it as well, and service entries are made from that.
             entry = replica_entry(shown_as, line, job.spec.trial)
             if span.holds(entry):
                 yield entry
@@ -153,7 +154,7 @@ async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[E
 
 
 def _replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
-    """The writers that the tasks name; None for all."""
+    """Return the writers that the tasks name; None for all."""
     if tasks is None:
         return None
     writers = (*job.spec.replicas(), SERVICE)

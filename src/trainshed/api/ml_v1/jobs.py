@@ -1,6 +1,8 @@
-"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts/resources#ml). A job with
-hyperparameters is a tuning job, and each of its trials a job of its own, `JOB.TRIAL`, which can be read and
-cancelled but is not listed."""
+"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts/resources#ml).
+
+A job with hyperparameters is a tuning job, and each of its trials is a job of its own, `JOB.TRIAL`, which can
+be read and cancelled but is not listed.
+"""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -52,8 +54,8 @@ _RESUME: Final = "hyperparameters.resume_previous_job_id"
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> tuple[ParsedMlJob, dict[str, Any]]:
-    """The job to create, and the same in public JSON. Raises InvalidRequest with all that is wrong, and with
-    what was found `further`."""
+    """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
+    those in `further`."""
     services = call.services
     public = wire_json.to_public(request.job)
     parsed = checked(
@@ -71,8 +73,8 @@ def check_create(
 
 
 def new(call: Call, request: Any) -> Job:
-    """The job as `create` stores it; of a job with hyperparameters what one of its trials asks for, which
-    nobody stores. Raises InvalidRequest with all that is wrong."""
+    """Return the job as `create` stores it; for a job with hyperparameters, the job of one trial, which is
+    not stored. Raises InvalidRequest with all faults."""
     parent = ProjectName.parse(request.parent)
     parsed, public = check_create(call, request)
     return _new_job(call.services, parent, parsed, public)
@@ -123,7 +125,7 @@ async def cancel(call: Call, request: Any) -> Message:
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Replace the labels: the one thing that can change. `job.etag` guards against a lost update."""
+    """Replace the labels, which are all that can change. `job.etag` guards against a lost update."""
     name = _job_name(request.name)
     others = [path for path in request.update_mask.paths if path != "labels"]
     if others or not request.update_mask.paths:
@@ -200,7 +202,8 @@ def _new_tuning_job(
 async def _resumed(
     services: Services, parent: ProjectName, request: Any
 ) -> tuple[TuningJob | None, tuple[Violation, ...]]:
-    """The tuning job that a new one goes on from, and what keeps that from being done (facts/tuning#ml)."""
+    """Return the tuning job that a new one resumes, and violations if that cannot be done
+    (facts/tuning#ml)."""
     previous = request.job.training_input.hyperparameters.resume_previous_job_id
     if not previous:
         return None, ()
@@ -219,7 +222,8 @@ async def _resumed(
 
 
 def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
-    """The spec with what was tried before it. Raises InvalidRequest if that was another search."""
+    """Return the specification with what was tried before it. Raises InvalidRequest if that was another
+    search."""
     if previous is None:
         return spec
     told = previous.spec.study
@@ -245,8 +249,8 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
 
 
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
-    """The Job message with a tuning job's trials. A list does not look at the trials' jobs, of which there
-    may be very many, and so leaves the units out that they consumed."""
+    """Return the Job message with a tuning job's trials. A list does not read the trials' jobs, of which
+    there may be very many, and so leaves out the consumed units."""
     services, found = call.services, NOTHING_TRIED
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))

@@ -1,5 +1,5 @@
-"""`ml` v1 operations: those of studies, below a location. Training jobs make none, so a project's list is
-empty."""
+"""`ml` v1 operations: get and cancel those of studies, below a location. Training jobs make none, so a
+project's list is empty."""
 
 from typing import Any, Final
 

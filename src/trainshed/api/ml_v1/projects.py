@@ -1,7 +1,7 @@
 """`ml` v1 ProjectManagementService: who runs a project's jobs, and where.
 
-Over REST, locations share one URL with Vertex, and the answer there is Vertex's, whose fields include these:
-they are for transports that can tell the two apart.
+Over REST, locations share one URL with Vertex, whose answer there includes these fields. The methods for
+locations here serve transports that can tell the two APIs apart.
 """
 
 from typing import Any, Final
@@ -33,7 +33,7 @@ async def get_location(call: Call, request: Any) -> Message:
 
 
 async def list_locations(call: Call, request: Any) -> Message:
-    """All at once: there are fewer regions than fit on any page."""
+    """List all locations on one page: there are fewer regions than fit on any page."""
     project = ProjectName.parse(request.parent)
     return pool.message_class("google.cloud.ml.v1.ListLocationsResponse")(
         locations=[_view(LocationName(project.project_id, region)) for region in regions(Api.ML)]
@@ -48,7 +48,7 @@ HANDLERS: Final[Handlers] = {
 
 
 def known_location(name: str, *, field: str = "parent") -> LocationName:
-    """A location by its name. Raises InvalidRequest on `field`, NotFound."""
+    """Return a location by its name. Raises InvalidRequest on `field`, NotFound."""
     location = LocationName.parse(name, field=field)
     if location.location not in regions(Api.ML):
         raise NotFound(

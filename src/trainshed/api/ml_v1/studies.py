@@ -1,4 +1,4 @@
-"""`ml` v1 projects.locations.studies and their trials: the same as Vertex's, in other words
+"""`ml` v1 projects.locations.studies and their trials: the same as Vertex's, in other messages
 (facts/tuning#vizier).
 
 The client chooses the study's id, and lists have no pages.
@@ -24,7 +24,7 @@ from trainshed.wire import json as wire_json
 
 
 async def read_operation(services: Services, name: str) -> Operation:
-    """An operation of a study of this API, which names it below the location. Raises NotFound."""
+    """Return an operation of a study of this API, whose name is below the location. Raises NotFound."""
     record = await services.reader.operation(name)
     if not record.study or not is_of_ml(StudyName.parse(record.target.partition("/trials/")[0])):
         raise NotFound(f"Operation {name!r} was not found: it is one of Vertex AI; ask there.")
@@ -50,8 +50,8 @@ def _parse(call: Call, request: Any) -> ParsedStudy:
 
 
 def _operations(study: Study, what: str) -> str:
-    """Clients of `ml` v1 poll operations below the location only; an id that is not all digits is one of this
-    API."""
+    """Return the beginning of operations' names. Clients of `ml` v1 poll operations only below the location,
+    where an id that is not all digits belongs to this API."""
     name = study.name
     return f"projects/{name.project_id}/locations/{name.location}/operations/{what}_"
 
@@ -61,7 +61,7 @@ def _claim(trial: Any, state: str) -> tuple[Claim, str, str]:
 
 
 def _check_suggestion(request: Any) -> None:
-    """Nothing of it is not served."""
+    """Accept every request: all of its fields are served."""
 
 
 _ML: Final = vizier.Dialect(

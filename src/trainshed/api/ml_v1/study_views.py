@@ -1,8 +1,8 @@
-"""Studies, trials and their operations as `ml` v1 messages, and what clients send in neutral shapes
+"""Converts studies, trials and their operations to `ml` v1 messages, and what clients send to neutral types
 (facts/tuning#vizier).
 
-The words differ from Vertex's: a trial is COMPLETED, `trialInfeasible` or not; a parameter's value stands in
-a field of its type; a measurement has `elapsedTime`.
+The messages differ from Vertex's: a trial is COMPLETED, with or without `trialInfeasible`; a parameter's
+value stands in a field of its type; a measurement has `elapsedTime`.
 """
 
 import json
@@ -40,7 +40,7 @@ _TRIAL_STATES: Final[Mapping[TrialState, str]] = {
 
 
 def study(record: Study) -> Message:
-    """The Study message of a stored study."""
+    """Return the Study message of a stored study."""
     view: Any = wire_json.from_public(_STUDY, json.loads(record.public_json))
     view.name = str(record.name)
     view.state = _study_states(_STUDY, "state")[record.state]
@@ -50,14 +50,14 @@ def study(record: Study) -> Message:
 
 
 def trial(of: StudyName, record: Trial, measurements: Sequence[Measurement] = ()) -> Message:
-    """The Trial message of a stored trial. `measurements`: ascending by step and elapsed time."""
+    """Return the Trial message of a stored trial. `measurements`: ascending by step and elapsed time."""
     view = pool.message_class(_TRIAL)()
     _set_trial(view, of, record, measurements)
     return view
 
 
 async def operation(services: Services, record: Operation) -> Message:
-    """The message of an operation, SUGGEST or CHECK_STOPPING, with its trials as they are now."""
+    """Return the message of an operation, SUGGEST or CHECK_STOPPING, with its trials as they are now."""
     view: Any = pool.message_class("google.longrunning.Operation")(
         name=record.name, done=record.state.is_final
     )
@@ -82,7 +82,7 @@ async def operation(services: Services, record: Operation) -> Message:
 
 
 def given_parameters(message: Any, path: str) -> Iterator[GivenParameter]:
-    """The parameters of a Trial message that stands at `path` in the request."""
+    """Yield the parameters of a Trial message that stands at `path` in the request."""
     for index, entry in enumerate(message.parameters):
         kind = entry.WhichOneof("value")
         value = getattr(entry, kind) if kind else None
@@ -90,7 +90,7 @@ def given_parameters(message: Any, path: str) -> Iterator[GivenParameter]:
 
 
 given_measurement = partial(studies.given_measurement, elapsed="elapsed_time", metric="metric")
-"""`api.resources.studies.given_measurement` of this API's messages."""
+"""`api.resources.studies.given_measurement` for this API's messages."""
 
 
 def _set_trial(
@@ -133,7 +133,7 @@ def _set_measurement(view: Any, measurement: Measurement) -> None:
 
 
 async def _response(services: Services, name: StudyName, record: Operation) -> Message:
-    """What came of it; trials, or a study, that were deleted since are left out."""
+    """Return an operation's response, without trials, or a study, that were deleted since."""
     if record.kind is not OperationKind.SUGGEST:
         response: Any = pool.message_class(f"{_V1}.CheckTrialEarlyStoppingStateResponse")(
             should_stop=record.should_stop
@@ -165,7 +165,7 @@ def _study_states(message: str, field: str) -> Mapping[StudyState, int]:
 
 @cache
 def _numbers(message: str, field: str) -> Mapping[str, int]:
-    """The numbers of the values of an enum field by their names."""
+    """Return the numbers of an enum field's values by their names."""
     enum = pool.message_descriptor(message).fields_by_name[field].enum_type
     assert enum is not None
     return {name: value.number for name, value in enum.values_by_name.items()}

@@ -1,4 +1,4 @@
-"""Records as `ml` v1 messages (facts/resources#ml)."""
+"""Converts records to `ml` v1 messages (facts/resources#ml)."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ JOB: Final = "google.cloud.ml.v1.Job"
 
 
 class Evidence(Struct, frozen=True):
-    """A tuning job's trials, and, where they were looked at, the jobs that evaluate them; in any order."""
+    """A tuning job's trials, and, if they were read, the jobs that evaluate them; in any order."""
 
     trials: Sequence[Trial] = ()
     jobs: Sequence[Job] = ()
@@ -41,8 +41,8 @@ NOTHING_TRIED: Final = Evidence()
 
 
 def job(record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED) -> Message:
-    """The Job message of a stored job; `etag` as the store gives it. `position`: its place in the queue, 0 =
-    none. `found`: what a tuning job has tried."""
+    """Return the Job message of a stored job; `etag` as the store gives it. `position`: its place in the
+    queue, 0 = none. `found`: what a tuning job has tried."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
     set_outputs(view, record, etag, position, found)
     return view
@@ -51,7 +51,7 @@ def job(record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TR
 def set_outputs(
     view: Any, record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED
 ) -> None:
-    """Put the output fields, and the labels as they are now, into a Job with its input fields set."""
+    """Set the output fields and the current labels of a Job that has its input fields."""
     view.job_position = position
     view.state = view.DESCRIPTOR.enum_types_by_name["State"].values_by_name[record.state].number
     view.etag = base64.b64decode(etag)
@@ -77,8 +77,8 @@ def set_outputs(
 
 
 def _set_tuning_output(output: Any, record: TuningJob, found: Evidence) -> None:
-    """What came of the trials: the finished ones first, the best of them at the top, then those without a
-    result, then those that run (facts/resources#ml)."""
+    """Set the trials: finished ones first, the best of them at the top, then those without a result, then
+    those that run (facts/resources#ml)."""
     output.is_hyperparameter_tuning_job = True
     metric = record.spec.study.metrics[0]
     output.hyperparameter_metric_tag = metric.id
@@ -91,8 +91,8 @@ def _set_tuning_output(output: Any, record: TuningJob, found: Evidence) -> None:
 
 
 def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:
-    """The best first, then those that are over without a result, then those that run; of equals the earlier
-    one."""
+    """Return a sort key: the best first, then those that ended without a result, then those that run; of
+    equals the earlier one."""
     value = trial.final.value(metric.id) if trial.final is not None else None
     if value is None:
         return (1 if trial.state.is_over else 2, 0.0, trial.number)
@@ -117,8 +117,8 @@ def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) ->
 
 
 def _trial_state(trial: Trial, job: JobState | None) -> JobState:
-    """In the words of a job: that of the trial's own job where it is known, but for one that ended without a
-    result."""
+    """Return a trial's state as a job's state: that of its own job if it is known, except for one that ended
+    without a result."""
     if trial.state is TrialState.SUCCEEDED:
         return JobState.SUCCEEDED
     if trial.state is TrialState.INFEASIBLE:
@@ -127,7 +127,7 @@ def _trial_state(trial: Trial, job: JobState | None) -> JobState:
 
 
 def _error_message(record: Work) -> str:
-    """What went wrong, or, from the moment a cancellation is decided, its reason."""
+    """Return what went wrong, or, from the moment a cancellation is decided, its reason."""
     if record.error is not None:
         return record.error.message
     decided = None if isinstance(record, Pipeline) else record.outcome
@@ -143,7 +143,8 @@ def _consumed(record: Job) -> float:
 
 
 def _rates(pool_: WorkerPool) -> tuple[float, ...]:
-    """Units per hour of each node of a pool; nothing for machines that the public table has no price for."""
+    """Return the units per hour of each node of a pool; () for machines that the public table has no price
+    for."""
     devices = pool_.machine.accelerators
     rate = units_per_hour(
         pool_.machine.type, devices.type if devices else "", devices.count if devices else 0

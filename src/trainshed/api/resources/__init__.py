@@ -1,1 +1,1 @@
-"""What the surfaces do alike with jobs, studies and operations: in and out go records, never messages."""
+"""What the APIs share for jobs, studies and operations; takes and returns records, never messages."""

@@ -1,5 +1,5 @@
-"""What the surfaces do alike with a job, tuning job or pipeline that a request names: read its name, find it,
-cancel it, delete it, tell its place in the queue."""
+"""What the APIs share for a job, tuning job or pipeline that a request names: read its name, find it, cancel
+it, delete it, tell its place in the queue."""
 
 import logging
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ RESOURCES: Final[Mapping[Collection, str]] = {
     Collection.TUNING_JOBS: "HyperparameterTuningJob",
     Collection.PIPELINES: "TrainingPipeline",
 }
-"""What the public texts call one of each collection."""
+"""What the public texts call a member of each collection."""
 
 Kind = TypeVar("Kind", bound=Work)
 _UID_DIGITS = 19
 
 
 def read_job_name(text: str, *, field: str = "name") -> JobName:
-    """The job name of either API that `field` holds. Raises InvalidRequest for anything else."""
+    """Return the job name, of either API, in `field`. Raises InvalidRequest for anything else."""
     try:
         return JobName.parse(text)
     except ValueError as error:
@@ -51,8 +51,8 @@ def read_job_name(text: str, *, field: str = "name") -> JobName:
 
 
 def read_vertex_name(text: str, collection: Collection) -> JobName:
-    """The name of one of `collection`. Raises InvalidRequest for no name at all, NotFound for one of
-    something else."""
+    """Return the name of a member of `collection`. Raises InvalidRequest for an invalid name, NotFound for
+    the name of something else."""
     name = read_job_name(text)
     if name.api is not Api.VERTEX:
         other = "an ml v1 job"
@@ -64,20 +64,22 @@ def read_vertex_name(text: str, collection: Collection) -> JobName:
 
 
 async def read_work(reader: Reader, name: JobName, kind: type[Kind]) -> tuple[Kind, str]:
-    """What is stored under a name, with its etag. Raises NotFound also for something of another kind."""
+    """Return what is stored under a name, with its etag. Raises NotFound, also for something of another
+    kind."""
     work, etag = await reader.job(name)
     return of_kind(work, kind), etag
 
 
 def of_kind(work: Work, kind: type[Kind]) -> Kind:
-    """The work itself, if it is what its collection promises. Raises NotFound if it is not."""
+    """Return the work itself if it is of `kind`. Raises NotFound if it is not."""
     if not isinstance(work, kind):
         raise NotFound(f"{work.name} was not found as a {kind.__name__}: it is a {_word(work)}.")
     return work
 
 
 async def find_work(reader: Reader, target: str) -> tuple[Work, str]:
-    """The work and its etag by full name, by uid, or by job id (the newest of that id). Raises NotFound."""
+    """Find a work by full name, uid, or job id (the newest of that id), and return it with its etag. Raises
+    NotFound."""
     if "/" in target:
         return await reader.job(read_job_name(target, field="job"))
     if target.isdecimal() and len(target) <= _UID_DIGITS:
@@ -89,8 +91,8 @@ async def find_work(reader: Reader, target: str) -> tuple[Work, str]:
 
 
 async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
-    """The same for what only a job with replicas of its own has; a pipeline stands for its job. Raises
-    NotFound, and FailedPrecondition for a tuning job, which says of which job to ask instead."""
+    """Find a job with replicas of its own, and return it with its etag; a pipeline stands for its job. Raises
+    NotFound, and FailedPrecondition for a tuning job, which names a job to ask about instead."""
     work, etag = await find_work(reader, target)
     if isinstance(work, Pipeline):
         try:
@@ -108,7 +110,7 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
 
 
 async def _advice(reader: Reader, work: TuningJob) -> str:
-    """Names a job that has replicas: of trials one that runs, else the newest."""
+    """Return a sentence that names a trial's job: a running one, else the newest."""
     jobs = await jobs_below(reader, work.uid)
     if not jobs:
         return "It has begun none yet; ask again when it has."
@@ -121,7 +123,7 @@ async def _advice(reader: Reader, work: TuningJob) -> str:
 
 
 async def jobs_below(reader: Reader, uid: JobUid) -> list[Job]:
-    """Every job with replicas that a work has made, by itself or through another one, oldest first."""
+    """Return every job with replicas that a work has made, itself or through another one, oldest first."""
     found: list[Job] = []
     for child in await reader.children(uid):
         found += [child] if isinstance(child, Job) else await jobs_below(reader, child.uid)
@@ -129,8 +131,8 @@ async def jobs_below(reader: Reader, uid: JobUid) -> list[Job]:
 
 
 def with_error_due(services: Services, work: Kind) -> Kind:
-    """The work as it is shown: the public services set a job's error a while after its end, and so does this
-    one where its operator says so."""
+    """Return the work as it is shown. The public services set a job's error a while after its end, and so
+    does this one if its operator has set that."""
     due = work.ended + services.settings.error_delay
     if work.error is not None and services.now() < due:
         return replace(work, error=None)
@@ -138,7 +140,7 @@ def with_error_due(services: Services, work: Kind) -> Kind:
 
 
 def with_link(services: Services, work: Kind) -> Kind:
-    """The work with an error that leads to where the service is now."""
+    """Return the work with an error that links to this service's pages."""
     if work.error is None:
         return work
     message = _linked(services, work, work.error.message)
@@ -146,7 +148,7 @@ def with_link(services: Services, work: Kind) -> Kind:
 
 
 def with_links(services: Services, work: Work, entry: TimelineEntry) -> TimelineEntry:
-    """The same of an entry of its timeline."""
+    """Return an entry of the work's timeline with such a link."""
     message = _linked(services, work, entry.message)
     return entry if message == entry.message else replace(entry, message=message)
 
@@ -156,15 +158,16 @@ def _linked(services: Services, work: Work, message: str) -> str:
 
 
 async def cancel_for_user(services: Services, name: JobName) -> None:
-    """Store the wish and tell the controller; once more is fine. Raises NotFound, FailedPrecondition."""
+    """Store the wish to cancel and tell the controller. It can be repeated. Raises NotFound,
+    FailedPrecondition."""
     wish = CancelRequested(CancelCause.USER, services.now())
     services.wake(await services.intake.request_cancel(name, wish))
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:
-    """Remove a work that is over, its log, curves and autopsies; answers the finished operation. Raises
+    """Delete a work that is over, with its log, curves and autopsies; returns the finished operation. Raises
     NotFound, FailedPrecondition (still running)."""
-    # Jobs of ml have no location, and no operations of theirs are listed.
+    # Jobs of `ml` have no location, and their operations are not listed.
     place = LocationName(name.project_id, name.location or services.settings.region)
     record = done_at_once(services, place, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
@@ -174,7 +177,7 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
     try:
         await services.logs.remove(uid)
     except OSError as error:
-        # The job is gone and its uid is never used again: what is left of its log is only waste.
+        # The job is deleted and its uid is never reused: what is left of its log only takes space.
         _log.warning("the log of the deleted job %s could not be removed: %s", name, error)
     try:
         await services.points.forget((uid,))
@@ -190,12 +193,12 @@ async def _delete_autopsies(shells: Shells, name: JobName, uid: JobUid) -> None:
         try:
             await shells.delete_autopsy(uid, autopsy.attempt, autopsy.replica)
         except (FailedPrecondition, Unavailable) as refused:
-            # Somebody looks around in it; it goes when its time is over.
+            # Somebody has a shell open in it; it is deleted when its time is over.
             _log.warning("an autopsy of the deleted job %s stays for now: %s", name, refused)
 
 
 def queue_position(capacity: CapacityView, work: Work) -> int:
-    """The place of a QUEUED job among those that wait, 1 = next; 0 for every other one
+    """Return the place of a QUEUED job among those that wait, 1 = next; 0 for every other work
     (facts/resources#ml)."""
     waits = isinstance(work, Job) and work.state is JobState.QUEUED
     return capacity.position(work.uid) if waits else 0

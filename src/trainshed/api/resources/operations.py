@@ -1,4 +1,4 @@
-"""Operations that are done when they are answered."""
+"""Records of operations that are done when they are answered."""
 
 import json
 from typing import Protocol
@@ -28,8 +28,8 @@ def done_at_once(
     target: str,
     response: Message | None = None,
 ) -> Operation:
-    """A record in the location of `name`. `target`: the full name of what it is about; `response`: what it
-    answers, None for a DELETE."""
+    """Return the record of a finished operation in the location of `name`. `target`: the full name of what it
+    is about; `response`: its response, None for a DELETE."""
     now = services.now()
     answer = (
         "" if response is None else json.dumps(wire_json.to_public(response), ensure_ascii=False)

@@ -1,10 +1,10 @@
-"""What the study APIs of Vertex and of `ml` v1 do alike: in and out go records, never messages
+"""What the study APIs of Vertex and of `ml` v1 share; takes and returns records, never messages
 (spec/tuning#studies).
 
-Every change of a trial is: load, change it purely (`core.study.changes`), store it if nobody else changed it
-meanwhile, else once more. Suggestions and early stopping checks are stored as operations that the controller
-carries out; nothing is held open for them: after PATIENCE the operation is answered as it stands, and the
-client polls it.
+Every change of a trial loads it, changes it purely (`core.study.changes`), and stores it if nobody else has
+changed it meanwhile; otherwise it starts again. Suggestions and early stopping checks are stored as
+operations that the controller carries out. No request is held open for them: after PATIENCE the operation is
+answered as it is, and the client polls it.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ _ALL: Final = 1_000_000
 PATIENCE: Final = 2.0
 """Seconds that a call waits for its operation, which saves its client a poll."""
 MOST_SUGGESTIONS: Final = 1_000
-"""Of one call: as many as a study may have by the public limit (facts/tuning#metrics)."""
+"""Most suggestions of one call: as many as a study may have by the public limit (facts/tuning#metrics)."""
 
 
 def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> GivenMeasurement:
-    """A Measurement message that stands at `path` in the request. `elapsed`, `metric`: what the API calls
-    these fields."""
+    """Read a Measurement message that stands at `path` in the request. `elapsed`, `metric`: the API's names
+    of these fields."""
     span = getattr(message, elapsed)
     return GivenMeasurement(
         path,
@@ -73,8 +73,8 @@ def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> 
 
 
 def read_study_name(text: str, *, of_ml: bool, field: str = "name") -> StudyName:
-    """The name of a study of this API. Raises InvalidRequest for no such name at all, NotFound for one of the
-    other API."""
+    """Return the name of a study of this API. Raises InvalidRequest for an invalid name, NotFound for one of
+    the other API."""
     try:
         return _checked(StudyName.parse(text), of_ml)
     except ValueError as error:
@@ -82,7 +82,7 @@ def read_study_name(text: str, *, of_ml: bool, field: str = "name") -> StudyName
 
 
 def read_trial_name(text: str, *, of_ml: bool, field: str = "name") -> tuple[StudyName, int]:
-    """The study and the number of a trial. Raises as `read_study_name`."""
+    """Return a trial's study and number. Raises as `read_study_name`."""
     try:
         study, number = StudyName.parse_trial(text)
     except ValueError as error:
@@ -94,8 +94,8 @@ def is_of_ml(name: StudyName) -> bool:
     """Whether a study was made through `ml` v1, whose clients choose the id: it is never all digits, as
     Vertex's are.
 
-    Both APIs have the same paths, here on one host; so a study's name alone says in which API's words it is
-    shown.
+    Both APIs have the same paths, here on one host, so a study's name alone decides in which API's messages
+    it is shown.
     """
     return not name.study_id.isdecimal()
 
@@ -103,8 +103,8 @@ def is_of_ml(name: StudyName) -> bool:
 async def list_studies(
     services: Services, parent: LocationName, *, token: str = "", size: int
 ) -> tuple[tuple[Study, ...], str]:
-    """One page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number, so a
-    page can be short and still have a next one."""
+    """Return a page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number,
+    so a page can be short and still have a next one."""
     after = StudyUid(decode_number(token, str(parent), "studies"))
     found: list[Study] = []
     for _ in range(_SCAN // _CHUNK):
@@ -121,33 +121,33 @@ async def list_studies(
 
 
 async def ml_studies(services: Services, parent: LocationName) -> tuple[Study, ...]:
-    """All studies of `ml` v1 in a location, newest first: its list has no pages."""
+    """Return all studies of `ml` v1 in a location, newest first: its list has no pages."""
     rows = await services.studies.studies(parent.project_id, parent.location, StudyUid(0), _ALL)
     return tuple(study for study in rows if is_of_ml(study.name))
 
 
 async def delete_study(services: Services, name: StudyName) -> None:
-    """With its trials; whoever waits for one of its operations is told. Raises NotFound."""
+    """Delete a study with its trials, and notify waiters for its operations. Raises NotFound."""
     uid = await services.studies.delete_study(name, services.now())
     services.notices.publish(JobUid(uid))
 
 
 async def read_trial(services: Services, study: Study, number: int) -> Trial:
-    """Raises NotFound."""
+    """Return a trial. Raises NotFound."""
     return (await _stored(services, study, number)).trial
 
 
 async def with_measurements(
     services: Services, study: StudyUid, trials: Iterable[Trial]
 ) -> tuple[tuple[Trial, tuple[Measurement, ...]], ...]:
-    """Each trial with what was measured of it, ascending by (step, elapsed)."""
+    """Return each trial with its measurements, ascending by (step, elapsed)."""
     shown = tuple(trials)
     measured = await services.studies.measurements(study, [trial.number for trial in shown])
     return tuple((trial, measured.get(trial.number, ())) for trial in shown)
 
 
 async def create_trial(services: Services, study: Study, given: GivenTrial) -> Trial:
-    """Store a client's own trial under the next number. Raises InvalidRequest with all that is wrong,
+    """Store a client's own trial under the next number. Raises InvalidRequest with all faults,
     FailedPrecondition (the study is not active, or full)."""
     record, measurements = parse_trial(study.spec, study.uid, given, services.now())
     check_active(study)
@@ -157,7 +157,7 @@ async def create_trial(services: Services, study: Study, given: GivenTrial) -> T
 
 
 async def delete_trial(services: Services, study: Study, number: int) -> None:
-    """Raises NotFound."""
+    """Delete a trial. Raises NotFound."""
     await _stored(services, study, number)
     await services.studies.delete_trial(study.uid, number)
 
@@ -165,7 +165,7 @@ async def delete_trial(services: Services, study: Study, number: int) -> None:
 async def add_measurement(
     services: Services, study: Study, number: int, given: GivenMeasurement
 ) -> Trial:
-    """Add it to the trial; one of the same step and elapsed time is replaced. Raises InvalidRequest,
+    """Add a measurement to a trial; one of the same step and elapsed time is replaced. Raises InvalidRequest,
     NotFound, FailedPrecondition (the trial is over), Aborted."""
     faults = Faults()
     measurement = read_measurement(study.spec, given, faults, final=False)
@@ -186,9 +186,9 @@ async def complete(
     is_infeasible: bool,
     reason: str,
 ) -> Trial:
-    """End the trial with the final measurement given, or else with the one that the spec selects among its
-    own; with neither it is infeasible, as it is if the client says so: then what is given is passed over
-    (public text).
+    """End the trial with the given final measurement, or else with the one that the specification selects
+    among its own. With neither it is infeasible. It is also infeasible if the client says so; then `given` is
+    ignored (public text).
 
     Raises InvalidRequest, NotFound, FailedPrecondition (it was over before), Aborted.
     """
@@ -207,7 +207,7 @@ async def complete(
             return changes.infeasible(trial, reason, services.now())
         if final is not None:
             return changes.completed(trial, final, services.now())
-        # Read after the trial: a measurement that comes in between makes the commit stale.
+        # Read after the trial, so that a measurement that arrives in between makes the commit stale.
         own = await services.studies.measurements(study.uid, [number])
         selected = final_measurement(study.spec, own.get(number, ()))
         return changes.completed(trial, selected, services.now())
@@ -225,9 +225,10 @@ async def stop(services: Services, study: Study, number: int) -> Trial:
 
 
 async def optimal(services: Services, study: Study) -> tuple[Trial, ...]:
-    """The Pareto-optimal trials, ascending by number; of a single objective the best."""
+    """Return the Pareto-optimal trials, ascending by number; the best trials if there is a single
+    objective."""
     history = await services.studies.history((study.uid,))
-    # Of many trials and objectives it takes its time: everybody else goes on meanwhile.
+    # Takes long for many trials and objectives; other requests go on meanwhile.
     return await asyncio.to_thread(optimal_trials, study.spec, history)
 
 
@@ -275,13 +276,14 @@ async def is_full(services: Services, study: Study) -> bool:
     """Whether the study has as many trials as it may have."""
     most = services.settings.max_study_trials
     if most == 0 or not await services.studies.trials(study.uid, most - 1, 1):
-        # Numbers are never used again: as long as this one was not given, one row tells.
+        # Numbers are never reused: unless a trial has the number `most` or a higher one, the study is not
+        # full.
         return False
     return len(await services.studies.history((study.uid,))) >= most
 
 
 def full(services: Services, study: Study) -> FailedPrecondition:
-    """What is told of a study that has had all its trials."""
+    """Return the error for a study that has had all its trials."""
     return FailedPrecondition(
         f"{study.name} has had the {services.settings.max_study_trials} trials that a study may have; create "
         "another study, or ask an operator of this service to raise the setting max_study_trials."
@@ -289,7 +291,7 @@ def full(services: Services, study: Study) -> FailedPrecondition:
 
 
 def check_active(study: Study) -> None:
-    """Raises FailedPrecondition if the study takes no further trials."""
+    """Raise FailedPrecondition if the study takes no further trials."""
     if study.state is not StudyState.ACTIVE:
         why = f" ({study.inactive_reason})" if study.inactive_reason else ""
         raise FailedPrecondition(
@@ -300,9 +302,9 @@ def check_active(study: Study) -> None:
 async def suggest(
     services: Services, study: Study, *, parent: str, client: str, count: int
 ) -> Operation:
-    """Ask the controller for `count` trials for `client`; the operation as it is after at most PATIENCE.
-    `parent`: its name up to the number that ends it. Raises InvalidRequest, FailedPrecondition (nothing can
-    be handed out)."""
+    """Ask the controller for `count` trials for `client`, and return the operation as it is after at most
+    PATIENCE. `parent`: the operation's name up to the number that ends it. Raises InvalidRequest,
+    FailedPrecondition (nothing can be handed out)."""
     wrong: list[Violation] = []
     if not 1 <= count <= MOST_SUGGESTIONS:
         wrong.append(Violation("suggestion_count", f"{count} is not from 1 to {MOST_SUGGESTIONS}."))
@@ -332,8 +334,8 @@ async def suggest(
 async def check_stopping(
     services: Services, study: Study, number: int, *, parent: str
 ) -> Operation:
-    """Ask the controller whether the trial should stop; answers as `suggest`. Raises NotFound,
-    FailedPrecondition (the trial is over)."""
+    """Ask the controller whether the trial should stop; returns the operation as `suggest` does. Raises
+    NotFound, FailedPrecondition (the trial is over)."""
     trial = await read_trial(services, study, number)
     if trial.state.is_over:
         raise FailedPrecondition(
@@ -353,8 +355,8 @@ async def check_stopping(
 
 
 async def _to_hand_out(services: Services, study: Study, client: str, count: int) -> int:
-    """How many trials of `count` the client may be given. Even of a study that is full, or not active, it
-    gets those back that it has not completed, and of a full one those that were requested.
+    """Return how many trials of `count` the client may be given. Even if a study is full or not active, the
+    client gets back the trials that it has not completed, and in a full one also those that were requested.
 
     Raises FailedPrecondition if there are none.
     """
@@ -376,15 +378,15 @@ async def _to_hand_out(services: Services, study: Study, client: str, count: int
 
 
 async def _begin(services: Services, operation: Operation) -> Operation:
-    """Store it, tell the controller, and wait for its end, at most PATIENCE."""
+    """Store an operation, tell the controller, and wait at most PATIENCE for its end."""
     await services.studies.begin_operation(operation)
     services.suggest(operation.study)
     return await wait_for(services, operation.name, PATIENCE)
 
 
 async def wait_for(services: Services, name: str, patience: float) -> Operation:
-    """The operation when it is done, when `patience` seconds are over, or when the service stops. Raises
-    NotFound."""
+    """Return the operation when it is done, when `patience` seconds have passed, or when the service stops.
+    Raises NotFound."""
     clock = asyncio.get_running_loop()
     end = clock.time() + patience
     record = await services.reader.operation(name)
@@ -392,7 +394,7 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
     closing = joined(services.closing.wait())
     try:
         while not record.state.is_final:
-            # In this order: what ends after this look is news beyond it.
+            # Count before looking, so that an end after this look is news beyond the count.
             seen = services.notices.count(subject)
             record = await services.reader.operation(name)
             left = end - clock.time()
@@ -409,13 +411,12 @@ async def wait_for(services: Services, name: str, patience: float) -> Operation:
 
 
 async def cancel_operation(services: Services, name: str) -> None:
-    """End an operation that is not done. Too late for one that is, which is no error. Raises NotFound."""
+    """Cancel an operation. One that is done stays as it is, without an error. Raises NotFound."""
     record = await services.reader.operation(name)
     cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
     if cancelling.is_final:
         return
-    # Nothing was handed out yet, so there is no work that would have to be stopped first; what an export has
-    # copied stays.
+    # Nothing was handed out yet, so no work has to be stopped first; what an export has copied stays.
     ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
     assert ended is not None
     text = "The operation was cancelled."
@@ -425,7 +426,7 @@ async def cancel_operation(services: Services, name: str) -> None:
     if record.data is not None:
         where = record.data.plan.directory
         text = f"The export was cancelled; delete what it had written to {where} by then."
-    # It may be done in this moment, which is as good.
+    # It may have ended at this moment, which is fine as well.
     with contextlib.suppress(StaleCommit):
         await services.studies.finish_operation(
             replace(record, state=ended, error=error, updated=services.now())

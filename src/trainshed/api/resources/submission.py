@@ -1,6 +1,8 @@
-"""What creating a job, tuning job or pipeline has in common in both APIs: named buckets must exist; the
-record and its first timeline entries are written in one step, with the drills of the plan that the label
-`trainshed-drill` names (spec/operations#drills); the controller is told."""
+"""What creating a job, tuning job or pipeline has in common in both APIs.
+
+Named buckets must exist; the record and its first timeline entries are stored in one step, with the drills of
+the plan that the label `trainshed-drill` names (spec/operations#drills); the controller is woken.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, assert_never
@@ -42,9 +44,9 @@ BucketUse = tuple[str, str]
 """A field's path and the gs:// URI it holds."""
 
 _NOT_KEPT = frozenset({"labels", "name", "etag"})
-"""Labels can change later, so they are kept beside the record and not within it."""
+"""Fields that are kept beside the public JSON, because labels can change later."""
 _ON = "on"
-"""All that the label may say for workers and reducers to speak TLS."""
+"""The only value of the label that makes workers and reducers use TLS."""
 _FIELD: Final = f"labels.{PLAN_LABEL}"
 
 
@@ -56,10 +58,10 @@ def checked(
     *,
     project: str,
 ) -> T:
-    """The parsed job, if its spec is valid, every bucket it names exists and is open to its `project`, and
-    nothing `further` is wrong with it.
+    """Return the parsed job if its specification is valid, every bucket that it names exists and is open to
+    its `project`, and there are no `further` faults.
 
-    Raises InvalidRequest with the violations of all kinds at once.
+    Raises InvalidRequest with all violations at once.
     """
     missing = (*_missing_buckets(uses, buckets, project), *further)
     try:
@@ -82,7 +84,7 @@ def new_job(
     public: Mapping[str, Any],
     parent: Parent | None = None,
 ) -> Job:
-    """The record of a new job as `store_works` takes it; nothing is stored."""
+    """Return the record of a new job, as `store_works` takes it; nothing is stored."""
     now = services.now()
     return Job(
         uid=uid,
@@ -108,7 +110,7 @@ def new_tuning_job(
     public: Mapping[str, Any],
     parent: Parent | None = None,
 ) -> TuningJob:
-    """The record of a new tuning job as `store_works` takes it; nothing is stored."""
+    """Return the record of a new tuning job, as `store_works` takes it; nothing is stored."""
     now = services.now()
     return TuningJob(
         uid=uid,
@@ -125,14 +127,15 @@ def new_tuning_job(
 
 
 def kept_json(public: Mapping[str, Any]) -> str:
-    """What a record keeps of a resource's public JSON."""
+    """Return what a record keeps of a resource's public JSON."""
     kept = {key: value for key, value in public.items() if key not in _NOT_KEPT}
     return compact_text(kept)
 
 
 async def store_works(services: Services, principal: str, *works: Work) -> None:
-    """Write new works, all or none, a job with the drills of the plan that its label names, and wake the
-    controller. Raises AlreadyExists, InvalidRequest (no such plan), Unavailable (the service stops)."""
+    """Store new works, all or none, a job with the drills of the plan that its label names, and wake the
+    controller. Raises AlreadyExists, InvalidRequest (wrong labels, no such plan), Unavailable (the service
+    stops)."""
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and takes no new jobs; submit again when it is up again."
@@ -148,7 +151,7 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
 
 
 def check_labels(services: Services, work: Work) -> None:
-    """Labels that order something of the service must say it right. Raises InvalidRequest."""
+    """Raise InvalidRequest if a label that controls a function of the service has an invalid value."""
     if not work.labels:
         return
     _check_stall_label(work)
@@ -160,7 +163,7 @@ def check_labels(services: Services, work: Work) -> None:
 
 
 def _check_stall_label(work: Work) -> None:
-    """A watchdog that somebody believes to be on must be on. Raises InvalidRequest."""
+    """Raise InvalidRequest for an invalid time: a watchdog that somebody believes to be on must be on."""
     text = dict(work.labels).get(STALL_LABEL, "0")
     if not (text.isascii() and text.isdecimal()):
         wrong = f"{text!r} is not a whole number of seconds, such as 600; 0 turns the watchdog off."
@@ -168,7 +171,7 @@ def _check_stall_label(work: Work) -> None:
 
 
 def _check_switch(work: Work, label: str, setting: str) -> None:
-    """Raises InvalidRequest."""
+    """Raise InvalidRequest unless the label is on, off or missing."""
     text = dict(work.labels).get(label, "on")
     if text not in ("on", "off"):
         wrong = f"{text!r} is neither on nor off; without it the setting {setting} counts."
@@ -176,7 +179,7 @@ def _check_switch(work: Work, label: str, setting: str) -> None:
 
 
 def _check_tls_label(work: Work) -> None:
-    """What somebody believes to be encrypted must be. Raises InvalidRequest."""
+    """Raise InvalidRequest for an invalid value: what somebody believes to be encrypted must be."""
     text = dict(work.labels).get(TLS_LABEL, _ON)
     if text != _ON:
         wrong = f"{text!r} is not {_ON!r}; without the label the service's setting reduction_tls counts."
@@ -184,7 +187,7 @@ def _check_tls_label(work: Work) -> None:
 
 
 def _check_notify_label(work: Work, known: Collection[str]) -> None:
-    """Somebody who is to be told has to be known. Raises InvalidRequest."""
+    """Raise InvalidRequest for an unknown notification target."""
     if (unknown := [name for name in named(work.labels) if name not in known]) or (
         NOTIFY_LABEL in dict(work.labels) and not named(work.labels)
     ):
@@ -198,8 +201,8 @@ def _check_notify_label(work: Work, known: Collection[str]) -> None:
 
 
 def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
-    """The spec with what its labels and this installation say of it. Raises InvalidRequest: fall-backs that
-    there cannot be."""
+    """Return the specification with what its labels and this installation add to it. Raises InvalidRequest
+    for impossible fallbacks."""
     labels = tuple(labels)
     spec = with_fallbacks(spec, labels)
     wants_tls = services.settings.reduction_tls or dict(labels).get(TLS_LABEL) == _ON
@@ -209,7 +212,7 @@ def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]
 
 
 def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
-    """The spec with the warnings that only this installation can give."""
+    """Return the specification with the warnings that only this installation can give."""
     found = (
         *_elsewhere(spec, services.buckets),
         *_not_mounted(spec, services.buckets),
@@ -220,7 +223,7 @@ def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
 
 
 def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
-    """spec/queue#capacity: a GPU spec on a host without GPUs runs without them, with a notice."""
+    """Yield a warning if the GPUs of a job are not here: it runs without them (spec/queue#capacity)."""
     if any(pool.machine.accelerators for pool in spec.pools):
         there = {kind for node in services.capacity.nodes() for kind, _ in node.accelerators}
         if warning := without_gpus(spec.pools, there):
@@ -274,7 +277,7 @@ def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
 
 
 def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
-    """Warnings for the buckets that the job writes to and that are not where it runs
+    """Yield warnings for buckets that the job writes to and that are not where it runs
     (spec/submit#warnings)."""
     for uri in dict.fromkeys(filter(None, (spec.base_output_directory, spec.job_dir))):
         bucket = uri[5:].partition("/")[0]
@@ -284,7 +287,7 @@ def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
 
 
 def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
-    """Warnings for the buckets that a program is told to find as a directory and will not."""
+    """Yield warnings for buckets that a program expects as a directory and will not find."""
     for name in dict.fromkeys(named_directories(spec.pools)):
         if buckets.is_remote(name):
             yield not_mounted(name)
@@ -293,8 +296,8 @@ def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
 def _missing_buckets(
     uses: Iterable[BucketUse], buckets: BucketProbe, project: str
 ) -> Iterator[Violation]:
-    """A violation for every well-formed URI whose bucket is not there for the project; the spec reports the
-    others."""
+    """Yield a violation for every well-formed URI whose bucket does not exist for the project; the
+    specification's check reports the others."""
     known: dict[str, str] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
@@ -309,7 +312,7 @@ def _missing_buckets(
 
 
 def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
-    """How the sentence goes on that says so; "" if the bucket is there."""
+    """Return how the sentence continues that says so; "" if the bucket exists."""
     if buckets.bucket_location(bucket) is None:
         return f"; create it first, for example with `gcloud storage buckets create gs://{bucket}`."
     if buckets.is_closed(bucket, project):
@@ -321,9 +324,9 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
 
 
 async def with_planned_drills(services: Services, job: Job) -> Job:
-    """The new job, which is not stored yet, with the plan's drills as ordered at its creation.
+    """Return the new job, which is not stored yet, with the plan's drills as ordered at its creation.
 
-    Raises InvalidRequest if the plan is not there, or has a drill for a replica that the job has not.
+    Raises InvalidRequest if the plan does not exist, or has a drill for a replica that the job does not have.
     """
     name = dict(job.labels).get(PLAN_LABEL)
     if not name:
@@ -352,8 +355,8 @@ async def with_planned_drills(services: Services, job: Job) -> Job:
 
 
 def refuse_plan(job: TuningJob) -> None:
-    """Drills that somebody believes to be ordered must be. Raises InvalidRequest if the label names a plan: a
-    tuning job has no replicas of its own."""
+    """Raise InvalidRequest if the label names a plan, because a tuning job has no replicas of its own: drills
+    that somebody believes to be ordered must be."""
     if name := dict(job.labels).get(PLAN_LABEL):
         text = (
             f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the "

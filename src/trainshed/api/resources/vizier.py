@@ -1,8 +1,8 @@
-"""VizierService of Vertex and of `ml` v1: one table of operations, and what each API says in words of its own
+"""VizierService of Vertex and of `ml` v1: one table of operations, and a dialect for each API
 (facts/tuning#vizier, facts/resources#trials).
 
-An operation reads a request, has `resources.studies` do it, and shows the record that comes back. Transports
-find it by its full method name like any other handler.
+An operation reads a request, lets `resources.studies` carry it out, and shows the resulting record.
+Transports find it by its full method name like any other handler.
 """
 
 import asyncio
@@ -31,57 +31,58 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _FEW: Final = 20
-"""Trials whose views are made at once; those of more are made aside, while everybody else goes on."""
+"""Most trials whose views are made on the event loop; those of more are made in a thread, so that other
+requests go on meanwhile."""
 _CHUNK: Final = 1_000
 _SUBJECT: Final = ("trial_name", "name", "parent")
-"""Where a request may say what it is about."""
+"""Fields in which a request may name its subject."""
 
 
 class Dialect(Struct, frozen=True):
-    """What one of the two APIs has in words of its own."""
+    """What one of the two APIs does or names in its own way."""
 
     #: Full name of the package whose VizierService it is.
     package: str
-    #: Whether its studies are those whose ids have letters.
+    #: Whether its studies are those whose ids are not all digits.
     of_ml: bool
     #: Reads a location by its name. Raises InvalidRequest, NotFound.
     location: Callable[[str], LocationName]
-    #: The study that a request is to create. Raises InvalidRequest with all that is wrong.
+    #: Returns the study that a request is to create. Raises InvalidRequest with all faults.
     parse_study: Callable[[Call, Any], ParsedStudy]
-    #: The id of a new study, from its uid and the request.
+    #: Returns the id of a new study, from its uid and the request.
     study_id: Callable[[StudyUid, Any], str]
     study: Callable[[Study], Message]
     trial: Callable[[StudyName, Trial, Sequence[Measurement]], Message]
     operation: Callable[[Services, OperationRecord], Awaitable[Message]]
-    #: The parameters of a Trial message that stands at a path in the request.
+    #: Returns the parameters of a Trial message that stands at a path in the request.
     given_parameters: Callable[[Any, str], Iterable[GivenParameter]]
-    #: A Measurement message that stands at a path in the request.
+    #: Reads a Measurement message that stands at a path in the request.
     given_measurement: Callable[[Any, str], GivenMeasurement]
-    #: What a client's own trial claims, by the message and the name of its state: how it ended, its client,
-    #: why it is infeasible.
+    #: Returns what a client's own trial claims, from the message and the name of its state: how it ended, its
+    #: client, and why it is infeasible.
     claim: Callable[[Any, str], tuple[Claim, str, str]]
-    #: Names of operations up to the number that ends them: of suggestions, and of stopping checks for a
-    #: trial.
+    #: Return the names of operations up to the number that ends them: of suggestions, and of stopping checks
+    #: for a trial.
     suggesting: Callable[[Study], str]
     checking: Callable[[Study, int], str]
-    #: Raises what cannot be served of a request for suggestions.
+    #: Raises NotServed or InvalidRequest for a request for suggestions that cannot be served.
     check_suggestion: Callable[[Any], None]
-    #: The field of the optimal trials in their list.
+    #: Field of the optimal trials in their list.
     optimal: str
     #: Operations that its API does not have.
     without: frozenset[str] = frozenset()
-    #: Studies, and trials, of the largest page; 0: lists have no pages.
+    #: Most studies, and most trials, of a page; 0: lists have no pages.
     studies_page: int = 0
     trials_page: int = 0
 
     def message(self, name: str, **fields: Any) -> Message:
-        """A message of the package."""
+        """Return a new message of the package."""
         return pool.message_class(f"{self.package}.{name}")(**fields)
 
 
 async def create_study(dialect: Dialect, call: Call, request: Any) -> Message:
-    """Of Vertex a display name that is there already is a conflict, of `ml` v1 an id: by these clients find a
-    study again (spec/clients#conflicts)."""
+    """Create a study. In Vertex an existing display name is a conflict, in `ml` v1 an existing id, because
+    clients find a study again by these (spec/clients#conflicts)."""
     parsed = dialect.parse_study(call, request)
     parent = dialect.location(request.parent)
     uid = StudyUid(call.services.new_uid())
@@ -137,7 +138,7 @@ async def delete_study(dialect: Dialect, call: Call, request: Any) -> Message:
 
 
 async def create_trial(dialect: Dialect, call: Call, request: Any) -> Message:
-    """The client's own trial: REQUESTED, or over if it comes with a final measurement or the state says
+    """Create the client's own trial: REQUESTED, or over if it has a final measurement or its state says
     so."""
     study = await _study(dialect, call, request)
     made = await studies.create_trial(call.services, study, _given_trial(dialect, request.trial))
@@ -150,7 +151,7 @@ async def get_trial(dialect: Dialect, call: Call, request: Any) -> Message:
 
 
 async def list_trials(dialect: Dialect, call: Call, request: Any) -> Message:
-    """Ascending by number."""
+    """List trials, ascending by number."""
     study = await _study(dialect, call, request)
     if not dialect.trials_page:
         views: list[Message] = []
@@ -252,11 +253,11 @@ OPERATIONS: Final[Mapping[str, Callable[[Dialect, Call, Any], Awaitable[Message]
     "CheckTrialEarlyStoppingState": check_early_stopping,
     "ListOptimalTrials": list_optimal_trials,
 }
-"""By method name: what answers it, in the words of a dialect."""
+"""Handlers by method name, for any dialect."""
 
 
 def handlers(dialect: Dialect) -> Handlers:
-    """The operations that the API has, by full method name."""
+    """Return the handlers of the API's operations, by full method name."""
     service = f"{dialect.package}.VizierService"
     return {
         f"{service}.{method}": partial(operation, dialect)
@@ -266,12 +267,12 @@ def handlers(dialect: Dialect) -> Handlers:
 
 
 def checks(dialect: Dialect) -> Checks:
-    """What can be said of a request of which only a part can be read, by full method name."""
+    """Return checks by full method name, for requests of which only a part can be read."""
     return {f"{dialect.package}.VizierService.CreateStudy": dialect.parse_study}
 
 
 def _subject(request: Any) -> tuple[str, str]:
-    """What a request is about, and the field that says so."""
+    """Return what a request is about, and the field that names it."""
     fields = request.DESCRIPTOR.fields_by_name
     field = next(name for name in _SUBJECT if name in fields)
     return getattr(request, field), field
@@ -301,7 +302,7 @@ async def _views(
     def views() -> list[Message]:
         return [dialect.trial(study.name, record, measured) for record, measured in shown]
 
-    # Half a second's work for a page of trials with a hundred measurements each.
+    # Takes half a second for a page of trials with a hundred measurements each.
     return await asyncio.to_thread(views) if len(shown) > _FEW else views()
 
 

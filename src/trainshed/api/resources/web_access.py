@@ -1,8 +1,8 @@
 """`webAccessUris`: the links to shells that jobs made with `enableWebAccess` show while they run
 (facts/resources).
 
-A link opens a shell for whoever has it, so it is shown only to who may open one: programs, which may read the
-jobs of their project, get none.
+A link opens a shell for everybody who has it, so only callers who may open shells see it. Programs, which may
+read the jobs of their project, see none.
 """
 
 import json
@@ -22,14 +22,14 @@ OPEN: Final = "trainshed.v1.Jobs.Shell"
 
 
 def add_to_job(call: Call, job: Job, uris: Any) -> None:
-    """Put the links of a job that has asked for them into the map of its view."""
+    """Add the links of a job that was made with web access to the map of its view."""
     if (links := _links(call.services, call.principal)) is not None:
         uris.update(links.of_job(job))
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
-    """The same for the trials that run, of a tuning job that has asked for it, in whichever API's view of
-    them."""
+    """Add the links of the running trials of a tuning job that was made with web access, in either API's
+    view."""
     links = _links(call.services, call.principal)
     if links is None or not job.running:
         return
@@ -44,8 +44,8 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
 
 
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
-    """The links of a job that runs and has asked for them, of either API; none for whom they are not shown
-    to."""
+    """Return the links of a running job of either API that was made with web access; {} if `principal` may
+    not see them."""
     links = _links(services, principal)
     found = links.of_job(job) if links is not None else {}
     return found if found and asked_for(job.spec) else {}
@@ -56,7 +56,7 @@ def may_open(principal: Principal) -> bool:
 
 
 def asked_for(spec: JobSpec) -> bool:
-    """Whether the request was for web access, in either API."""
+    """Whether a job of either API was made with web access."""
     return bool(json.loads(spec.job_json).get("enableWebAccess"))
 
 

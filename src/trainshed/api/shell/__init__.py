@@ -1,1 +1,1 @@
-"""Shells of replicas for people: one-time tickets, links that jobs give out, the page, the WebSocket."""
+"""Shells of replicas in a browser: tickets for one use, links that jobs show, the page, and the WebSocket."""

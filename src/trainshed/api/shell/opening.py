@@ -1,4 +1,4 @@
-"""From a ticket to an open shell: finds the replica, asks the engine, and notes it in the timeline."""
+"""Opens the shell of a ticket: finds the replica, asks the engine, and records it in the timeline."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ _SECOND = 10**9
 
 
 class OpenShell(Struct, frozen=True):
-    """A shell with what its job's timeline says of it. `title`: what people are shown."""
+    """An open shell, with what its job's timeline needs. `title`: what users are shown."""
 
     services: Services
     terminal: Terminal
@@ -29,7 +29,7 @@ class OpenShell(Struct, frozen=True):
         return f"{where(self.job, self.ticket)}, {self.job.display_name or self.job.name.job_id}"
 
     async def close(self) -> None:
-        """Hang up, and tell."""
+        """Hang up, and record it in the timeline."""
         self.terminal.close()
         now = self.services.now()
         lasted = max(0, now - self.opened) // _SECOND
@@ -41,13 +41,14 @@ class OpenShell(Struct, frozen=True):
 
 
 def where(job: Job, ticket: Ticket) -> str:
-    """What a shell is in, in the names of the job's own API."""
+    """Return what a shell is in, by the name in the job's own API."""
     task = log_task_name(job.name.api, ticket.replica)
     return f"what {task} left" if ticket.autopsy else task
 
 
 def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Replica:
-    """The replica of a job, known to run. Raises FailedPrecondition, which says what can be done instead."""
+    """Return a replica of a job, which runs. Raises FailedPrecondition, which says what can be done
+    instead."""
     task = log_task_name(job.name.api, replica)
     found = next((each for each in job.replicas if each.id == replica), None)
     if found is not None and found.state is ReplicaState.RUNNING and not job.state.is_final:
@@ -67,8 +68,8 @@ def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Rep
 async def open_shell(
     services: Services, shells: Shells, ticket: Ticket, wish: TerminalRequest
 ) -> OpenShell:
-    """Raises NotFound, FailedPrecondition, Unavailable. Nobody types into it before it stands in the
-    timeline."""
+    """Open the shell of a ticket. It is recorded in the timeline before anything can be typed. Raises
+    NotFound, FailedPrecondition, Unavailable."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     if ticket.autopsy:

@@ -1,15 +1,14 @@
-"""`/shell/...`: the page of a shell, the tickets that it asks for, and the WebSocket that shells are served
-on.
+"""`/shell/...`: the page of a shell, the tickets that it fetches, and the WebSocket that serves shells.
 
-GET  /shell/           the page; which shell it is to open stands behind the # of its address, so that no
+GET  /shell/           the page; the shell that it is to open stands behind the # of its address, so that no
                        server is sent it
 GET  /shell/NAME       a part of the page: script, style
 POST /shell/ticket     {job, replica, key} of a job's link: answers {token, title}
-WS   /shell/connect    first message of the client: {token, rows, columns, term, command, terminal};
+WS   /shell/connect    first message of the client: {token, rows, columns, term, command, terminal, label};
                        the answer is {title}, and what follows below, or {error}
 
-On the WebSocket binary messages are what is typed and what is shown. Text messages are JSON: from the client
-`{"resize": [rows, columns]}` and `{"end": true}` (there is no more to be typed), to the client `{"exit":
+On the WebSocket, binary messages carry input and output. Text messages are JSON: from the client
+`{"resize": [rows, columns]}` and `{"end": true}` (the input has ended), to the client `{"exit":
 status}` at the shell's end (null: it ended with its replica) or `{"error": text}`.
 """
 
@@ -40,7 +39,7 @@ _HERE: Final = Path(__file__).parent
 _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
-"""Bytes of a request for a ticket, which anybody may send."""
+"""Most bytes of a request for a ticket, which anybody may send."""
 _HTML: Final = b"text/html; charset=utf-8"
 _SCRIPT: Final = b"text/javascript; charset=utf-8"
 _STYLE: Final = b"text/css; charset=utf-8"
@@ -53,7 +52,7 @@ _PARTS: Final = {
     "addon-fit.js": ("xterm/addon-fit.js", _SCRIPT),
 }
 _GUARDS: Final = (
-    # The terminal emulator sets styles of its own; scripts and connections are ours alone.
+    # The terminal emulator sets styles of its own; scripts and connections are only those of this service.
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
@@ -80,13 +79,14 @@ _ROUTER: Final = Router(
 
 
 class ShellSurface:
-    """`/shell`: what answers its requests, and its WebSocket. Needs no token but those that it speaks of."""
+    """Answers requests below `/shell`, and its WebSocket. They need no token, but the key of a link or a
+    ticket."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def answer(self, request: Request) -> Response:
-        """Raises whatever is wrong with a request for a ticket."""
+        """Answer a request. Raises whatever is wrong with a request for a ticket."""
         match _ROUTER.match(request.method, request.raw_path):
             case "ticket", _:
                 return await self._give_ticket(request)
@@ -112,7 +112,8 @@ class ShellSurface:
         return json_answer(encode_text({"token": token, "title": title}))
 
     async def _ticket_by_link(self, given: Mapping[str, Any]) -> tuple[Ticket, str]:
-        """The ticket that a job's link is good for now. Raises PermissionDenied, FailedPrecondition."""
+        """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
+        FailedPrecondition."""
         shells = _shells(self._services)
         wrong = PermissionDenied(
             "This link opens no shell here: it is not whole, or of another service. Take it from the job "
@@ -136,9 +137,9 @@ class ShellSurface:
 
     async def connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket."""
-        await receive()  # That it wants to connect.
+        await receive()  # The client's wish to connect.
         if scope["path"] != "/shell/connect":
-            await hang_up(send, REFUSED)  # Before it is accepted this answers 403.
+            await hang_up(send, REFUSED)  # Closing before accepting answers 403.
             return
         await send({"type": "websocket.accept"})
         try:
@@ -162,11 +163,12 @@ class ShellSurface:
             idle, closing = shells.idle, self._services.closing
             await bridge(receive, send, shell.terminal, idle, closing)
         finally:
-            # Also where the client is gone: its end belongs to the timeline.
+            # Also if the client is gone, because the end belongs to the timeline.
             await asyncio.shield(shell.close())
 
     def _order(self, text: str) -> tuple[Ticket, TerminalRequest]:
-        """Raises PermissionDenied, FailedPrecondition."""
+        """Return the ticket and the terminal that the first message asks for. Raises PermissionDenied,
+        FailedPrecondition."""
         try:
             order: dict[str, Any] = json.loads(text)
             token = str(order["token"])
@@ -195,7 +197,7 @@ class ShellSurface:
 
 
 def _shells(services: Services) -> Shells:
-    """Raises FailedPrecondition: the operator wants none."""
+    """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
     if services.shells is None or not services.shells.allowed:
         raise FailedPrecondition(
             "This service opens no shells: its operator has turned them off (setting `shell`)."
@@ -216,13 +218,13 @@ def _part(name: str) -> tuple[bytes, bytes]:
 async def bridge(
     receive: Receive, send: Send, terminal: Terminal, idle: float, closing: asyncio.Event
 ) -> None:
-    """`idle`: seconds without a byte either way after which it is hung up, 0 = never. `closing`: the service
-    stops."""
+    """Carry a shell's input and output over a WebSocket until either side ends. `idle`: seconds without a
+    byte either way after which it hangs up, 0 = never. `closing`: set when the service stops."""
     patience = asyncio.timeout(idle or None)
 
     def moved() -> None:
         if idle:
-            # That it has just run out is found out by whoever waits.
+            # If the time has just run out, the waiting task notices it.
             with contextlib.suppress(RuntimeError):
                 patience.reschedule(asyncio.get_running_loop().time() + idle)
 
@@ -254,7 +256,7 @@ async def bridge(
             await hang_up(send, NORMAL)
             return
         if typing.done() or (showing.done() and showing.exception() is not None):
-            return  # Whoever typed is gone.
+            return  # The client is gone.
         if showing.done():
             await say(send, {"exit": terminal.status})
             await hang_up(send, NORMAL)
@@ -277,7 +279,7 @@ async def hang_up(send: Send, code: int) -> None:
 
 
 async def _obey(terminal: Terminal, text: str) -> None:
-    """What is no order of ours is passed over: a newer page may know more."""
+    """Carry out a text message. Unknown ones are ignored, since a newer page may send more."""
     try:
         order = json.loads(text)
     except ValueError:

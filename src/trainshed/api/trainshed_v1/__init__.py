@@ -1,1 +1,1 @@
-"""What is ours: describe, timeline, live logs and live progress of a job, in plain JSON."""
+"""Our own API, `/trainshed/v1`, in plain JSON: jobs, live logs, progress, nodes, quotas, drills, secrets."""

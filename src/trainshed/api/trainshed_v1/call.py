@@ -1,8 +1,8 @@
-"""One call of a method of ours: a path, a query and perhaps a JSON body come in, records or lines of them go
-out.
+"""One call of a method of `/trainshed/v1`: it takes a path, a query and perhaps a JSON body, and answers
+records or lines of them.
 
-A body is read field by field, so that everything wrong with it is told at once. Paths of fields are in the
-names of the JSON: `drills[0].atLine`.
+A body is read field by field, so that everything wrong with it is told at once. Paths of fields use the names
+of the JSON: `drills[0].atLine`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
 _LARGEST = 10.0**15
-"""Numbers up to here are whole numbers without loss."""
+"""Up to here all whole numbers are exact as doubles."""
 _NAMED = 3
-"""So many near misses are named."""
+"""Most suggestions for a misspelled name."""
 
 
 class Fields:
-    """One JSON object. Each reader returns a value of its type in any case and notes what is wrong; then
-    `refuse`."""
+    """Reads one JSON object. Each reader returns a value of its type in any case and notes what is wrong;
+    call `refuse` at the end."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Fields:
         path: str = "",
         faults: list[Violation] | None = None,
     ) -> None:
-        """`record`: whose fields these are; None if they are of no body. `path`: where the object stands in
-        the body, "" at the top; `faults`: of the whole body."""
+        """`record`: the record whose fields these are; None if they are not a body's. `path`: where the
+        object stands in the body, "" at the top; `faults`: those of the whole body so far."""
         self._values = values
         self._names = frozenset(record.__struct_encode_fields__) if record else None
         self._path = path
@@ -42,7 +42,7 @@ class Fields:
         self._below: list[Fields] = []
 
     def at(self, name: str) -> str:
-        """The path of a field."""
+        """Return the path of a field."""
         return f"{self._path}.{name}" if self._path else name
 
     def has(self, name: str) -> bool:
@@ -55,14 +55,15 @@ class Fields:
         self._faults.append(Violation(self.at(name) if name else self._path, description))
 
     def text(self, name: str, *, required: bool = False) -> str:
-        """A text; "" if it was not given."""
+        """Return a text; "" if it was not given."""
         value = self._value(name, str, "a text", required=required)
         if required and value == "":
             self.fault(name, "It must not be empty.")
         return value or ""
 
     def choice(self, name: str, choices: Sequence[str], *, default: str = "") -> str:
-        """One of `choices`; `default` if it was not given, required if there is none."""
+        """Return one of `choices`; `default` if it was not given. The field is required if there is no
+        default."""
         value = self._value(name, str, f"one of {', '.join(choices)}", required=not default)
         if value is None:
             return default
@@ -74,13 +75,13 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """A boolean; False if it was not given."""
+        """Return a boolean; False if it was not given."""
         return self._value(name, bool, "true or false") or False
 
     def number(
         self, name: str, *, least: float = 0, most: float = _LARGEST, required: bool = False
     ) -> float:
-        """A number between `least` and `most`; `least` if it was not given."""
+        """Return a number between `least` and `most`; `least` if it was not given."""
         value: float | None = self._value(name, (int, float), "a number", required=required)
         if value is None:
             return least
@@ -91,16 +92,17 @@ class Fields:
         return value
 
     def raw(self, name: str) -> Any:
-        """The value as it is; None if it was not given."""
+        """Return the value as it is; None if it was not given."""
         self._ask(name)
         return self._values.get(name)
 
     def mapping(self, name: str, *, required: bool = False) -> Mapping[str, Any]:
-        """An object as it is, for others to check; empty if it was not given."""
+        """Return an object as it is, for others to check; empty if it was not given."""
         return self._value(name, dict, "an object", required=required) or {}
 
     def objects(self, name: str, record: type[Record] | None = None) -> Iterator["Fields"]:
-        """The objects of a list, each a `record`, checked as a part of this one; none if it was not given."""
+        """Yield the objects of a list, each to be read as a `record` and checked as a part of this one; none
+        if it was not given."""
         given: Sequence[Any] = self._value(name, list, "a list of objects") or ()
         for index, item in enumerate(given):
             if isinstance(item, dict):
@@ -112,7 +114,8 @@ class Fields:
                 self.fault(f"{name}[{index}]", f"It must be an object, not {_kind(item)}.")
 
     def refuse(self) -> None:
-        """Raise InvalidRequest with all that was noted, and with every field that nobody asked for."""
+        """Raise InvalidRequest with everything that was noted, and with every field that no reader was called
+        for."""
         self._note_unknown()
         if self._faults:
             raise InvalidRequest(tuple(dict.fromkeys(self._faults)))
@@ -133,7 +136,7 @@ class Fields:
     def _value(
         self, name: str, kind: type | tuple[type, ...], what: str, *, required: bool = False
     ) -> Any:
-        """The value if it is there and of its kind; a boolean is no number."""
+        """Return the value if it is given and of its kind; a boolean does not count as a number."""
         self._ask(name)
         value = self._values.get(name)
         if value is None:
@@ -147,7 +150,8 @@ class Fields:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """` Did you mean …?` with what begins so or is spelled alike, in either case; "" if nothing is."""
+    """Return ` Did you mean …?` with names that begin with the word or are spelled alike, in either case; ""
+    if there are none."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     names = {name.lower(): name for name in known}
@@ -175,30 +179,30 @@ def _kind(value: object) -> str:
 
 
 class JsonCall(Struct, frozen=True):
-    """One call, read as far as all methods read it alike."""
+    """One call, with what all methods read alike."""
 
     principal: Principal
     services: Services
-    #: The decoded part of the path that names a job, node or plan, "" where there is none.
+    #: The decoded name in the path, such as a job's, node's or plan's; "" where there is none.
     target: str
-    #: Values by name.
+    #: Values of parameters by name.
     query: Mapping[str, Sequence[str]]
-    #: The JSON object that came with it, empty if none did.
+    #: The JSON object that was sent; empty if there was none.
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: What the body is read as.
+    #: The record that the body is read as.
     record: type[Record] = Nothing
 
     def fields(self) -> Fields:
-        """The body to be read field by field; `Fields.refuse` must follow."""
+        """Return the body, to be read field by field; `Fields.refuse` must follow."""
         return Fields(self.body, self.record)
 
     def parameter(self, name: str) -> str:
-        """The last value of a query parameter, "" if it was not given."""
+        """Return the last value of a query parameter; "" if it was not given."""
         values = self.query.get(name)
         return values[-1] if values else ""
 
     def number(self, name: str) -> int:
-        """A whole number, 0 if it was not given. Raises InvalidRequest."""
+        """Return a parameter as a whole number; 0 if it was not given. Raises InvalidRequest."""
         text = self.parameter(name)
         if not text:
             return 0
@@ -218,7 +222,7 @@ class JsonCall(Struct, frozen=True):
         raise InvalidRequest((Violation(name, f"{text!r} is neither true nor false."),))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """All values of a parameter that may be repeated or hold commas."""
+        """Return all values of a parameter, which may be repeated or hold commas."""
         return tuple(
             part for value in self.query.get(name, ()) for part in value.split(",") if part
         )
@@ -226,4 +230,4 @@ class JsonCall(Struct, frozen=True):
 
 JsonHandler = Callable[[JsonCall], Awaitable[Record]]
 StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
-"""Raises what is wrong before the first line is asked for; the lines are JSON, each with its line end."""
+"""Raises what is wrong before the first line is requested; the lines are JSON, each with its line end."""

@@ -1,4 +1,4 @@
-"""Deletes logs of jobs that are over at somebody's order (docs/operate.md)."""
+"""Deletes logs of ended jobs on request (docs/operate.md)."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,13 +11,13 @@ from trainshed.core.retention import LogDue, Retention, parse_age, parse_size
 from trainshed.wire.trainshed_v1 import jobs as records
 
 _MOST: Final = 200
-"""Logs of one order: some ten seconds."""
+"""Most logs that one request deletes: some ten seconds."""
 
 
 async def collect(call: JsonCall) -> records.DeletedLogs:
-    """`POST /trainshed/v1/logs:collect`: delete the logs, of all projects, of jobs that have been over for so
-    long, and of the oldest as many as it takes for the rest to fit into a size. The jobs stay, and their
-    timelines tell. Deletes 200 at most."""
+    """`POST /trainshed/v1/logs:collect`: delete the logs, in all projects, of jobs that ended longer ago than
+    an age, and of the oldest ones until the rest fits into a size. The jobs stay, and their timelines tell of
+    it. Deletes at most 200 logs."""
     fields = call.fields()
     older_than = _read(fields, "olderThan", parse_age)
     size = _read(fields, "size", parse_size)

@@ -15,15 +15,15 @@ from trainshed.core.tensorboards.records import Point
 from trainshed.wire.trainshed_v1 import curves as records
 
 _MOST_POINTS: Final = 1000
-"""Of one curve."""
+"""Most points of one curve."""
 _MOST_IN_ALL: Final = 100_000
 _MOST_CURVES: Final = 2000
 
 
 async def curves(call: JsonCall) -> records.JobCurves:
-    """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N`: the curves, of one run or tag (either may
-    be repeated) if it is named, thinned to so many points each (1,000 if nothing is said, and at most; fewer
-    where there are over a hundred curves)."""
+    """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N`: return the curves, of these runs and tags
+    if any are named (both may be repeated), thinned to `points` points each (1,000 by default and at most;
+    fewer if there are more than a hundred curves)."""
     most = call.number("points") or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."

@@ -1,6 +1,6 @@
-"""What is true of a job, tuning job or pipeline now, once or at each change.
+"""Describes the current state of a job, tuning job or pipeline, once or at each change.
 
-It is looked at in two steps: cheaply, to see whether anything changed, then described in full.
+A work is looked at in two steps: cheaply, to see whether anything changed, and then in full.
 """
 
 import asyncio
@@ -34,23 +34,23 @@ from trainshed.wire import json as wire_json
 from trainshed.wire.trainshed_v1 import jobs as records
 
 _FEW: Final = 50
-"""So many jobs are read one by one; of more all that the work made are read at once, aside."""
+"""Most jobs that are read one by one. Beyond that all jobs below the work are read at once."""
 _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 class Seen(Struct, frozen=True):
-    """A look at a work."""
+    """What a cheap look at a work has found."""
 
     work: Work
     etag: str
     #: Why it waits for capacity; None if it does not.
     waiting: Waiting | None = None
-    #: The jobs of the trials that run, or a pipeline's job, as they were seen with it.
+    #: The jobs of running trials, or a pipeline's job, as they were seen with it.
     below: tuple["Seen", ...] = ()
 
     @property
     def mark(self) -> object:
-        """Equal for two looks between which nothing changed that a description shows."""
+        """A value that is equal for two looks unless something has changed that a description shows."""
         match self.work:
             case Job():
                 return self.etag, self.waiting
@@ -64,7 +64,8 @@ class Seen(Struct, frozen=True):
 
     @property
     def news(self) -> frozenset[JobUid]:
-        """Whose notices may tell of a change. A trial's job that runs changes the tuning job when it ends."""
+        """The jobs whose notices may mean a change. A running trial's job changes the tuning job when it
+        ends."""
         found = {self.work.uid}
         for seen in self.below:
             if isinstance(self.work, Pipeline) or seen.work.state in _STARTING:
@@ -73,8 +74,8 @@ class Seen(Struct, frozen=True):
 
 
 class Memory(Struct):
-    """Views of trials that are over, by the tuning job and their numbers: they stay as they are, so that a
-    stream does not read them again and again."""
+    """Views of finished trials, by tuning job and trial number. They do not change, so that a stream need not
+    read them again."""
 
     over: dict[JobUid, dict[int, records.Trial]] = field(
         default_factory=dict[JobUid, dict[int, records.Trial]]
@@ -82,12 +83,12 @@ class Memory(Struct):
 
 
 async def look(services: Services, uid: JobUid) -> Seen:
-    """Raises NotFound."""
+    """Look at a work. Raises NotFound."""
     return await seen(services, *await services.reader.job_by_uid(uid))
 
 
 async def seen(services: Services, work: Work, etag: str) -> Seen:
-    """A look at a work that was read a moment ago."""
+    """Look at a work that was read a moment ago."""
     work = with_link(services, work)
     match work:
         case Job():
@@ -111,8 +112,8 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
 async def described(
     services: Services, principal: Principal, found: Seen, memory: Memory, *, whole: bool = True
 ) -> records.JobDescription:
-    """The description, for `principal`. `whole` False: in the public resource of a tuning job its trials are
-    left out, which are told beside it."""
+    """Return the description, for `principal`. `whole` False: the public resource of a tuning job omits its
+    trials, which the description lists beside it."""
     view = await _described(services, principal, found, memory)
     return structs.replace(view, resource=await _resource(services, found, whole=whole))
 
@@ -120,7 +121,7 @@ async def described(
 async def _described(
     services: Services, principal: Principal, found: Seen, memory: Memory
 ) -> records.JobDescription:
-    """The same without the resource."""
+    """Return the description without the resource."""
     work = found.work
     match work:
         case Job():
@@ -145,7 +146,7 @@ async def _described(
 
 
 async def _with_cause(services: Services, job: Job, waiting: Waiting | None) -> Waiting | None:
-    """Of a job that only lets time pass before it is tried again: why it has to be."""
+    """Add to a job that waits out its back-off why it has to be tried again."""
     if waiting is None or waiting.reason is not WaitReason.BACK_OFF or waiting.hint:
         return waiting
     timeline = await services.reader.timeline(job.uid)
@@ -165,7 +166,8 @@ async def _common(services: Services, found: Seen) -> records.JobDescription:
 
 
 async def waits_of(services: Services, found: Seen) -> list[str]:
-    """What a work waits for: of a tuning job what the first of its trials that does not run yet waits for."""
+    """Return what a work waits for; a tuning job, what the first of its trials that does not run yet waits
+    for."""
     work = found.work
     match work:
         case Job():
@@ -190,7 +192,7 @@ async def waits_of(services: Services, found: Seen) -> list[str]:
 
 
 def _waiting(found: Seen) -> Waiting | None:
-    """Why there is no capacity: of a tuning job for its first trial, as long as none has run."""
+    """Return why there is no capacity; for a tuning job that of its first trial, until one has run."""
     match found.work:
         case Job():
             return found.waiting
@@ -207,7 +209,8 @@ def _waiting(found: Seen) -> Waiting | None:
 async def _trials(
     services: Services, job: TuningJob, below: Sequence[Seen], memory: Memory
 ) -> list[records.Trial]:
-    """Measurements are read after the trials, so that a trial that is over is shown with all of its own."""
+    """Return the views of the trials. Measurements are read after the trials, so that a finished trial is
+    shown with all of its own."""
     over = memory.over.setdefault(job.uid, {})
     trials = await services.studies.history((job.study,))
     fresh = [trial for trial in trials if trial.number not in over]
@@ -262,7 +265,7 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
                 measured: dict[int, tuple[Measurement, ...]]
                 measured = await services.studies.measurements(work.study)
                 shown = vertex.Evidence(trials, measured)
-            # A second's work for a thousand trials: everybody else goes on meanwhile.
+            # Takes a second for a thousand trials; other requests go on meanwhile.
             return await asyncio.to_thread(
                 lambda: wire_json.to_public(vertex.tuning_job(work, shown))
             )
@@ -273,8 +276,8 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
 
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/watch`: a `JobDescription` now and after each change, until the job is
-    over. That of a tuning job has its trials beside the public resource, not in it as well."""
+    """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription` now and after each change, until the
+    job is over. The one of a tuning job has its trials beside the public resource, not in it."""
     before = call.services.notices.latest
     work, etag = await find_work(call.services.reader, call.target)
     return _descriptions(call, work, etag, before)
@@ -283,7 +286,7 @@ async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
 async def _descriptions(
     call: JsonCall, work: Work, etag: str, before: int
 ) -> AsyncGenerator[bytes]:
-    """`work`: as it was read when `before` was the last news of any job."""
+    """Yield the descriptions. `work`: as it was read when `before` was the latest notice of any job."""
     services, notices, uid = call.services, call.services.notices, work.uid
     pace, memory = Pace(notices), Memory()
     sent: object = None
@@ -291,7 +294,8 @@ async def _descriptions(
     counts = {uid: before}
     found = await seen(services, work, etag)
     while True:
-        # Why a job waits changes with other jobs, too: that is looked at whenever there is a reason to look.
+        # Why a job waits also changes with other jobs; it is checked whenever there is another reason to
+        # look.
         if found.mark != sent:
             sent = found.mark
             told = line(await described(services, call.principal, found, memory, whole=False))
@@ -303,7 +307,7 @@ async def _descriptions(
         if pace.is_silent():
             yield SIGN_OF_LIFE
         listened = found.news
-        # Of one that was not listened for there may have been news already: look again.
+        # A job that was not listened for may have had notices already: look again.
         if listened <= counts.keys():
             await pace.news({each: counts[each] for each in listened})
         await pace.begin()

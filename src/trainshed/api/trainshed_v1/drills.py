@@ -1,7 +1,7 @@
-"""Drills of a job, and plans of drills that jobs order by their label `trainshed-drill`
+"""Drills of a job, and drill plans, which jobs order by their label `trainshed-drill`
 (spec/operations#drills).
 
-Without `project` the service's own is meant.
+Without `project` the service's own project is meant.
 """
 
 import re
@@ -25,19 +25,20 @@ from trainshed.wire.trainshed_v1 import drills as records
 from trainshed.wire.trainshed_v1.record import Nothing
 
 MOST_DRILLS: Final = 100
-"""Of one job or plan."""
+"""Most drills of one job or plan."""
 _LONGEST_AFTER: Final = 30 * 24 * 3600
 _NAMED: Final = 10
-"""So many replicas are named to whoever asks for one that is not there."""
+"""Most replicas that an error names."""
 _PATIENCE: Final = 5.0
-"""Seconds to wait for the controller to take a drill up and number it."""
+"""Seconds to wait until the controller has taken up a drill and numbered it."""
 _SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s?", re.ASCII)
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
 _BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
 
 
 async def drill(call: JsonCall) -> records.Drill:
-    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill. Raises FailedPrecondition if the job is over."""
+    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill. Raises FailedPrecondition if the job is over or
+    has had too many."""
     services = call.services
     job, _ = await find_job(services.reader, call.target)
     fields = call.fields()
@@ -57,7 +58,7 @@ async def drill(call: JsonCall) -> records.Drill:
 
 
 async def list_(call: JsonCall) -> records.DrillList:
-    """`GET /trainshed/v1/jobs/{job}/drills`: the job's drills."""
+    """`GET /trainshed/v1/jobs/{job}/drills`: list the job's drills."""
     job, _ = await find_job(call.services.reader, call.target)
     return records.DrillList(
         name=str(job.name),
@@ -66,8 +67,8 @@ async def list_(call: JsonCall) -> records.DrillList:
 
 
 def read_drill(fields: Fields, now: Nanos, job: Job | None = None) -> Drill:
-    """The drill that a JSON object orders; what is wrong is noted in `fields`. `job`: whose replicas are
-    named to who gives a name that is none; a plan has no job."""
+    """Return the drill that a JSON object orders; faults are noted in `fields`. `job`: its replicas are
+    suggested for an unknown name; None for a plan."""
     kind = fields.choice("kind", tuple(DrillKind))
     replica = read_replica(fields, job)
     at_line = fields.text("atLine")
@@ -80,7 +81,7 @@ def read_drill(fields: Fields, now: Nanos, job: Job | None = None) -> Drill:
 
 
 def pattern_fault(pattern: str) -> str:
-    """What is wrong with a regular expression, "" if nothing is."""
+    """Return what is wrong with a regular expression; "" if nothing is."""
     try:
         compile_regex(pattern)
     except PatternError as error:
@@ -102,7 +103,7 @@ def drill_view(drill: Drill, api: Api) -> records.Drill:
 
 
 def order_view(drill: Drill) -> records.DrillOrder:
-    """What `read_drill` reads, of a drill."""
+    """Return a drill as the record that `read_drill` reads."""
     return records.DrillOrder(
         kind=drill.kind.value,
         replica=str(drill.replica),
@@ -146,7 +147,7 @@ def read_replica(fields: Fields, job: Job | None) -> ReplicaId:
 
 
 def _after(fields: Fields) -> int:
-    """Nanoseconds."""
+    """Return the time in nanoseconds; 0 if none was given."""
     given = fields.raw("after")
     if given is None or given == "":
         return 0
@@ -164,7 +165,7 @@ def _after(fields: Fields) -> int:
 
 
 async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int) -> Drill:
-    """The drill as the controller has taken it up; without a number if that takes long."""
+    """Return the drill as the controller has taken it up; without a number if that takes long."""
     while True:
         seen = services.notices.count(uid)
         job, _ = await services.reader.job_by_uid(uid)
@@ -175,7 +176,7 @@ async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int
 
 
 def _same(job: Job, ordered: Drill, before: int) -> Drill | None:
-    """The job's drill that is the ordered one, beyond the first `before`."""
+    """Return the job's drill that is the ordered one, among those after the first `before`."""
     for drill in job.drills[before:]:
         bare = replace(drill, number=0, fired=0, attempt=0, incarnation=0, done=False)
         if bare == ordered:
@@ -184,24 +185,24 @@ def _same(job: Job, ordered: Drill, before: int) -> Drill | None:
 
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
-"""What both APIs take as the value of a label."""
+"""What both APIs accept as the value of a label."""
 
 
 async def list_plans(call: JsonCall) -> records.DrillPlanList:
-    """`GET /trainshed/v1/drillPlans[?project=P]`: the project's plans."""
+    """`GET /trainshed/v1/drillPlans[?project=P]`: list the project's plans."""
     project = _asked_project(call)
     plans = await call.services.reader.drill_plans(project)
     return records.DrillPlanList(project=project, plans=tuple(_plan_view(plan) for plan in plans))
 
 
 async def get_plan(call: JsonCall) -> records.DrillPlan:
-    """`GET /trainshed/v1/drillPlans/{name}[?project=P]`: the plan. Raises NotFound."""
+    """`GET /trainshed/v1/drillPlans/{name}[?project=P]`: return the plan. Raises NotFound."""
     return _plan_view(await call.services.reader.drill_plan(_asked_project(call), call.target))
 
 
 async def put_plan(call: JsonCall) -> records.DrillPlan:
-    """`PUT /trainshed/v1/drillPlans/{name}`, `POST /trainshed/v1/drillPlans`: store a plan, in place of one
-    of that name. Jobs that exist keep the drills that they have."""
+    """`PUT /trainshed/v1/drillPlans/{name}`, `POST /trainshed/v1/drillPlans`: store a plan, which replaces
+    one of the same name. Existing jobs keep their drills."""
     fields = call.fields()
     name = fields.text("name", required=not call.target) or call.target
     if call.target and name != call.target:
@@ -226,8 +227,8 @@ async def put_plan(call: JsonCall) -> records.DrillPlan:
 
 
 async def delete_plan(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: forget a plan. Raises NotFound. Jobs that exist
-    keep the drills that they have."""
+    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: delete a plan. Raises NotFound. Existing jobs
+    keep their drills."""
     await call.services.intake.delete_drill_plan(_asked_project(call), call.target)
     return Nothing()
 

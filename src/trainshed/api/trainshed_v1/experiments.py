@@ -1,5 +1,8 @@
-"""Experiments of a project: which there are, and what their runs were given and have measured. A page of runs
-takes as many look-ups in the store, however many runs it has; the points of each are a file of its own."""
+"""Experiments of a project, and the parameters and measurements of their runs.
+
+A page of runs takes the same number of look-ups in the store however many runs it has; the points of each run
+are a file of their own.
+"""
 
 import asyncio
 import json
@@ -45,23 +48,23 @@ _STORE: Final = "default"
 """The metadata store that clients keep experiments in."""
 _LISTED: Final = 500
 _RUNS: Final = 100
-"""Of a page."""
+"""Most runs of a page."""
 _POINTS: Final = 60
-"""Of a curve."""
+"""Most points of a curve."""
 _LONGEST: Final = 1_000
-"""Characters of a value."""
+"""Most characters of a value."""
 _OF_RUN: Final = "-tb-run"
-"""How the id of the artifact ends that says which tensorboard has the curves of a run."""
+"""End of the id of the artifact that names the tensorboard with a run's curves."""
 
 
 async def list_(call: JsonCall) -> records.ExperimentList:
-    """`GET /trainshed/v1/experiments[?project=P][&region=R][&limit=N][&pageToken=T]`: the experiments, newest
-    first."""
+    """`GET /trainshed/v1/experiments[?project=P][&region=R][&limit=N][&pageToken=T]`: list the experiments,
+    newest first."""
     store = _store(call)
     size = page_size(call.number("limit"), default=_RUNS, maximum=_LISTED, field="limit")
     question = (str(store),)
     offset = decode_number(call.parameter("pageToken"), *question)
-    # A tensorboard that was made of a job's log directory is kept as a context likewise.
+    # A tensorboard that was made from a job's log directory is kept as such a context, too.
     link = MetadatumIs((TENSORBOARD_LINK,), Operator.HAS, "*")
     condition = And((TextIs(Field.SCHEMA_TITLE, Operator.EQUAL, EXPERIMENT), Not(link)))
     found = await _contexts(call.services, store, condition, size, offset)
@@ -79,9 +82,9 @@ async def list_(call: JsonCall) -> records.ExperimentList:
 
 async def describe(call: JsonCall) -> records.ExperimentRuns:
     """`GET
-    /trainshed/v1/experiments/{experiment}[?project=P][&region=R][&curves=true][&limit=N][&pageToken=T]`: an
-    experiment and its runs, newest first, at most 100 a page; with `curves` what they measured step by step.
-    Raises NotFound."""
+    /trainshed/v1/experiments/{experiment}[?project=P][&region=R][&curves=true][&limit=N][&pageToken=T]`:
+    return an experiment and its runs, newest first, at most 100 a page; with `curves` also what they measured
+    step by step. Raises NotFound."""
     services, store = call.services, _store(call)
     size = page_size(call.number("limit"), default=_RUNS, maximum=_RUNS, field="limit")
     name = NodeName(store, NodeKind.CONTEXT, call.target)
@@ -118,7 +121,8 @@ def _store(call: JsonCall) -> StoreName:
 async def _contexts(
     services: Services, store: StoreName, condition: Condition, size: int, offset: int
 ) -> tuple[Node, ...]:
-    """A page, newest first, and one more if there is another page. None without a metadata store."""
+    """Return a page, newest first, and one more node if there is another page; () without a metadata
+    store."""
     query = NodeQuery(
         store,
         NodeKind.CONTEXT,
@@ -181,7 +185,7 @@ def _run(
 
 
 def _values(metadata: Any) -> dict[str, records.Value]:
-    """Whoever writes metadata may write anything."""
+    """Return metadata as values. Clients may write anything there."""
     if not isinstance(metadata, dict):
         return {}
     values = cast(dict[str, Any], metadata)
@@ -206,14 +210,14 @@ def _finite(value: float) -> float | None:
 
 
 def _jobs(entries: Any) -> list[str]:
-    """Written by the service alone (`metadata.job_runs`)."""
+    """Return the names of jobs, which only the service writes (`metadata.job_runs`)."""
     return [str(entry["custom_job_resource_name"]) for entry in entries or ()]
 
 
 async def _curves(
     services: Services, runs: Sequence[Node]
 ) -> Mapping[NodeName, tuple[records.Curve, ...]]:
-    """What the runs measured step by step; nothing of those that have no tensorboard's run."""
+    """Return what the runs measured step by step; nothing for runs that no tensorboard has curves of."""
     if not runs:
         return {}
     boards = await _board_runs(services, runs)
@@ -239,8 +243,8 @@ async def _curves(
 
 
 async def _board_runs(services: Services, runs: Sequence[Node]) -> dict[NodeName, BoardName]:
-    """The tensorboards' runs, by the runs whose curves they have. Only of the same project: whoever writes
-    metadata may name any."""
+    """Return the tensorboard run of each run that has one, of the same project only: clients may write any
+    name into metadata."""
     ids = {f"{run.name.node_id}{_OF_RUN}": run.name for run in runs}
     condition = And(
         (

@@ -1,4 +1,4 @@
-"""Pre-flight: would a job be admitted now, on what, and if not, what would let it start
+"""Preflight: whether a job would be admitted now, on what, and if not, what would let it start
 (spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Iterator, Mapping
@@ -36,10 +36,12 @@ _TASK_INPUTS: Final = ("trainingTaskInputs", "training_task_inputs")
 
 
 async def explain(call: JsonCall) -> records.Explanation:
-    """`POST /trainshed/v1/jobs:explain`: whether a job would be admitted now, and on what. Stores nothing.
+    """`POST /trainshed/v1/jobs:explain`: return whether a job would be admitted now, and on what. Stores
+    nothing.
 
-    `job` is checked as the API's own create checks it. Of a tuning job one trial's job is explained, of a
-    training pipeline the job that it runs."""
+    `job` is checked as the API's own create method checks it. For a tuning job the job of one trial is
+    explained, for a training pipeline the job that it runs.
+    """
     fields = call.fields()
     settings = call.services.settings
     api = fields.choice("api", tuple(api.value for api in Api))
@@ -61,7 +63,7 @@ async def explain(call: JsonCall) -> records.Explanation:
 
 
 def _notices(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is explained in its place, if it is no job that runs itself."""
+    """Return notices that name what is explained instead, for a tuning job or a pipeline."""
     searches = is_search(given) or any(_has(given, key, "hyperparameters") for key in _TRAINING)
     if not is_pipeline(given):
         return (_TRIAL,) if searches else ()
@@ -77,7 +79,7 @@ def _has(given: Mapping[str, Any], key: str, *names: str) -> bool:
 async def _read(
     call: JsonCall, api: Api, project: str, location: str, given: Mapping[str, Any]
 ) -> Job:
-    """The job that the API's create would make of `given`. Raises what that raises."""
+    """Return the job that the API's create method would make of `given`. Raises what that raises."""
     match api:
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
@@ -116,14 +118,14 @@ async def _ml(call: Call, request: Any) -> Job:
 
 
 async def _trial(call: Call, request: Any) -> Job:
-    """What one trial of a Vertex tuning job asks for."""
+    """Return the job of one trial of a Vertex tuning job."""
     not_there = await tuning_jobs.not_there(call.services, request)
     parsed, _ = tuning_jobs.check_create(call, request, not_there)
     return _imagined(call, request.parent, parsed, parsed.spec.trial)
 
 
 async def _pipeline(call: Call, request: Any) -> Job:
-    """What the job of a pipeline, or one trial of it, asks for."""
+    """Return the job of a pipeline, or of one of its trials."""
     asked = await training_pipelines.asked_for(call, request, call.services.new_uid())
     parsed = asked.parsed.job
     spec = parsed.spec if isinstance(parsed, ParsedCustomJob) else parsed.spec.trial
@@ -133,7 +135,7 @@ async def _pipeline(call: Call, request: Any) -> Job:
 def _imagined(
     call: Call, place: str, parsed: ParsedCustomJob | ParsedTuningJob, spec: JobSpec
 ) -> Job:
-    """A job of Vertex that nobody stores."""
+    """Return a Vertex job that is not stored."""
     parent = known_location(place)
     uid = call.services.new_uid()
     return new_job(
@@ -148,7 +150,7 @@ def _imagined(
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:
-    """An id of an `ml` job is used once; Vertex gives each job an id of its own."""
+    """Raise AlreadyExists for the id of an existing `ml` job. Vertex gives each job an id of its own."""
     if job.name.api is not Api.ML:
         return
     try:
@@ -181,7 +183,7 @@ def _answer(job: Job, found: Preflight, notices: tuple[str, ...]) -> records.Exp
 
 
 def _without(job: Job, found: Preflight) -> Iterator[str]:
-    """Of devices that are not here, unless a warning says so already."""
+    """Yield notices of devices that no node has, unless a warning says so already."""
     for kind in found.missing:
         if not any(kind in warning for warning in job.spec.warnings):
             yield f"No node here has {kind}: the job would run without."

@@ -1,4 +1,4 @@
-"""What a job does just now, in a line: what it waits for, what it printed last, how far it is."""
+"""Tells in one line what a job does at the moment: what it waits for, what it printed last, how far it is."""
 
 from typing import Final, assert_never
 
@@ -16,7 +16,7 @@ _LONGEST: Final = 300
 
 
 async def glance(services: Services, work: Work, etag: str) -> records.Glance:
-    """Cheap for one that is over: nothing is read for it."""
+    """Return the glance of a work. Reads nothing for an ended one."""
     if work.state.is_final:
         return _of_trials(work, "") if isinstance(work, TuningJob) else records.Glance()
     waits = await waits_of(services, await seen(services, work, etag))

@@ -1,4 +1,5 @@
-"""All that clients create, in both APIs: list, describe, timeline, cancel; and the status of the service."""
+"""What clients create in both APIs: list, describe, timeline, cancel, delete; and the status of the
+service."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -49,7 +50,7 @@ _LARGEST_PAGE: Final = 500
 
 
 async def status(call: JsonCall) -> records.Status:
-    """`GET /trainshed/v1/status`: the service, and what clients take by default."""
+    """`GET /trainshed/v1/status`: return the service's state, and the defaults for clients."""
     settings = call.services.settings
     return records.Status(
         version=settings.version,
@@ -100,11 +101,12 @@ def _lag(lag: Lag) -> records.LoopLag:
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
     /trainshed/v1/jobs?project=P[&state=S][&search=TEXT][&displayName=N][&glance=true][&limit=N][&pageToken=T]`:
-    what clients made, newest first; `project=-`: of all projects.
+    list what clients made, newest first; `project=-`: of all projects.
 
-    `state`: one or several. `search`: a text in the display name, the id or a label. `displayName`: exactly
-    this one, of any age at the same cost. `glance`: say what each does just now. `?parent=NAME` in place of
-    the project lists what a tuning job or pipeline made: the jobs of its trials, its job."""
+    `state`: one or several. `search`: words in the display name, the id or a label. `displayName`: exactly
+    this name, of any age at the same cost. `glance`: tell what each does at the moment. `?parent=NAME` in
+    place of the project lists what a tuning job or pipeline made: the jobs of its trials, or its job.
+    """
     states = frozenset(map(_state, call.texts("state")))
     words = call.parameter("search").lower().split()
     named = call.parameter("displayName")
@@ -161,7 +163,7 @@ async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int)
 
 
 async def describe(call: JsonCall) -> records.JobDescription:
-    """`GET /trainshed/v1/jobs/{job}`: the job in full."""
+    """`GET /trainshed/v1/jobs/{job}`: describe the job in full."""
     work, etag = await find_work(call.services.reader, call.target)
     found = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, found, Memory())
@@ -174,14 +176,14 @@ async def describe(call: JsonCall) -> records.JobDescription:
 
 
 def _creator(entries: Sequence[TimelineEntry]) -> str:
-    """Who submitted a work, as its timeline says."""
+    """Return who submitted a work, as its timeline says."""
     created = [entry for entry in entries if entry.kind == "created"]
     return str(created[0].details.get("principal", "")) if created else ""
 
 
 async def timeline(call: JsonCall) -> Timeline:
-    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: what happened to a job. `skip`: leave out the first N
-    entries, for who has them."""
+    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: return what happened to a job. `skip`: omit the first
+    N entries, for clients that have them."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
     by_attempt = timeline_of(entries)
@@ -199,7 +201,7 @@ async def timeline(call: JsonCall) -> Timeline:
 
 
 async def cancel(call: JsonCall) -> Nothing:
-    """`POST /trainshed/v1/jobs/{job}:cancel`: ask the job to stop; once more is fine."""
+    """`POST /trainshed/v1/jobs/{job}:cancel`: ask the job to stop. It can be repeated."""
     services = call.services
     work, _ = await find_work(services.reader, call.target)
     await cancel_for_user(services, work.name)
@@ -207,7 +209,7 @@ async def cancel(call: JsonCall) -> Nothing:
 
 
 async def delete(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/jobs/{job}`: remove a job of either API that is over, with its log, curves and
+    """`DELETE /trainshed/v1/jobs/{job}`: delete a job of either API that is over, with its log, curves and
     autopsies."""
     services = call.services
     work, _ = await find_work(services.reader, call.target)
@@ -216,14 +218,15 @@ async def delete(call: JsonCall) -> Nothing:
 
 
 def _project(text: str) -> str:
-    """The project id that the store knows; "" for all projects."""
+    """Return the project id that the store knows; "" for all projects."""
     if text == _ALL_PROJECTS:
         return ""
     return ProjectName.parse(f"projects/{text}", field="project").project_id
 
 
 def _stored_as(states: Collection[JobState], named: str) -> Condition | None:
-    """What narrows a list to works in one of these states with this display name; none, "": any."""
+    """Return the store's condition for works in one of these states with this display name; no states, or "":
+    any."""
     conditions: list[Condition] = []
     if states:
         conditions.append(Either(tuple(views.stored_as(state) for state in sorted(states))))

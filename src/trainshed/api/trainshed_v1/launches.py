@@ -1,4 +1,4 @@
-"""How a replica was started: what of it is settled by the job, and what its shim wrote down when it started
+"""How a replica was started: what the job determines, and what its shim recorded when it started
 (spec/program#launches)."""
 
 import json
@@ -24,8 +24,8 @@ _PARTS: Final = ("cluster", "task")
 
 
 async def launch(call: JsonCall) -> records.Launch:
-    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: how a replica was started, the primary
-    and in the newest attempt unless others are named."""
+    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started; by
+    default the primary replica in the newest attempt."""
     job, _ = await find_job(call.services.reader, call.target)
     fields = Fields({"replica": call.parameter("replica") or None})
     replica = read_replica(fields, job)
@@ -95,7 +95,8 @@ def _machine(pool: WorkerPool, started: Launch) -> records.LaunchMachine:
 
 
 def _cluster(text: str) -> Mapping[str, Any] | None:
-    """Without the job, which is shown as it was submitted. None of one that was too long to be kept."""
+    """Return the cluster specification without the job, which is shown as it was submitted; None if it was
+    too long to be kept."""
     try:
         found: Any = json.loads(text) if text else None
     except ValueError:

@@ -1,7 +1,7 @@
-"""Pages of a job's log, backwards from its end or from any line, forwards, or from a moment on: what a reader
-needs who looks at a part of a log of millions of lines.
+"""Pages of a job's log, for readers who look at a part of millions of lines: backwards from its end or from
+any line, forwards from a line, or from a time on.
 
-A page that filters looks at a bounded number of lines and then says that there is more to look at.
+A page with a filter examines a bounded number of lines, and then says that there is more to examine.
 """
 
 import re
@@ -26,19 +26,21 @@ from trainshed.wire.trainshed_v1 import timeline as records
 _DEFAULT: Final = 500
 _LARGEST: Final = 2_000
 _LOOKED_AT: Final = 20_000
-"""Lines that one request with a filter looks at."""
+"""Lines that one request with a filter examines."""
 _CHUNK: Final = 2_000
 _SETTLED: Final = 10**9
-"""Nanoseconds after which no earlier line of another replica comes any more."""
+"""Nanoseconds after which no earlier line of another replica can arrive."""
 _LONGEST_SEARCH: Final = 200
 
 
 async def page(call: JsonCall) -> records.LogPage:
     """`GET /trainshed/v1/jobs/{job}/logPage[?before=PLACE][&after=PLACE][&from=TIME][&limit=N][&replica=R]`:
-    lines of the log, oldest first: the last ones, those before or after a place, or those from a moment on.
+    return lines of the log, oldest first: the last ones, those before or after a place, or those from a time
+    on.
 
-    `&severity=S`: at least so bad. `&search=TEXT`: a text that the line holds, in either case. While a filter
-    has found too little, it looks at 20,000 lines and says `more`."""
+    `&severity=S`: only lines of at least this severity. `&search=TEXT`: only lines that hold this text, in
+    either case. If a filter finds too few lines among 20,000, the answer says `more`.
+    """
     job, _ = await find_job(call.services.reader, call.target)
     limit = min(call.number("limit") or _DEFAULT, _LARGEST)
     passes = _filter(call)
@@ -46,7 +48,7 @@ async def page(call: JsonCall) -> records.LogPage:
     before, after = _place(call, "before"), _place(call, "after")
     start = _start(call)
     forwards = after is not None or bool(start)
-    # The end of the log of a job that runs: what was stamped a moment ago may still be on its way.
+    # The log of a running job is read up to a moment ago, because later lines may still be on their way.
     end = None if job.state.is_final else call.services.now() - _SETTLED
     found: list[LogLine] = []
     at, seen, more = after if forwards else before, 0, False
@@ -111,7 +113,7 @@ def _line(job: Job, line: LogLine) -> records.PagedLine:
 
 
 def _filter(call: JsonCall) -> Callable[[LogLine], bool] | None:
-    """None: everything passes."""
+    """Return the filter that the request names; None: everything passes. Raises InvalidRequest."""
     severity, text = call.parameter("severity"), call.parameter("search")
     faults: list[Violation] = []
     if severity and severity not in tuple(Severity):

@@ -1,8 +1,8 @@
-"""Stored lines of a log as the lines of the API's stream, a whole range at once. Pure.
+"""Converts stored log lines to lines of the API's stream, a whole range at once. Pure.
 
-Nearly every line is sent as it lies: its text is JSON already, and only what stands around it differs, so
-that none is decoded that need not be. What is not written just as shims write it
-(`replica.observe.segments`) is read as any other JSON.
+Most lines are sent as they are stored: their text is JSON already, and only what surrounds it differs, so
+that no text is decoded without need. Lines that are not written exactly as shims write them
+(`replica.observe.segments`) are read like any other JSON.
 """
 
 import re
@@ -20,15 +20,16 @@ from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import decoded
 
 AT: Final = len('{"at":"2026-11-22T08:46:44.123456789Z')
-"""How many characters at the beginning of a line hold its time. Lines sort by time as these sort as texts."""
+"""Number of characters at the beginning of a line that hold its time. Lines sort by time as these sort as
+texts."""
 
 _LEVEL_ANYWHERE: Final = (b"NCCL ", b"level=", b"lvl=", b"severity=", b"\\u001b")
-"""What a line contains that may name its severity elsewhere than at its beginning."""
+"""Contents of lines that may name their severity elsewhere than at the beginning."""
 _SECOND: Final = 10**9
 
 
 class _Stored(Struct, gc=False):
-    """A stored line, its text not decoded."""
+    """A stored line whose text is not decoded."""
 
     n: int
     t: int
@@ -37,13 +38,13 @@ class _Stored(Struct, gc=False):
 
 
 _PLAIN: Final = r'"(?:[a-z"]|[A-Z][a-z ]).*|"[0-9][^:\n]*'
-"""Texts on stdout that say no level at their beginning (`store.logs.lines.begins_plainly`)."""
+"""Texts on stdout that name no level at their beginning (`store.logs.lines.begins_plainly`)."""
 _AS_WRITTEN: Final = re.compile(
     r'\{"n":(\d+),"t":(\d{10})(\d{9}),'
     rf'(?:"s":"o","m":({_PLAIN})|"s":"([oeb])","m":(.*))\}}\n'
 )
-"""A stored line that is known to be JSON. Nothing in a text is taken for what stands around it: before each
-quote in it is a backslash."""
+"""A stored line that is known to be JSON. Nothing within a text can match what surrounds it, because each
+quote in a text follows a backslash."""
 _decode_lines: Final = msgspec.json.Decoder(_Stored).decode_lines
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -51,7 +52,8 @@ _STREAMS: Final = {stream.value: stream for stream in Stream}
 
 
 def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
-    """Lines of a `LogLine` each, with their line ends, of whole lines of a replica of the job."""
+    """Return a `LogLine` per line, with line ends, for `data`, which holds whole lines of a replica of the
+    job."""
     task = log_task_name(job.name.api, source.replica)
     writer = f'"replica":"{source.replica}","task":"{task}","attempt":{source.attempt}'
     trial = f',"trial":{job.parent.trial}' if job.parent and job.parent.trial else ""
@@ -78,10 +80,10 @@ def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
 
 
 def _entries(data: bytes) -> Sequence[tuple[str, ...]]:
-    """Of each whole line its number, second and nanoseconds; its text as JSON, if it is plain; else its
-    stream and its text. A crash of the machine may have damaged some."""
+    """Return of each whole line: number, second, nanoseconds, the text as JSON if it is plain, else stream
+    and text. Lines that a crash of the machine has damaged are left out."""
     try:
-        # A text is decoded by whoever reads it, and must be one.
+        # Checked here, because readers decode the text and need valid UTF-8.
         text = data.decode()
         stored = _decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,9 +1,9 @@
-"""Live log lines as NDJSON: of a job its replicas', of a tuning job those of all its trials, of a pipeline
-those of its job.
+"""Streams live log lines as NDJSON: those of a job's replicas, of all trials of a tuning job, or of a
+pipeline's job.
 
-The lines of each replica come in their order and without gaps. Those that are there already come merged by
-time, whosever they are; what comes later is sent as it comes. A follower that comes back says what it has
-seen last of every writer.
+The lines of each replica come in their order and without gaps. Lines that exist already are merged by time
+across replicas; later lines are sent as they come. A follower that reconnects names the last line that it has
+seen of every writer.
 """
 
 import asyncio
@@ -38,28 +38,29 @@ from trainshed.store.logs.onward import Writer as LogWriter
 from trainshed.store.port import NO_JOB
 
 _FEW: Final = 16 << 10
-"""Bytes that are read at once of those who have little to say: on the event loop, without a delay."""
+"""Bytes that are read at once while few writers have few new lines: on the event loop, without delay."""
 _FEW_WRITERS: Final = 16
 _MANY: Final = 512 << 10
-"""Of those who are far behind: in a thread."""
+"""Bytes that are read at once in a thread, if a stream is far behind."""
 _LEAST: Final = 4 << 10
-"""Of each of many."""
+"""Fewest bytes that are read of each writer."""
 _GROWTH: Final = 2
 _LONGEST_TAIL: Final = 10_000
 _PLACE: Final = re.compile(r"(\d{1,9})/([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
-"""Whose lines; None for all."""
+"""The replicas whose lines are wanted; None for all."""
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET
     /trainshed/v1/jobs/{job}/logs[?follow=true][&trial=N][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
-    lines of the log, a `LogLine` each.
+    stream the lines of the log, a `LogLine` each.
 
-    With `follow` the stream goes on until the job is over and everything was sent. `trial`: of this one only,
-    which has begun. `after`: for one who comes back, what he has seen last of each writer,
-    TRIAL/REPLICA/ATTEMPT/N."""
+    With `follow` the stream goes on until the job is over and everything was sent. `trial`: only the lines of
+    this trial, which has begun. `after`: for a client that reconnects, the last line that it has seen of each
+    writer, TRIAL/REPLICA/ATTEMPT/N.
+    """
     work, _ = await find_work(call.services.reader, call.target)
     wanted = await _wanted(call, work)
     programs = _Programs(call.services, wanted)
@@ -70,7 +71,8 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
 
 
 async def _wanted(call: JsonCall, work: Work) -> Work:
-    """The work itself, or the job of the trial that is asked for. Raises InvalidRequest if there is none."""
+    """Return the work itself, or the job of the requested trial. Raises InvalidRequest if there is no such
+    trial."""
     number = call.number("trial")
     if not number:
         return work
@@ -91,7 +93,7 @@ async def _wanted(call: JsonCall, work: Work) -> Work:
 
 
 async def _spec(services: Services, work: Work) -> JobSpec | None:
-    """Whose replicas there are; None if the pipeline's job was deleted."""
+    """Return the specification that lists the replicas; None if the pipeline's job was deleted."""
     match work:
         case Job():
             return work.spec
@@ -108,22 +110,22 @@ async def _spec(services: Services, work: Work) -> JobSpec | None:
 
 
 class _Writer(Struct):
-    """A replica, and what it has written that is read and not sent yet."""
+    """A replica in one attempt, with the lines that are read and not sent yet."""
 
     log: LogWriter
     read: Texts = ()
-    #: How many of these are sent.
+    #: How many of these were sent.
     sent: int = 0
     #: There may be more to read.
     more: bool = True
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that was read is sent."""
+        """Whether everything that was read has been sent."""
         return self.sent == len(self.read)
 
     def until(self, bound: str | None) -> Texts:
-        """Take the lines up to the moment `bound` (None: all)."""
+        """Take the unsent lines up to the time `bound` (None: all)."""
         first, end = self.sent, len(self.read)
         if bound is not None:
             end = bisect_right(self.read, bound, lo=first, key=_moment)
@@ -132,22 +134,22 @@ class _Writer(Struct):
 
 
 class _Source(Struct):
-    """A job that writes lines."""
+    """A job whose lines are streamed."""
 
     job: Job
-    #: Behind what its lines are sent.
+    #: The position after which its lines are sent.
     position: LogPosition = field(default_factory=dict[ReplicaId, tuple[int, int]])
     log: JobLog | None = None
     writers: dict[LogWriter, _Writer] = field(default_factory=dict[LogWriter, _Writer])
     #: There may be more to read.
     more: bool = True
-    #: No line comes any more.
+    #: No further lines will come.
     over: bool = False
-    #: The last news of it that were known when its lines were looked at.
+    #: Number of the last notice that was known when its lines were looked at.
     news: int = -1
 
     def look(self, services: Services, replicas: Replicas) -> None:
-        """See who writes."""
+        """Find the job's writers, and mark them for reading."""
         if self.log is None:
             self.log = services.logs.onward(self.job.uid, self.position, replicas)
         for writer in self.log.writers():
@@ -155,7 +157,7 @@ class _Source(Struct):
             known.more = True
 
     def fill(self, recent: RecentTexts, most: int) -> None:
-        """Read on where all is sent that was read; of each replica about `most` bytes."""
+        """Read on for writers of which everything was sent, about `most` bytes each."""
         for writer in self.writers.values():
             if writer.more and writer.is_drained:
                 found, writer.more = writer.log.read(most, self._write, recent, self.news)
@@ -167,35 +169,35 @@ class _Source(Struct):
 
 
 class _Programs:
-    """The jobs that write the lines of a work; those that are through are forgotten."""
+    """The jobs that write the lines of a work; finished ones are no longer listed."""
 
     def __init__(self, services: Services, work: Work) -> None:
         self._services = services
         self._uid = work.uid
         self._known: dict[JobUid, _Source] = {}
         self._begun: dict[JobUid, int] = {}
-        #: Of a tuning job, the newest of its trials' jobs that is known.
+        #: For each tuning job, the newest known job of its trials.
         self._newest: dict[JobUid, JobUid] = {}
         self.is_over = False
 
     @property
     def sources(self) -> list[_Source]:
-        """Those of which lines may come."""
+        """Return the jobs of which lines may still come."""
         return [source for source in self._known.values() if not (source.over and not source.more)]
 
     def news(self) -> set[JobUid]:
-        """Whose notices tell of lines, of new programs, or of the end."""
+        """Return the jobs whose notices may mean new lines, new programs, or the end."""
         return {self._uid, *self._begun, *(source.job.uid for source in self.sources)}
 
     async def look(self) -> None:
-        """See who there is and who is over. The states are read before the lines: the end of a job is not
-        told before its last lines can be read."""
+        """Find the jobs and which of them are over. States are read before lines, so that a job's end is not
+        reported before its last lines can be read."""
         for source in self.sources:
             source.more = True
         self.is_over = await self._look(self._uid)
 
     async def _look(self, uid: JobUid) -> bool:
-        """Whether the work is over; one that was deleted meanwhile is over as well."""
+        """Look at a work and what it runs. Returns whether it is over, or was deleted."""
         try:
             work, _ = await self._services.reader.job_by_uid(uid)
         except NotFound:
@@ -250,7 +252,7 @@ async def _lines(
         while lines := await _next(services.recent_texts, programs.sources, most):
             pace.spoke()
             yield lines
-            # Growing reads: a client that wants the last lines only shall not have thousands read in vain.
+            # Reads grow, so that for a client which wants only the last lines not thousands are read in vain.
             most = min(most * _GROWTH, _MANY)
         if programs.is_over or not follow:
             return
@@ -261,7 +263,8 @@ async def _lines(
 
 
 async def _next(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
-    """The next lines of all, by time, about `most` bytes of them; none if there are none now."""
+    """Return the next lines of all sources, by time, about `most` bytes of them; b"" if there are none
+    now."""
     if most <= _FEW and sum(len(source.writers) for source in sources) <= _FEW_WRITERS:
         return _read(recent, sources, most)
     return await asyncio.to_thread(_read, recent, sources, most)
@@ -272,14 +275,14 @@ def _read(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
     for source in sources:
         source.fill(recent, each)
     writers = [writer for source in sources for writer in source.writers.values()]
-    # Of who has more than was read, later lines may still be earlier than those of others.
+    # A writer with more to read may have lines that are earlier than later ones of others.
     bound = min(
         (_moment(writer.read[-1]) for writer in writers if writer.more and writer.read),
         default=None,
     )
     taken = [lines for writer in writers if (lines := writer.until(bound))]
     if len(taken) > 1:
-        # Stable: of lines of one moment those of the first writer come first.
+        # The sort is stable: of lines with the same time, those of the first writer come first.
         return "".join(sorted(chain.from_iterable(taken), key=_moment)).encode()
     return "".join(taken[0]).encode() if taken else b""
 
@@ -293,8 +296,8 @@ def _trial(job: Job) -> int:
 
 
 async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas) -> None:
-    """Set where the stream begins: at the beginning, at a moment, or before the last N lines; after what was
-    seen."""
+    """Set where the stream begins: at the beginning, at a time, or before the last N lines, but always after
+    what was seen."""
     tail, since = call.number("tail"), call.parameter("since")
     seen = seen_places(call.texts("after"))
     logs = call.services.logs
@@ -331,8 +334,8 @@ async def _before(
     first: LogCursor | None = None,
     at: Nanos | None = None,
 ) -> LogPosition:
-    """Each replica's last line before the line `first`, or before the moment `at`; without both its very
-    last."""
+    """Return each replica's last line before the line `first`, or before the time `at`; without both, its
+    very last line."""
     position: LogPosition = {}
     for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
         page = await call.services.logs.page(
@@ -343,8 +346,8 @@ async def _before(
 
 
 def chosen_replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) -> Replicas:
-    """The writers asked for, by id (`workerpool0-0`) or by task (`master-replica-0`, `service`); None for
-    all."""
+    """Return the writers with these ids (`workerpool0-0`) or tasks (`master-replica-0`, `service`); None for
+    all. Raises InvalidRequest for an unknown one."""
     if not names or spec is None:
         return None
     known = {str(replica): replica for replica in spec.replicas()}
@@ -364,7 +367,7 @@ def chosen_replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) ->
 
 
 def seen_places(texts: Sequence[str]) -> Mapping[int, LogPosition]:
-    """By trial (0 = of none), from texts `TRIAL/REPLICA/ATTEMPT/N`. Raises InvalidRequest."""
+    """Parse texts `TRIAL/REPLICA/ATTEMPT/N` into positions by trial (0 = no trial). Raises InvalidRequest."""
     found: dict[int, dict[ReplicaId, tuple[int, int]]] = {}
     for text in texts:
         match = _PLACE.fullmatch(text)

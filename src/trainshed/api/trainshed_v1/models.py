@@ -1,7 +1,7 @@
-"""Models of a project in a region: listed, and described with their lineage (facts/models#lineage).
+"""Lists models of a project in a region, and describes them with their lineage (facts/models#lineage).
 
-Nothing of a lineage is stored a second time: it is put together from the records of the model, its pipeline,
-its job, the metadata store, and what was imported about it. What was deleted since is left out.
+No lineage is stored separately: it is put together from the records of the model, its pipeline, its job, the
+metadata store, and imported evaluations. What was deleted since is left out.
 """
 
 import contextlib
@@ -43,16 +43,16 @@ from trainshed.store.port import Reader
 from trainshed.wire.trainshed_v1 import models as records
 
 _MOST: Final = 100
-"""Models of a list."""
+"""Most models of a list."""
 _SHOWN: Final = 20
-"""Versions of a model, and what is listed of a version."""
+"""Most versions of a model, and most entries of each list of a version."""
 _STORE: Final = "default"
 _MODEL: Final = "google.VertexModel"
 _RUN_OF_JOB: Final = "experimentRun"
 
 
 async def list_(call: JsonCall) -> records.ModelList:
-    """`GET /trainshed/v1/models[?project=P&region=R]`: the default version of each model, newest model
+    """`GET /trainshed/v1/models[?project=P&region=R]`: list the default version of each model, newest model
     first."""
     project, region = _place(call)
     found = await call.services.models.models(project, region, "", _MOST + 1)
@@ -65,8 +65,8 @@ async def list_(call: JsonCall) -> records.ModelList:
 
 
 async def describe(call: JsonCall) -> records.ModelDescription:
-    """`GET /trainshed/v1/models/{model}[?project=P&region=R]`: its versions, each with the job, the data and
-    the parameters that made it, and how good it is. Raises NotFound."""
+    """`GET /trainshed/v1/models/{model}[?project=P&region=R]`: return its versions, each with the job, the
+    data and the parameters that made it, and its evaluations. Raises NotFound."""
     project, region = _place(call)
     name = ModelName(project, region, call.target)
     versions = await call.services.models.versions(name)
@@ -83,7 +83,7 @@ async def describe(call: JsonCall) -> records.ModelDescription:
 
 
 def split_text(config: Mapping[str, Any]) -> str:
-    """How an inputDataConfig, in public JSON, splits a dataset; "" if it does not say."""
+    """Return how an inputDataConfig, in public JSON, splits a dataset; "" if it does not say."""
     parts = ("training", "validation", "test")
     for kind, split in config.items():
         if not kind.endswith("Split") or not isinstance(split, dict):
@@ -147,7 +147,7 @@ async def _version(services: Services, record: ModelVersion) -> records.ModelVer
 
 
 async def _makers(reader: Reader, record: ModelVersion) -> tuple[Pipeline | None, Job | None]:
-    """The pipeline and the job that made a version, as far as they are still there."""
+    """Return the pipeline and the job that made a version, as far as they still exist."""
     pipeline = await _work(reader, record.pipeline)
     job = await _work(reader, record.job)
     if isinstance(pipeline, Pipeline):
@@ -204,7 +204,7 @@ async def _origin(
 async def _trial(
     services: Services, job: Job, number: int
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """The parameters of the trial that a job was, and what it measured at last."""
+    """Return the parameters of the trial that a job ran, and its final metrics."""
     assert job.parent is not None
     try:
         tuning, _ = await services.reader.job_by_uid(job.parent.uid)
@@ -219,8 +219,8 @@ async def _trial(
 async def _lineage(
     services: Services, record: ModelVersion, job: Job | None
 ) -> tuple[tuple[records.ModelRun, ...], tuple[records.ModelSource, ...]]:
-    """The runs that the version or its job belongs to, and what was read to make it, as clients have recorded
-    it in the default metadata store."""
+    """Return the runs that the version or its job belongs to, and the artifacts that were read to make it, as
+    clients have recorded them in the default metadata store."""
     store = StoreName(record.name.project_id, record.name.location, _STORE)
     runs: dict[NodeName, Node] = {}
     sources: dict[NodeName, Node] = {}
@@ -267,7 +267,7 @@ async def _lineage(
                 for source in await _nodes(services, store, NodeKind.ARTIFACT, read):
                     sources[source.name] = source
     except NotFound:
-        pass  # Nobody has recorded anything: there is no such store.
+        pass  # Nothing was recorded: there is no such store.
     return tuple(map(_run, runs.values())), tuple(map(_source, sources.values()))
 
 
@@ -278,7 +278,7 @@ async def _nodes(
 
 
 async def _run_of(services: Services, job: Job) -> Node | None:
-    """The run of an experiment that a job was created for."""
+    """Return the experiment run that a job was created for."""
     name = json.loads(job.public_json).get("jobSpec", {}).get(_RUN_OF_JOB, "")
     try:
         return await services.metadata.node(NodeName.parse(name, NodeKind.CONTEXT))
@@ -306,5 +306,5 @@ def _source(node: Node) -> records.ModelSource:
 
 
 def _map(value: object) -> dict[str, Any]:
-    """A JSON object as it is; clients may write anything there."""
+    """Return a JSON object as it is, {} for anything else; clients may write anything there."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

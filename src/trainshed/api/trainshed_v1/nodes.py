@@ -16,7 +16,7 @@ _LONGEST_REASON = 500
 
 
 async def list_(call: JsonCall) -> records.NodeList:
-    """`GET /trainshed/v1/nodes`: the nodes."""
+    """`GET /trainshed/v1/nodes`: list the nodes."""
     nodes = [node_view(node) for node in call.services.capacity.nodes()]
     for place, node in enumerate(nodes):
         if node.accelerators and node.replicas:
@@ -26,7 +26,7 @@ async def list_(call: JsonCall) -> records.NodeList:
 
 
 async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeReplica:
-    """What a replica has of the node's accelerators."""
+    """Return the view with the replica's share of the node's accelerators."""
     services, replica = call.services, ReplicaId.parse(view.replica)
     try:
         job, _ = await services.reader.job(read_job_name(view.job, field="job"))
@@ -45,8 +45,8 @@ async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeR
 
 
 async def drain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:drain`: let the node take no more work, and ask what runs there to
-    leave. Once more is fine. Raises NotFound with the nodes that there are."""
+    """`POST /trainshed/v1/nodes/{node}:drain`: start nothing new on the node, and ask what runs there to
+    leave. It can be repeated. Raises NotFound, which names the nodes."""
     services = call.services
     fields = call.fields()
     reason = fields.text("reason")
@@ -60,8 +60,8 @@ async def drain(call: JsonCall) -> records.Node:
 
 
 async def undrain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. One that is not drained is
-    fine, and so is one that is drained and gone. Raises NotFound with the nodes that there are."""
+    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. The node need not be drained,
+    and a drained node need not exist any more. Raises NotFound, which names the nodes, and Unavailable."""
     services = call.services
     call.fields().refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
@@ -110,7 +110,7 @@ def _known(capacity: CapacityView, name: str) -> None:
 
 
 def _view_of(capacity: CapacityView, name: str) -> records.Node:
-    """The node as it is now; only its name if it is not there any more."""
+    """Return the node as it is now; only its name if it no longer exists."""
     return next(
         (node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name)
     )

@@ -1,4 +1,4 @@
-"""Which project, and which region, a call is about. Without them the service's own are meant."""
+"""Reads which project and region a call is about. By default they are the service's own."""
 
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
@@ -8,14 +8,14 @@ from trainshed.core.names import Api
 
 
 def read_project(call: JsonCall, fields: Fields, what: str) -> str:
-    """The id in `project`, else the service's own; what is wrong with it is noted. `what`: the project's, in
-    the plural."""
+    """Return the id in `project`, else the service's own; faults are noted. `what`: what of the project is
+    meant, in the plural."""
     return _project(call, fields, f"Whose {what}? Give the project's id.")
 
 
 def read_place(call: JsonCall, fields: Fields, what: str) -> tuple[str, str]:
-    """Project and region in `project` and `region`, else the service's own; what is wrong with them is noted.
-    `what`: as above."""
+    """Return the project and region in `project` and `region`, else the service's own; faults are noted.
+    `what`: as for `read_project`."""
     project = _project(call, fields, f"Which project's {what}? Give its id.")
     region = fields.text("region") or call.services.settings.region
     known = tuple(sorted({region for api in Api for region in regions(api)}))

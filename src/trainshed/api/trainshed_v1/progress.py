@@ -1,4 +1,4 @@
-"""How far a job is, and for how long it will still run."""
+"""Tells how far a job is, and for how long it will still run."""
 
 from typing import Final
 
@@ -19,14 +19,14 @@ NOT_KNOWN: Final = Estimate(None, "")
 
 
 async def progress(call: JsonCall) -> records.Progress:
-    """`GET /trainshed/v1/jobs/{job}/progress`: how far a job is; of one that is over what its program
-    reported last. A tuning job is told by its trials alone."""
+    """`GET /trainshed/v1/jobs/{job}/progress`: return how far a job is; for an ended job what its program
+    reported last. A tuning job's progress counts its trials."""
     work, _ = await find_work(call.services.reader, call.target)
     return await progress_of(call.services, work) or records.Progress()
 
 
 async def progress_of(services: Services, work: Work) -> records.Progress | None:
-    """None: nothing is known of it."""
+    """Return the progress of a work; None if nothing is known."""
     if isinstance(work, TuningJob):
         done, total = work.succeeded + work.infeasible, work.spec.max_trials
         return records.Progress(
@@ -58,5 +58,5 @@ def _record(known: Known) -> records.Progress:
 
 
 def seconds(value: float | None) -> float | None:
-    """With as many decimals as anybody reads."""
+    """Round to as many decimals as are shown."""
     return None if value is None else round(value, 1)

@@ -1,5 +1,7 @@
-"""Quotas of a project in a region: see, set, clear (spec/queue#quotas). Without `project` and `region` the
-service's own are meant."""
+"""Quotas of a project in a region: list, set, clear (spec/queue#quotas).
+
+Without `project` and `region` the service's own are meant.
+"""
 
 from typing import Final
 
@@ -16,8 +18,8 @@ _LARGEST: Final = 10**12
 
 
 async def list_(call: JsonCall) -> records.QuotaList:
-    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: each quota that has a limit or is used; with
-    `all` those of every metric that jobs may use."""
+    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list each quota that has a limit or is used;
+    with `all` those of every metric that jobs may use."""
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
     project, region = read_place(call, fields, "quotas")
     fields.refuse()
@@ -45,7 +47,7 @@ async def set_(call: JsonCall) -> records.PlacedQuota:
 
 
 async def clear(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:clear`: go back to the default of a quota. One that is not set is fine."""
+    """`POST /trainshed/v1/quotas:clear`: reset a quota to its default. It need not be set."""
     services, fields = call.services, call.fields()
     key = _key(call, fields)
     fields.refuse()
@@ -65,12 +67,12 @@ def quota_view(quota: QuotaStatus) -> records.Quota:
 
 
 def _without_limit(key: QuotaKey) -> QuotaStatus:
-    """A quota of which the capacity view has nothing to say."""
+    """Return a quota that the capacity view does not list."""
     return QuotaStatus(key, UNLIMITED, 0, 0, "none")
 
 
 def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
-    """The quota as it is now."""
+    """Return the quota as it is now."""
     found = call.services.capacity.quotas(key.project_id, key.region)
     quota = next((each for each in found if each.key == key), _without_limit(key))
     return records.PlacedQuota(

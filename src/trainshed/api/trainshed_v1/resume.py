@@ -1,5 +1,5 @@
-"""The resume report: reads a job's log and its bucket's accesses around each drill, and lets `core.resume`
-judge."""
+"""The resume report: reads a job's log and the accesses to its bucket around each drill, and lets
+`core.resume` judge."""
 
 import asyncio
 import time
@@ -24,17 +24,17 @@ from trainshed.wire.trainshed_v1 import drills as records
 
 _PAGE: Final = 2000
 _PAGES: Final = 25
-"""So far a log is searched for a line with a step: 50,000 lines from each end."""
+"""Most pages of a log that are searched for a line with a step: some 48,000 lines."""
 _SECONDS: Final = 5.0
-"""Computing time that one report may spend on the lines of its job."""
+"""Seconds of computing time that one report may spend on the lines of its job."""
 _SHOWN: Final = 20
-"""Checkpoint files that are listed."""
+"""Most checkpoint files that are listed."""
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
-    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: whether the job came back from its
-    drills where it was. `stepPattern`: the lines that match tell the steps; the first group, or the whole
-    match, is the number."""
+    """`GET /trainshed/v1/jobs/{job}/resumeReport[?stepPattern=REGEX]`: return whether the job resumed where
+    it was after its drills. `stepPattern`: matches the lines that tell the steps; the first group, or the
+    whole match, is the number."""
     job, _ = await find_job(call.services.reader, call.target)
     own = _own_series(call.parameter("stepPattern"))
     entries = await call.services.reader.timeline(job.uid)
@@ -84,7 +84,7 @@ async def _finding(log: "_Log", job: Job, hit: Hit, seen: Traffic, own: Series |
 
 
 async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Progress:
-    """The steps as the replica that was hit tells them, else the primary, else any replica."""
+    """Return the steps told by the replica that was hit, else by the primary, else by any replica."""
     primary = ReplicaId(0, 0)
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys((frozenset({hit.drill.replica}), frozenset({primary}), None)):
@@ -102,7 +102,7 @@ async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Prog
             after = await _first_step(log, series, pages)
         told = [step.number for step in steps if step.at >= hit.began]
         source = _source(job.name.api, replicas)
-        # Of several replicas each has a count of its own.
+        # Each of several replicas counts for itself.
         ascending = not source or told == sorted(told, reverse=True)
         return Progress(source, series.word, first, steps[0], after, ascending)
     return Progress()
@@ -122,8 +122,8 @@ async def _first_step(
 
 
 class _Log:
-    """What the programs of a job wrote, in bounded pieces; the service's own lines are left out. One for a
-    report: once its time for looking into lines is used up, no more steps are found."""
+    """Reads what a job's programs wrote, in bounded pieces, without the service's own lines. It serves one
+    report: once the report's time for examining lines is used up, no more steps are found."""
 
     def __init__(self, services: Services, job: Job) -> None:
         self._logs = services.logs
@@ -133,8 +133,8 @@ class _Log:
     async def steps(
         self, series: Series, lines: list[LogLine], most: int | None = None
     ) -> list[Step]:
-        """The steps that the lines tell of, in their order, at most so many. In a thread: the lines are the
-        program's, and the pattern may be a caller's."""
+        """Return the steps that the lines tell, in their order, at most `most`. Runs in a thread, because the
+        lines are the program's, and the pattern may be a caller's."""
 
         def read() -> list[Step]:
             found: list[Step] = []
@@ -150,7 +150,7 @@ class _Log:
         return await asyncio.to_thread(read)
 
     async def last(self, replicas: Set[ReplicaId] | None, end: int, limit: int) -> list[LogLine]:
-        """The last lines before `end`, the newest first."""
+        """Return the last lines before `end`, newest first."""
         page = await self._logs.page(
             self._job.uid, replicas=replicas, end=end, limit=limit, descending=True
         )
@@ -159,7 +159,7 @@ class _Log:
     async def pages(
         self, replicas: Set[ReplicaId] | None, start: int, end: int
     ) -> AsyncIterator[list[LogLine]]:
-        """Lines from `start` on and before `end` (0 = no end), as far as a log is searched."""
+        """Yield pages of lines from `start` on and before `end` (0 = no end), as far as a log is searched."""
         after: LogCursor | None = None
         for number in range(_PAGES):
             page = await self._logs.page(
@@ -168,7 +168,7 @@ class _Log:
                 start=start,
                 end=end or None,
                 after=after,
-                # Most often the first lines hold what is looked for.
+                # Usually the first lines hold what is looked for.
                 limit=_PAGE if number else 100,
             )
             yield [line for line in page.lines if line.stream is not Stream.SERVICE]

@@ -1,7 +1,7 @@
-"""Secrets of a project: set, list, delete; the key of all of them. No method gives a value back
+"""Secrets of a project: set, list, delete them, and rotate the key of all. No method returns a value
 (spec/operations#secrets).
 
-Without `project` the service's own is meant.
+Without `project` the service's own project is meant.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from trainshed.wire.trainshed_v1.record import Nothing
 
 
 async def list_(call: JsonCall) -> records.SecretList:
-    """`GET /trainshed/v1/secrets[?project=P]`: the project's secrets."""
+    """`GET /trainshed/v1/secrets[?project=P]`: list the project's secrets."""
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
     fields.refuse()
@@ -34,8 +34,8 @@ async def list_(call: JsonCall) -> records.SecretList:
 
 
 async def set_(call: JsonCall) -> records.StoredSecret:
-    """`POST /trainshed/v1/secrets`: store a new version, which programs are given from now on where a job
-    names no other one. Raises FailedPrecondition (the key is missing)."""
+    """`POST /trainshed/v1/secrets`: store a new version, which programs get from now on unless a job names
+    another one. Raises FailedPrecondition (the key is missing), Unavailable."""
     services, fields = call.services, call.fields()
     project = read_project(call, fields, "secrets")
     name = fields.text("name", required=True)
@@ -64,7 +64,7 @@ async def set_(call: JsonCall) -> records.StoredSecret:
 
 async def delete(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises
-    NotFound. Programs that run keep what they were given; jobs that name it cannot start any more."""
+    NotFound. Running programs keep what they were given; jobs that name it can no longer start."""
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
     version = call.number("version")
@@ -79,8 +79,8 @@ async def delete(call: JsonCall) -> Nothing:
 
 async def rotate_key(call: JsonCall) -> records.KeyRotation:
     """`POST /trainshed/v1/secrets:rotateKey`: seal the secrets of all projects with a new key. Raises
-    FailedPrecondition (no key, or one that only the environment can change). If it breaks off, all secrets
-    can be opened as before, and it can be asked for again."""
+    FailedPrecondition (no key, or one that only the environment can change), Unavailable. If it is
+    interrupted, all secrets can be opened as before, and the request can be repeated."""
     call.fields().refuse()
     sealer, secrets = call.services.sealer, call.services.secrets
 
@@ -108,8 +108,8 @@ async def rotate_key(call: JsonCall) -> records.KeyRotation:
 
 @contextmanager
 def _key_faults(key: str, left: str) -> Generator[None]:
-    """Translates failures of the key into the API's errors: FailedPrecondition, Unavailable. `left`: the
-    state that things are left in, in words."""
+    """Translate failures of the key into the API's errors: FailedPrecondition, Unavailable. `left`: the
+    resulting state, in words."""
     try:
         yield
     except KeyUnusable as failure:
@@ -122,8 +122,8 @@ def _key_faults(key: str, left: str) -> Generator[None]:
 
 
 async def _refuse_without_key(services: Services) -> None:
-    """Raises FailedPrecondition where secrets are stored whose key is missing, for a new key would not open
-    them; KeyUnusable."""
+    """Raise FailedPrecondition if secrets are stored whose key is missing, because a new key would not open
+    them. Also raises KeyUnusable."""
     if not services.sealer.has_key and await services.secrets.has_any():
         raise FailedPrecondition(services.sealer.missing())
 

@@ -1,5 +1,5 @@
-"""Shells in replicas that run, and in what failed ones left: tickets for them, and what there is to look
-at."""
+"""Shells in running replicas, and in what failed replicas left: issues tickets, and lists and deletes
+autopsies."""
 
 from collections.abc import AsyncGenerator
 from typing import Final
@@ -21,10 +21,12 @@ _OFF: Final = "This service opens no shells: its operator has turned them off (s
 
 
 async def open_(call: JsonCall) -> records.ShellTicket:
-    """`POST /trainshed/v1/jobs/{job}:shell`: a ticket for a shell in a replica that runs, or with `autopsy`
-    in what it left.
+    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica, or with
+    `autopsy` in what a failed one left.
 
-    Raises FailedPrecondition: it does not run; nothing of it is kept."""
+    Raises FailedPrecondition if shells are turned off or the replica does not run, NotFound if nothing of it
+    is kept.
+    """
     services, shells = call.services, _shells(call, open_=True)
     job, _ = await find_job(services.reader, call.target)
     replica, autopsy, attempt = _asked(call.fields(), job)
@@ -49,7 +51,7 @@ async def open_(call: JsonCall) -> records.ShellTicket:
 
 
 async def list_autopsies(call: JsonCall) -> records.AutopsyList:
-    """`GET /trainshed/v1/jobs/{job}/autopsies`: what is kept of the job's replicas that failed."""
+    """`GET /trainshed/v1/jobs/{job}/autopsies`: list what is kept of the job's failed replicas."""
     job, _ = await find_job(call.services.reader, call.target)
     return records.AutopsyList(
         name=str(job.name),
@@ -60,8 +62,8 @@ async def list_autopsies(call: JsonCall) -> records.AutopsyList:
 
 
 async def delete_autopsy(call: JsonCall) -> records.Deleted:
-    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy`: delete what is kept; without a replica all of the job.
-    Raises FailedPrecondition: somebody has a shell open in it."""
+    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy`: delete what is kept of a replica, or of all if none is
+    named. Raises FailedPrecondition if somebody has a shell open in it."""
     job, _ = await find_job(call.services.reader, call.target)
     replica, _, attempt = _asked(call.fields(), job)
     shells = _shells(call)
@@ -77,7 +79,8 @@ async def delete_autopsy(call: JsonCall) -> records.Deleted:
 
 
 async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET /trainshed/v1/jobs/{job}/autopsyFiles[?replica=R&attempt=N]`: the files, a tar archive."""
+    """`GET /trainshed/v1/jobs/{job}/autopsyFiles[?replica=R&attempt=N]`: return the files as a tar archive.
+    Raises NotFound."""
     job, _ = await find_job(call.services.reader, call.target)
     fields = Fields({"replica": call.parameter("replica"), "attempt": call.number("attempt")})
     replica, _, attempt = _asked(fields, job)
@@ -105,8 +108,8 @@ def autopsy_view(api: Api, autopsy: Autopsy) -> records.Autopsy:
 
 
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
-    """Which replica (None: none was named), whether what it left is meant, and of which attempt (0: none was
-    named). Raises InvalidRequest."""
+    """Return the requested replica (None: none was named), whether its autopsy is meant, and the attempt (0:
+    none was named). Raises InvalidRequest."""
     named = bool(fields.text("replica").strip())
     replica = read_replica(fields, job) if named else None
     if replica is not None and replica not in job.spec.replicas():
@@ -121,7 +124,8 @@ def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
 
 
 def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
-    """Of those that fit the first of the newest attempt. Raises NotFound, which says what there is."""
+    """Return the first fitting autopsy of the newest attempt. Raises NotFound, which names those that
+    exist."""
     kept = shells.autopsies(job.uid)
     fitting = [
         autopsy

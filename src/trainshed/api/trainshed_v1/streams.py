@@ -1,6 +1,7 @@
-"""How streams of NDJSON keep pace: woken by notices, never by polling, and never faster than a reader needs.
+"""How streams of NDJSON keep pace: they are woken by notices, never poll, and look no faster than a reader
+needs.
 
-A blank line now and then keeps a silent stream alive; readers pass over it.
+A blank line now and then keeps a silent stream alive; readers skip it.
 """
 
 import asyncio
@@ -16,30 +17,30 @@ SIGN_OF_LIFE: Final = b"\n"
 _KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a blank line is sent."""
 _EAGER: Final = 4
-"""How many times a stream may look again without a pause. Then it pauses before each look, so that a job
-which writes or changes all the time does not make its readers cost as much as itself."""
+"""How many times a stream may look again without a pause. After that it pauses before each look, so that a
+job which writes or changes all the time does not make its readers cost as much as itself."""
 _PAUSE: Final = 0.02
 """Seconds of the pause. Each such time without a look allows one more without a pause, so that rare news,
-above all a job's end, are told as soon as they come."""
+above all a job's end, are sent as soon as they come."""
 _SHARE: Final = 4
-"""A stream pauses at least this many times as long as its last look took: looking at a job with thousands of
-trials is work."""
+"""A stream pauses at least this many times as long as its last look took, because looking at a job with
+thousands of trials is expensive."""
 
 
 class Pace:
-    """When a stream looks again. To be made where the stream runs."""
+    """Decides when a stream looks again. Must be created on the event loop that the stream runs on."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
         self._loop = asyncio.get_running_loop()
         self._silent_since = self._began = self._loop.time()
-        #: Seconds after which one more look at once is allowed.
+        #: Seconds after which one more immediate look is allowed.
         self._span = _PAUSE
-        #: Looks at once that are allowed.
+        #: Immediate looks that are allowed.
         self._allowed = float(_EAGER)
 
     async def begin(self) -> None:
-        """Before each look: a pause, if there were too many at once already."""
+        """Call before each look. Pauses if there were too many immediate looks already."""
         passed = self._loop.time() - self._began
         self._allowed = min(_EAGER, self._allowed + passed / self._span)
         if self._allowed < 1:
@@ -49,22 +50,22 @@ class Pace:
         self._began = self._loop.time()
 
     def looked(self) -> None:
-        """The look is over; what it took decides how long to pause before the next one."""
+        """Call after a look. Its duration decides how long to pause before the next one."""
         self._span = max(_PAUSE, (1 + _SHARE) * (self._loop.time() - self._began))
 
     def spoke(self) -> None:
-        """Something is sent."""
+        """Note that something is sent, which ends the silence."""
         self._silent_since = self._loop.time()
 
     def is_silent(self) -> bool:
-        """Whether a sign of life is due; the silence begins anew if so."""
+        """Whether a sign of life is due. If so, the silence begins anew."""
         if self._left() > 0:
             return False
         self.spoke()
         return True
 
     async def news(self, counts: Mapping[JobUid, int]) -> None:
-        """Wait until there is news of one of these beyond its count, or a sign of life is due."""
+        """Wait until there is news of one of these jobs beyond its count, or a sign of life is due."""
         await any_beyond(self._notices, counts, self._left())
 
     def _left(self) -> float:
@@ -73,7 +74,7 @@ class Pace:
 
 
 async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: float) -> None:
-    """Wait for news of any, at most `patience` seconds."""
+    """Wait for news of any of these jobs beyond its count, for at most `patience` seconds."""
     if len(counts) == 1:
         for uid, count in counts.items():
             await notices.wait_beyond(uid, count, patience)
@@ -90,5 +91,5 @@ async def any_beyond(notices: Notices, counts: Mapping[JobUid, int], patience: f
 
 
 def line(value: Record) -> bytes:
-    """One line of a stream."""
+    """Return one line of a stream."""
     return encoded(value) + b"\n"

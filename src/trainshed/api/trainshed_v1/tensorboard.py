@@ -1,4 +1,4 @@
-"""Links to TensorBoard for what jobs wrote."""
+"""Makes links to TensorBoard for what jobs wrote."""
 
 from collections.abc import Sequence
 from typing import Final, cast
@@ -20,8 +20,8 @@ METHOD: Final = "trainshed.v1.Jobs.Tensorboard"
 
 
 async def link(call: JsonCall) -> ViewLink:
-    """`POST /trainshed/v1/jobs/{job}:tensorboard`: the link to TensorBoard for a job, or for several beside
-    each other. Raises FailedPrecondition: they were given no directory for event files."""
+    """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for a job, or for several
+    together. Raises FailedPrecondition if they were given no directory for event files."""
     fields = call.fields()
     others = _names(fields)
     if len(others) >= MOST_JOBS:
@@ -33,7 +33,7 @@ async def link(call: JsonCall) -> ViewLink:
             authorize(call.principal, METHOD, (work.name.project_id,))
             works.append(work)
         except (NotFound, PermissionDenied):
-            # The same of both: whether another project has such a job is nobody's business.
+            # The same for both, because whether another project has such a job must not be told.
             text = f"There is no job {target[:200]!r} that you may look at."
             fields.fault(f"others[{index}]", text)
     fields.refuse()
@@ -54,7 +54,7 @@ async def link(call: JsonCall) -> ViewLink:
 
 
 async def link_if_any(services: Services, principal: Principal, uid: JobUid) -> str:
-    """The link for who may have it, if there is anything to look at; else ""."""
+    """Return the link if `principal` may have it and there is anything to show; else ""."""
     if services.views is None or PERMISSIONS[METHOD] not in held(principal):
         return ""
     try:

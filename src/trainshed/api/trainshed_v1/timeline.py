@@ -1,7 +1,7 @@
-"""A job's timeline ordered by attempts, replicas and incarnations; and as records. Pure.
+"""Orders a job's timeline by attempts, replicas and incarnations, and converts it to records. Pure.
 
-Reads the entries' details (`core.lifecycle.timeline`), never their texts. What an entry does not say stays
-unknown: a timeline that an older service began is shown as far as it goes.
+It reads the entries' details (`core.lifecycle.timeline`), never their texts. What no entry says stays
+unknown: a timeline that an older service began is shown as far as its entries go.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,12 +24,12 @@ _DECIDES_ATTEMPT: Final = frozenset(
 
 
 def log_deleted(entries: Iterable[TimelineEntry]) -> str:
-    """Why and when the retention has deleted a job's log, in words; "" = it has not."""
+    """Return why and when the retention has deleted a job's log, in words; "" = it has not."""
     return next((entry.message for entry in entries if entry.kind == LOG_DELETED), "")
 
 
 class Verdict(Struct):
-    """What the failure table decided."""
+    """A decision of the failure table."""
 
     #: Nanoseconds since the epoch.
     at: Nanos
@@ -41,7 +41,7 @@ class Verdict(Struct):
     budget: int
     #: The cause in words; "" if the record says it.
     reason: str
-    #: Number of the drill that was the cause; 0 = none was.
+    #: Number of the drill that was the cause; 0 = none.
     drill: int
     message: str
 
@@ -51,10 +51,10 @@ class Incarnation(Struct):
 
     number: int
     node: str = ""
-    #: Nanoseconds since the epoch, as is `ended`; 0 = not come or not known.
+    #: Nanoseconds since the epoch, as is `ended`; 0 = not yet, or not known.
     started: Nanos = 0
     ended: Nanos = 0
-    #: Its attempt record's facts; None for one that lives or was lost.
+    #: The facts of its attempt record; None if it lives or was lost.
     exit: Mapping[str, Any] | None = None
     #: How it was lost, in words; "" if it was not.
     lost: str = ""
@@ -64,20 +64,20 @@ class Incarnation(Struct):
 
 
 class Attempt(Struct):
-    """One attempt; number 0 holds what was decided before the first one had capacity."""
+    """One attempt; number 0 holds what was decided before the first attempt had capacity."""
 
     number: int
-    #: Nanoseconds since the epoch, as is `ended`; 0 = not come.
+    #: Nanoseconds since the epoch, as is `ended`; 0 = not yet.
     started: Nanos = 0
     ended: Nanos = 0
     #: Why it ended; "" while it has not.
     rule: str = ""
     replicas: dict[str, list[Incarnation]] = field(default_factory=dict[str, list[Incarnation]])
-    #: Of the attempt as a whole.
+    #: Those on the attempt as a whole.
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
 
     def incarnation(self, replica: str, number: int) -> Incarnation:
-        """The incarnation of that number, which is made if nothing was said of it yet."""
+        """Return the incarnation of that number; creates it if no entry named it yet."""
         lives = self.replicas.setdefault(replica, [])
         for life in lives:
             if life.number == number:
@@ -87,15 +87,14 @@ class Attempt(Struct):
 
 
 class AttemptTimeline(Struct):
-    """The attempts in their order, and how often what was done by which rule: job retries, replica
-    restarts."""
+    """The attempts in their order, and the number of job retries and replica restarts by rule."""
 
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     retries: dict[str, int] = field(default_factory=dict[str, int])
     restarts: dict[str, int] = field(default_factory=dict[str, int])
 
     def attempt(self, number: int) -> Attempt:
-        """The attempt of that number, which is made if nothing was said of it yet."""
+        """Return the attempt of that number; creates it if no entry named it yet."""
         for attempt in self.attempts:
             if attempt.number == number:
                 return attempt
@@ -104,14 +103,15 @@ class AttemptTimeline(Struct):
 
 
 def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
-    """The timeline by attempts. `entries` in the order in which they were written."""
+    """Return the timeline by attempts. `entries`: in the order in which they were written."""
     timeline = AttemptTimeline()
     for entry in entries:
         match entry.kind:
             case "admitted" | "attempt":
                 _begins(timeline, entry)
             case "waiting" if "not_before" in entry.details:
-                # Given up for one that has to find places; the other waiting entries say why there is none.
+                # The attempt was given up for one that has to find places; other waiting entries say why
+                # there is no capacity.
                 _ends(timeline, entry.at)
             case kind if kind in _JOB_OVER:
                 _ends(timeline, entry.at, str(entry.details.get("rule", "")))
@@ -129,7 +129,7 @@ def timeline_of(entries: Iterable[TimelineEntry]) -> AttemptTimeline:
 
 
 def _latest(timeline: AttemptTimeline, entry: TimelineEntry, replica: str) -> list[Incarnation]:
-    """The latest life of a replica, if one is known."""
+    """Return the latest incarnation of a replica, if one is known."""
     attempt = timeline.attempt(int(entry.details.get("attempt", len(timeline.attempts))))
     return attempt.replicas.get(replica, [])[-1:]
 
@@ -143,7 +143,7 @@ def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     nodes: Mapping[str, str] = entry.details.get("nodes", {})
     if entry.kind == "attempt" and before is not None:
         nodes = {
-            # Who had to leave is given another place, and an entry tells which.
+            # A replica that had to leave gets another node, which a later entry names.
             replica: "" if lives[-1].leaving else lives[-1].node
             for replica, lives in before.replicas.items()
             if lives
@@ -153,7 +153,7 @@ def _begins(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
 
 
 def _ends(timeline: AttemptTimeline, at: Nanos, rule: str = "") -> None:
-    """The attempt that has not ended has."""
+    """End the current attempt, if it has not ended."""
     if timeline.attempts and not timeline.attempts[-1].ended and timeline.attempts[-1].number:
         attempt = timeline.attempts[-1]
         attempt.ended = at
@@ -208,12 +208,12 @@ def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
 
 
 def attempts_view(timeline: AttemptTimeline, api: Api) -> tuple[records.Attempt, ...]:
-    """The attempts in their order."""
+    """Return the attempts in their order."""
     return tuple(_attempt(attempt, api) for attempt in timeline.attempts)
 
 
 def counters_view(timeline: AttemptTimeline) -> records.Counters:
-    """How often what was done, by rule."""
+    """Return the number of retries and restarts by rule."""
     return records.Counters(retries=dict(timeline.retries), restarts=dict(timeline.restarts))
 
 

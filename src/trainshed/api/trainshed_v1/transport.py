@@ -1,6 +1,6 @@
-"""HTTP for what is ours: `/trainshed/v1/...` to handlers, JSON and NDJSON back.
+"""HTTP for our own API: takes `/trainshed/v1/...` to handlers, and answers in JSON or NDJSON.
 
-A path is a collection (`nodes`), or one of its things (`nodes/node-1`), perhaps with a verb
+A path is a collection (`nodes`), or one of its members (`nodes/node-1`), perhaps with a verb
 (`nodes/node-1:drain`, `quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
@@ -66,7 +66,8 @@ _OF_JOBS: Final = "trainshed.v1.Jobs."
 _OF_EXPERIMENTS: Final = "trainshed.v1.Experiments."
 _PLAN: Final = 1 << 20
 _SECRET: Final = 4 << 20
-"""Bytes: more than any plan or secret has, so that it is told its own limit."""
+"""Most bytes of such a body. It exceeds every valid plan or secret, so that too large ones are refused with
+their own limit."""
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -78,9 +79,9 @@ class Method(Struct, frozen=True):
     stream: StreamHandler | None = None
     #: Media type of the stream.
     kind: bytes = NDJSON
-    #: Bytes of the largest body.
+    #: Most bytes of a body.
     most: int = SMALL_BODY
-    #: What the body is read as.
+    #: The record that a body is read as.
     body: type[Record] = Nothing
 
 
@@ -157,8 +158,8 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
-"""By HTTP method and template of the path below the prefix; a variable is the encoded name of one thing, of a
-job also its id or uid."""
+"""Methods by HTTP verb and path template below the prefix. A variable is the encoded name of one member; a
+job can also be named by its id or uid."""
 _ROUTER: Final = Router(
     ((verb, Template.parse(PREFIX + path), method) for (verb, path), method in METHODS.items()),
     empty_names=True,
@@ -167,14 +168,14 @@ _ROUTER: Final = Router(
 
 
 class TrainshedSurface:
-    """`/trainshed/v1/...`: what answers its requests."""
+    """Answers requests below `/trainshed/v1/`."""
 
     def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
         self._services = services
         self._authenticate = authenticate
 
     async def answer(self, request: Request) -> Response:
-        """Raises whatever is wrong with it."""
+        """Answer a request over HTTP. Raises whatever is wrong with it."""
         matched = _ROUTER.match(request.method, request.raw_path)
         if matched is None:
             return refusal_answer(no_such_method(request))
@@ -201,14 +202,14 @@ class TrainshedSurface:
         query: Mapping[str, Sequence[str]],
         body: Mapping[str, Any],
     ) -> Record:
-        """The answer to one who is known already. `path`: encoded, below the prefix."""
+        """Return the answer to a caller who is known already. `path`: encoded, below the prefix."""
         method, call = await self._call(principal, verb, path, query, body)
         return await _answer(method, call)
 
     async def lines(
         self, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
     ) -> AsyncGenerator[bytes]:
-        """The same of a method that answers with a stream."""
+        """Return the lines of a method that answers with a stream, for a caller who is known already."""
         method, call = await self._call(principal, "GET", path, query, {})
         assert method.stream is not None, f"{path} is no stream"
         return await method.stream(call)
@@ -238,12 +239,12 @@ async def _answer(method: Method, call: JsonCall) -> Record:
 
 
 async def _authorize(call: JsonCall, method: str) -> None:
-    """Let a principal of one project do what is about that project. Raises PermissionDenied."""
+    """Let a principal of one project call methods on that project. Raises PermissionDenied."""
     principal = call.principal
     if not method.startswith(_OF_JOBS) or not call.target or project_in(call.target):
         authorize(principal, method, _projects(call, method))
         return
-    # An id says nothing of a project. Whether another project has such a job is nobody's business.
+    # An id names no project. Whether another project has such a job must not be told.
     try:
         work, _ = await find_work(call.services.reader, call.target)
         authorize(principal, method, (work.name.project_id,))
@@ -256,8 +257,8 @@ async def _authorize(call: JsonCall, method: str) -> None:
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """What a call is about: the project of the job that the path names in full, or those of the query. Of
-    anything else but experiments nobody knows a project."""
+    """Return the projects that a call is about: that of the experiments, that of the job which the path names
+    in full, or those of the query. For anything else the project is not known."""
     if method.startswith(_OF_EXPERIMENTS):
         project = call.parameter("project") or call.services.settings.project
         return (project,) if project else ()
@@ -270,8 +271,8 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
 
 
 async def _body(request: Request, most: int) -> dict[str, Any]:
-    """The JSON object that came; {} where none belongs. Raises WireError, BodyTooLarge,
-    BodyNotRead. Where none belongs nothing is received: a stream listens there for the caller's leaving."""
+    """Return the JSON object of a request; {} for methods without a body. These receive nothing, since a
+    stream listens there for the client's leaving. Raises WireError, BodyTooLarge, BodyNotRead."""
     if request.method not in _WITH_BODY:
         return {}
     text = await request.decoded_body(most)

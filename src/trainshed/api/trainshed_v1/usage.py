@@ -1,4 +1,4 @@
-"""What a job's replicas use, and used; and what reducers, and the workers that use them, say of it
+"""The resource usage of a job's replicas, and what reducers and the workers that use them report
 (spec/reduction#reports)."""
 
 from typing import Final
@@ -27,9 +27,9 @@ _MOST_POINTS: Final = 2000
 
 
 async def usage(call: JsonCall) -> records.Usage:
-    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: the usage, of the newest attempt unless
-    another one is named; of each replica so many points (60 if nothing is said, 0 for none, at most
-    2,000)."""
+    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: return the usage in the newest attempt, or
+    in the one that is named. `points`: how many points to return per replica (60 by default, 0 for none, at
+    most 2,000)."""
     job, _ = await find_job(call.services.reader, call.target)
     attempt = call.number("attempt") or job.attempt
     if attempt > job.attempt:
@@ -118,7 +118,7 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
 def _gpus(
     pool: WorkerPool, life: Life, lately: tuple[float | None, ...]
 ) -> tuple[records.GpuUsage, ...]:
-    """All that the replica has, also those that nothing is known of."""
+    """Return all GPUs of the replica, including those that nothing is known of."""
     devices = pool.machine.accelerators
     looks = life.looks[-1].gpus if life.looks else ()
     nothing = GpuLook(None, None, None, None)
@@ -148,7 +148,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _hints(job: Job, pool: WorkerPool, found: dict[ReplicaId, ReplicaUsage]) -> list[str]:
-    """What the replicas of a pool had no use for, as long as they have run."""
+    """Return hints on resources that the replicas of a pool did not use while they ran."""
     used = [found[replica] for replica in pool.replicas() if replica in found]
     texts = hints(
         job.name.api,
@@ -176,14 +176,15 @@ def _hints(job: Job, pool: WorkerPool, found: dict[ReplicaId, ReplicaUsage]) -> 
 
 _REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
 _CHOSEN_REDUCERS, _CHOSEN_NATIVE = "chosen reducers ", "chosen native "
-"""Names of notes, the last three's beginnings, as `trainshed_reduction` gives them."""
+"""Names of notes, and beginnings of names (the last three), as `trainshed_reduction` gives them."""
 _WAYS = (_REDUCED, _NATIVE, _CHOSEN_REDUCERS, _CHOSEN_NATIVE)
 
 
 async def reduction_views(
     services: Services, job: Job, attempt: int
 ) -> dict[ReplicaId, records.Reduction]:
-    """Of each replica that has a part in it; {} for a job without reducers, at no cost."""
+    """Return the view of each replica that takes part in a reduction; {} for a job without reducers, at no
+    cost."""
     taking_part = [each for each in job.spec.replicas() if reduction.takes_part(job.spec, each)]
     if not taking_part:
         return {}
@@ -235,7 +236,7 @@ def _mode(notes: list[records.ReductionNote]) -> records.ReductionMode | None:
         return None
     said = notes[ways[-1]]
     lost = {n.name: n.at for n in notes[ways[-1] :] if n.name.startswith(_LOST)}
-    # What was measured of the reducers says nothing of how they are used.
+    # Measurements of the reducers do not say how they are used.
     is_choice = said.name.startswith(_CHOSEN_REDUCERS)
     reduced = next((each for each in notes if is_choice and each.name == _REDUCED), None)
     return records.ReductionMode(

@@ -1,4 +1,4 @@
-"""Jobs, tuning jobs, pipelines, timelines and lines as the records of `/trainshed/v1`."""
+"""Converts jobs, tuning jobs, pipelines, timelines and log lines to the records of `/trainshed/v1`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
@@ -72,7 +72,7 @@ def summary(job: Work) -> records.JobSummary:
 
 
 def state(work: Work) -> JobState:
-    """The state in the words of jobs."""
+    """Return the state as a job's state."""
     if isinstance(work, Pipeline):
         if work.state is PipelineState.PENDING:
             return JobState.PREPARING
@@ -81,7 +81,7 @@ def state(work: Work) -> JobState:
 
 
 def stored_as(wanted: JobState) -> Condition:
-    """What the store knows works as whose `state` is this."""
+    """Return the store's condition for works whose `state` is this."""
     stored = [wanted.value]
     if wanted is JobState.PREPARING:
         stored.append(PipelineState.PENDING.value)
@@ -91,8 +91,8 @@ def stored_as(wanted: JobState) -> Condition:
 def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> records.JobDescription:
-    """All but the resource and what only one kind of work has. `waiting` and `position`: what is said of its
-    place in the queue now."""
+    """Return the description without the resource and what only one kind of work has. `waiting` and
+    `position`: its current place in the queue."""
     outcome = None if isinstance(work, Pipeline) else work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
@@ -106,8 +106,8 @@ def description(
 def with_replicas(
     view: records.JobDescription, job: Job, kept: Sequence[Autopsy], links: Mapping[str, str]
 ) -> records.JobDescription:
-    """The description with what only a job with replicas of its own has. `kept`: of those of its replicas
-    that failed. `links`: to the shells of those that run, by their names."""
+    """Return the description with what only a job with replicas of its own has. `kept`: autopsies of its
+    failed replicas. `links`: to the shells of running replicas, by their names."""
     return structs.replace(
         view,
         attempt=job.attempt,
@@ -137,8 +137,8 @@ def timeline_entry(entry: TimelineEntry) -> timeline.TimelineEntry:
 
 
 def log_line(api: Api, line: LogLine, trial: int = 0) -> timeline.LogLine:
-    """`n` counts the lines of a replica's attempt from 0; `at` has nanoseconds; `trial` is there only for
-    lines of trials."""
+    """Return the record of a log line. `n` counts the lines of a replica's attempt from 0; `at` has
+    nanoseconds; `trial` is set only for lines of trials."""
     return timeline.LogLine(
         at=text_nanos(line.at),
         replica=str(line.replica),
@@ -164,7 +164,7 @@ def _kind(work: Work) -> str:
 
 
 def _replicas(job: Job) -> tuple[Replica, ...]:
-    """The current attempt's replicas; before the first attempt those that there will be."""
+    """Return the current attempt's replicas; before the first attempt those that there will be."""
     return job.replicas or tuple(Replica(replica) for replica in job.spec.replicas())
 
 
@@ -196,7 +196,7 @@ def _exit(record: ExitRecord) -> records.ReplicaExit:
 
 
 def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
-    """The facts of the error that the work has, or will have when the last of it is down."""
+    """Return the facts of the error that the work has, or will have once all of it has ended."""
     error = work.error or (decided.error if decided else None)
     if error is None:
         return None
@@ -212,7 +212,7 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
 
 
 def job_waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
-    """Why the job waits for capacity, or what the timeline last said about what it waits for before it
+    """Return why the job waits for capacity, or what the timeline last said that it waits for before it
     runs."""
     if waiting is not None:
         return [text for text in (waiting.message, waiting.hint) if text]
@@ -233,7 +233,7 @@ def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
 
 
 _POINTS: Final = 60
-"""Of a curve; more than a screen shows of it."""
+"""Most points of a curve; more than a screen shows."""
 
 
 def tuning_view(job: TuningJob) -> records.Tuning:
@@ -260,7 +260,8 @@ def tuning_view(job: TuningJob) -> records.Tuning:
 def trial_view(
     job: TuningJob, trial: Trial, measured: Sequence[Measurement], state: JobState | None
 ) -> records.Trial:
-    """`measured`: ascending by step; `state`: of the trial's job, None if it was deleted."""
+    """Return the view of a trial. `measured`: ascending by step; `state`: that of the trial's job, None if it
+    was deleted."""
     metric = job.spec.study.metrics[0].id
     final = trial.final
     stopping = {each.number: each.stopping for each in job.running}.get(trial.number, "")
@@ -283,14 +284,15 @@ def trial_view(
 
 
 def trial_job_name(job: TuningJob, trial: Trial) -> str:
-    """The public name of the job that evaluates a trial."""
+    """Return the public name of the job that evaluates a trial."""
     if job.name.api is Api.ML:
         return str(job.name.of_trial(trial.number))
     return sibling_name(job.name, trial.job, Collection.CUSTOM_JOBS)
 
 
 def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> records.Pipeline:
-    """`job`: the name of its backing job, and `state` that one's, None if it was deleted."""
+    """Return the view of a pipeline. `job`: the name of the job that it runs; `state`: that job's, None if it
+    was deleted."""
     return records.Pipeline(
         task=pipeline.spec.task.value,
         job=job,

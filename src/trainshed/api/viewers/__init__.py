@@ -1,1 +1,1 @@
-"""TensorBoard for people, in a browser: links that open it, the page that waits for it, the way to it."""
+"""TensorBoard in a browser: the page behind a link, and the way to the view that it opens."""

@@ -1,4 +1,4 @@
-"""The directories with event files of the jobs of a view, under names that tell them apart."""
+"""Finds the log directories of a view's jobs, and gives them names that tell them apart."""
 
 import re
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from trainshed.store.port import Reader
 from trainshed.summaries.places import LogDirectory
 
 MOST_DIRECTORIES: Final = 100
-"""How many directories a view shows at most; of a tuning job those of the newest trials."""
+"""Most directories that a view shows; of a tuning job those of the newest trials."""
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST: Final = 60
 
 
 async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDirectory, ...]:
-    """The log directories of these jobs, and of the jobs that they have made. Raises NotFound if one of them
-    was deleted."""
+    """Return the log directories of these jobs, and of the jobs that they have made. Raises NotFound if one
+    of them was deleted."""
     found: list[tuple[str, Job]] = []
     for uid in uids:
         try:
@@ -57,5 +57,5 @@ def _name(job: Job, parent: str) -> str:
 
 
 def _title(text: str) -> str:
-    """`text` made fit for a directory's name; never one that is hidden or leads up."""
+    """Return `text` as a directory's name; never one that is hidden or leads up."""
     return _ODD.sub("-", text)[:_LONGEST].strip("-.") or "job"

@@ -1,9 +1,9 @@
-"""`/tensorboard/...`: the page of a link, the opening of a view, and all that its TensorBoard serves.
+"""`/tensorboard/...`: the page behind a link, the opening of a view, and what its TensorBoard serves.
 
-GET  /tensorboard/            the page; which view stands behind the # of its address, which no server is sent
+GET  /tensorboard/            the page; the view stands behind the # of its address, which no server is sent
 GET  /tensorboard/PART        its parts
 POST /tensorboard/open        {view, key} of a link: a cookie, and lines {line} until {path} or {error}
-ANY  /tensorboard/VIEW/...    TensorBoard's own, for who has the view's cookie (docs/adr/0058)
+ANY  /tensorboard/VIEW/...    TensorBoard itself, for holders of the view's cookie (docs/adr/0058)
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from trainshed.wire.status import StatusCode
 
 _HERE: Final = Path(__file__).parent
 _MOST: Final = 4096
-"""Bytes of a request to open a view, which anybody may send."""
+"""Most bytes of a request to open a view, which anybody may send."""
 _PARTS: Final = {
     "": ("page.html", b"text/html; charset=utf-8"),
     "page.js": ("page.js", b"text/javascript; charset=utf-8"),
@@ -60,13 +60,14 @@ _ROUTER: Final = Router(
 
 
 class ViewerSurface:
-    """Needs no token but those that it speaks of."""
+    """Answers requests below `/tensorboard`. They need no token, but the key of a link or the cookie of a
+    view."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def answer(self, request: Request) -> Response:
-        """Raises whatever is wrong with it."""
+        """Answer a request. Raises whatever is wrong with it."""
         request.api = "trainshed_v1"
         match _ROUTER.match(request.method, request.raw_path):
             case "open", _:
@@ -112,7 +113,8 @@ class ViewerSurface:
                 "`trainshed tensorboard JOB` prints."
             )
         if "service-worker" in request.headers:
-            # Browsers say so when a page installs what would answer in its place from then on.
+            # Browsers send this header when a page installs a script that answers for the server from then
+            # on.
             raise PermissionDenied("A page of TensorBoard installs no service worker.")
         directories = await directories_of(self._services.reader, jobs_of(view))
         more = _guards(shown.links.sources(view, request.headers.get("host", "")))
@@ -120,7 +122,7 @@ class ViewerSurface:
 
 
 def views_of(services: Services) -> Views:
-    """Raises FailedPrecondition: the operator wants none."""
+    """Return the views. Raises FailedPrecondition if the operator has turned them off."""
     if services.views is None:
         raise FailedPrecondition(
             "This service starts no TensorBoard: its operator has turned that off (setting `tensorboards`)."
@@ -129,8 +131,9 @@ def views_of(services: Services) -> Views:
 
 
 def _guards(sources: str) -> list[tuple[bytes, bytes]]:
-    """What a page of TensorBoard may do, whatever a job wrote into it: reach what lies below its own path. It
-    opens no window, by which it could come at other pages of this service."""
+    """Return headers that limit what a page of TensorBoard may do, whatever a job wrote into it: it can reach
+    only what lies below its own path. It can open no window, by which it could reach other pages of this
+    service."""
     policy = (
         "sandbox allow-scripts allow-same-origin allow-forms allow-downloads allow-modals; "
         f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src {sources} 'unsafe-inline' data:; "
@@ -151,7 +154,8 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
 async def _opening(
     viewers: Viewers, view: str, directories: Sequence[LogDirectory]
 ) -> AsyncGenerator[bytes]:
-    """What is done until it serves, a line of JSON each; at last its path, or what is wrong."""
+    """Yield what is done until the view serves, as lines of JSON; the last one has its path, or what is
+    wrong."""
     said: asyncio.Queue[str | None] = asyncio.Queue()
     opening = joined(viewers.open(view, f"{PATH}{view}/", directories, said.put_nowait))
     opening.add_done_callback(lambda _: said.put_nowait(None))

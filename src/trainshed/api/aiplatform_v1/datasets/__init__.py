@@ -1,1 +1,1 @@
-"""`aiplatform` v1 DatasetService: datasets, imports into them, exports of them (facts/datasets)."""
+"""`aiplatform` v1 DatasetService: datasets, and imports and exports of their data (facts/datasets)."""

@@ -1,4 +1,5 @@
-"""DatasetService.ExportData: a dataset's rows or items as files, whole or split (facts/datasets#exports)."""
+"""DatasetService.ExportData: writes a dataset's rows or items to files, whole or split
+(facts/datasets#exports)."""
 
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ _DESTINATION: Final = "export_config.gcs_destination.output_uri_prefix"
 
 
 async def export(call: Call, request: Any) -> Message:
-    """Begin to write; the operation's metadata says where to."""
+    """Start an export; the operation's metadata tells where it writes to."""
     services = call.services
     name = DatasetName.parse(request.name)
     dataset = await services.datasets.dataset(name)

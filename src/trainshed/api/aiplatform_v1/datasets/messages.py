@@ -1,4 +1,4 @@
-"""Datasets as messages, and what requests may put into them (facts/datasets#kinds)."""
+"""Converts datasets to messages, and checks what requests may set (facts/datasets#kinds)."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,9 +27,9 @@ from trainshed.wire import pool
 V1: Final = "google.cloud.aiplatform.v1"
 DATASET: Final = f"{V1}.Dataset"
 MAX_METADATA: Final = 200_000
-"""Bytes of a dataset's metadata as JSON."""
+"""Most bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
-"""Names of files that a dataset has; one with wildcards stands for any number of them."""
+"""Most file names of a dataset; one with wildcards stands for any number of files."""
 UPDATABLE: Final = ("display_name", "description", "labels")
 NO_TABLES: Final = (
     "Tables of BigQuery are not read here. Export the table, `bq extract --destination_format=CSV "
@@ -56,8 +56,8 @@ def view(record: Dataset) -> Message:
 
 
 def read_new(given: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
-    """The record of a dataset to create. `metadata`: as it was sent, None where only the message is known.
-    Raises InvalidRequest with all that is wrong."""
+    """Return the record of a dataset to create. `metadata`: as it was sent, None if only the message is
+    known. Raises InvalidRequest with all faults."""
     public = wire_json.to_public(given)
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
@@ -98,7 +98,7 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
 
 
 def _read_tables(dataset: Section, metadata: Any) -> tuple[DataFiles, ...]:
-    """The files of a table, from its metadata."""
+    """Return the files of a table, from its metadata."""
     config = _mapping(_mapping(metadata).get("inputConfig"))
     if "bigquerySource" in config:
         dataset.fault("metadata.inputConfig.bigquerySource", NO_TABLES)
@@ -136,15 +136,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def uses(record: Dataset) -> Iterator[tuple[str, str]]:
-    """The fields of a request that makes this dataset and that name buckets, with their URIs."""
+    """Yield the fields that name buckets in the request that makes this dataset, with their URIs."""
     for files in record.files:
         for index, uri in enumerate(files.uris):
             yield f"dataset.metadata.inputConfig.gcsSource.uri[{index}]", uri
 
 
 def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, DataFiles], ...]:
-    """The files of an import request, each with the path of its config. Raises InvalidRequest with all that
-    is wrong."""
+    """Return the files of an import request, each with the path of its config. Raises InvalidRequest with all
+    faults."""
     faults = Faults()
     found: list[tuple[str, DataFiles]] = []
     for index, config in enumerate(configs):
@@ -186,8 +186,8 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
 
 
 def read_mask(paths: Iterable[str]) -> tuple[str, ...]:
-    """Which fields an update replaces, in either spelling; no mask, or `*`: all that can be. Raises
-    InvalidRequest."""
+    """Return the fields that an update replaces, from a mask in either spelling; all that can be updated for
+    no mask or `*`. Raises InvalidRequest."""
     spelled = {"displayName": "display_name"}
     given = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     if wrong := [path for path in given if path not in UPDATABLE]:
@@ -197,7 +197,8 @@ def read_mask(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def updated(record: Dataset, given: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
-    """The dataset with the fields of the message. Raises InvalidRequest with all that is wrong, Aborted."""
+    """Return the dataset with the fields of the message. Raises InvalidRequest with all faults, Aborted for
+    an old etag."""
     if given.etag not in ("", record.etag):
         raise Aborted(
             f"{record.name} changed since its etag {given.etag!r} was read: it is {record.etag!r} now. Read "
@@ -210,7 +211,7 @@ def updated(record: Dataset, given: Any, fields: tuple[str, ...], now: Nanos) ->
     values = {"display_name": name, "description": given.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
-    # Never the same twice: the etag is made of it.
+    # The time never repeats, because the etag is made from it.
     return replace(record, updated=max(now, record.updated + 1000))
 
 

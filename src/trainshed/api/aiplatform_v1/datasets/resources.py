@@ -1,6 +1,6 @@
 """Datasets: create, get, list, update, delete, import.
 
-All of these are done at once: a dataset names files, and what is in them is read when somebody needs it.
+All of these are done at once, because a dataset only names files, which are read when they are needed.
 """
 
 import asyncio
@@ -80,7 +80,8 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def list_(call: Call, request: Any) -> Message:
-    """Newest first unless `order_by` says otherwise. At most SCAN_LIMIT datasets are ordered and filtered."""
+    """List datasets, newest first unless `order_by` says otherwise. At most SCAN_LIMIT datasets are ordered
+    and filtered."""
     parent = known_location(request.parent)
     passes = _filter(request.filter)
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
@@ -91,7 +92,7 @@ async def list_(call: Call, request: Any) -> Message:
         parent.project_id, parent.location, "", SCAN_LIMIT
     )
     ordered = in_order(found, request.order_by, _ORDERS)
-    # Without a limit of time, since a token counts what passes; a filter's tests are counted.
+    # There is no time limit, since a token counts what passes; a filter's tests are limited in number.
     verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
     passing = list(itertools.compress(ordered, verdicts))
     more = len(passing) > start + size
@@ -114,7 +115,8 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """The files stay where they are; what was asked for with the dataset before goes on with them."""
+    """Delete a dataset. Its files stay where they are; pipelines and exports that began before go on with
+    them."""
     name = DatasetName.parse(request.name)
     done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
     await call.services.datasets.delete(name, done)
@@ -122,7 +124,7 @@ async def delete(call: Call, request: Any) -> Message:
 
 
 async def import_(call: Call, request: Any) -> Message:
-    """Add files to a dataset that is no table. They are read when somebody needs what is in them."""
+    """Add files to a dataset that is no table. They are read when they are needed."""
     services = call.services
     name = DatasetName.parse(request.name)
     record = await services.datasets.dataset(name)
@@ -164,7 +166,7 @@ HANDLERS: Final[Handlers] = {
 
 
 async def require_files(services: Services, project: str, named: tuple[BucketUse, ...]) -> None:
-    """Raise InvalidRequest unless all of these files are there and open to the project's programs."""
+    """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
     checked(lambda: None, named, services.buckets, project=project)
     missing = await asyncio.to_thread(missing_files, services, named)
     if missing:
@@ -172,7 +174,7 @@ async def require_files(services: Services, project: str, named: tuple[BucketUse
 
 
 def missing_files(services: Services, named: Iterable[BucketUse]) -> tuple[Violation, ...]:
-    """A violation for each URI that no object has. Blocks."""
+    """Return a violation for each URI that no object matches. Blocks."""
     return tuple(
         Violation(field, f"There is no object {uri!r}; copy the file there first.")
         for field, uri in named

@@ -1,1 +1,1 @@
-"""`aiplatform` v1 MetadataService: what experiments are recorded by, and the lineage of artifacts."""
+"""`aiplatform` v1 MetadataService: records of experiments, and the lineage of artifacts."""

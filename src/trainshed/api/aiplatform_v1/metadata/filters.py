@@ -44,12 +44,12 @@ _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
     NodeKind.ARTIFACT: {"in_context": (EdgeRole.MEMBER, True)},
     NodeKind.EXECUTION: {"in_context": (EdgeRole.MEMBER, True)},
 }
-"""By name, the edge that is asked for, and whether it comes from what is named."""
+"""For each name: the role of the edge that is tested, and whether the edge starts at the named context."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
 
 
 def read_filter(text: str, store: StoreName, kind: NodeKind) -> Condition | None:
-    """None for an empty filter. Raises InvalidRequest on `filter`."""
+    """Return the condition of a filter; None for an empty one. Raises InvalidRequest on `filter`."""
     try:
         tree = parse_filter(text, with_lists=True)
         return None if tree is None else _condition(tree, store, kind)
@@ -100,12 +100,12 @@ def _comparison(leaf: Comparison, store: StoreName, kind: NodeKind) -> Condition
 
 
 def _text(leaf: Comparison) -> str:
-    """A node's own name is compared by its id."""
+    """Return the text to compare with; a node's name is compared by its id."""
     return leaf.value.rpartition("/")[2] if leaf.name == "name" else leaf.value
 
 
 def _context(text: str, store: StoreName) -> NodeName:
-    """A full name, or an id in the same store."""
+    """Read a context's full name, or its id in the same store."""
     if "/" not in text:
         return NodeName(store, NodeKind.CONTEXT, text)
     try:
@@ -115,7 +115,8 @@ def _context(text: str, store: StoreName) -> NodeName:
 
 
 def _metadatum(leaf: Comparison) -> Condition:
-    """`metadata.KEY.number_value = 3`; without a type the value tells which it is."""
+    """Return the condition of a comparison such as `metadata.KEY.number_value = 3`; without a type, the value
+    tells its type."""
     path = leaf.path[1:]
     given = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
     keys = tuple(

@@ -1,4 +1,4 @@
-"""Runs of experiments that jobs belong to (facts/experiments#jobs)."""
+"""The experiment runs that jobs belong to (facts/experiments#jobs)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,7 +25,8 @@ _FIELDS: Final = {"experiment": "experiment", "experimentRun": "experiment_run"}
 async def unknown_contexts(
     services: Services, project: str, spec: Mapping[str, Any], path: str
 ) -> tuple[Violation, ...]:
-    """Violations for an experiment or a run that a CustomJobSpec names and that its project has not.
+    """Return violations for an experiment or a run that a CustomJobSpec names and that its project does not
+    have.
 
     `spec`: in public JSON, from `path` of the request.
     """
@@ -39,7 +40,7 @@ async def unknown_contexts(
             if name.store.project_id != project:
                 text = f"{name} lies in another project than the job."
                 found.append(Violation(at, text))
-                continue  # Nor is it told whether that project has it.
+                continue  # Whether that project has it must not be told either.
             await services.metadata.node(name)
         except InvalidRequest as error:
             found += error.violations
@@ -52,7 +53,7 @@ async def unknown_contexts(
 
 
 async def make_run(services: Services, experiment: str) -> str:
-    """The name of a new run of an experiment, for a job that names none of its own."""
+    """Make a new run of an experiment, for a job that names none of its own, and return its name."""
     parent = NodeName.parse(experiment, NodeKind.CONTEXT)
     now = services.now()
     display_name = f"job-{services.new_uid()}"
@@ -67,7 +68,7 @@ async def make_run(services: Services, experiment: str) -> str:
 
 
 async def add_job(services: Services, run: str, job: JobName) -> None:
-    """Show a job at its run. The run's etag stays: whoever writes to it need not know."""
+    """Add a job to its run. The run's etag stays, because clients that write to the run need not know."""
     entry = {"custom_job_resource_name": str(job), "custom_job_console_uri": ""}
 
     def add(node: Node) -> Node:

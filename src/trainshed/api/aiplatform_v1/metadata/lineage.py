@@ -1,4 +1,4 @@
-"""What nodes are to each other: contexts and what is in them, executions and what they read and wrote."""
+"""Links between nodes: contexts and their contents, executions and the artifacts that they read and wrote."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -23,7 +23,7 @@ _MOST_HOPS: Final = 100
 
 
 async def add_members(call: Call, request: Any) -> Message:
-    """Put artifacts and executions into a context. Leaves its etag as it is: the client goes on with what it
+    """Put artifacts and executions into a context. Its etag stays, because the client goes on with what it
     has read."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     members: list[NodeName] = []
@@ -52,7 +52,7 @@ async def remove_children(call: Call, request: Any) -> Message:
 
 
 async def add_events(call: Call, request: Any) -> Message:
-    """Say what an execution has read and written."""
+    """Record what an execution has read and written."""
     execution = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
     at = call.services.now()
     edges: list[Edge] = []
@@ -73,19 +73,20 @@ async def add_events(call: Call, request: Any) -> Message:
 
 
 async def of_context(call: Call, request: Any) -> Message:
-    """What is in a context and in the contexts below it."""
+    """Return what is in a context and in the contexts below it."""
     name = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     return _subgraph(await call.services.metadata.lineage(name, 0))
 
 
 async def of_execution(call: Call, request: Any) -> Message:
-    """An execution, and the artifacts that it read and wrote."""
+    """Return an execution, and the artifacts that it read and wrote."""
     name = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
     return _subgraph(await call.services.metadata.lineage(name, 1))
 
 
 async def of_artifact(call: Call, request: Any) -> Message:
-    """What is at most `max_hops` events away from an artifact (0: all that can be reached)."""
+    """Return what is at most `max_hops` events away from an artifact (0, or more than 100: at most 100
+    away)."""
     name = NodeName.parse(request.artifact, NodeKind.ARTIFACT, of="artifact")
     if request.max_hops < 0:
         raise InvalidRequest((Violation("max_hops", "It must not be negative."),))
@@ -117,7 +118,7 @@ def _children(call: Call, request: Any) -> list[Edge]:
 
 
 def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
-    """Raises InvalidRequest with all that are none."""
+    """Parse names of nodes. Raises InvalidRequest with all that are invalid."""
     names: list[NodeName] = []
     faults = Faults()
     for number, text in enumerate(texts):
@@ -136,7 +137,7 @@ def _subgraph(lineage: Lineage) -> Message:
             case NodeKind.EXECUTION:
                 graph.executions.append(view(node))
             case NodeKind.CONTEXT:
-                pass  # Lineage is of what was made.
+                pass  # Contexts are not part of a lineage graph.
     for edge in lineage.events:
         event: Any = graph.events.add(
             artifact=str(edge.target),

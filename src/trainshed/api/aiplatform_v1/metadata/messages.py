@@ -1,4 +1,4 @@
-"""Nodes as messages, and what requests may put into them (facts/experiments#limits)."""
+"""Converts nodes to messages, and checks what requests may set (facts/experiments#limits)."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from trainshed.wire.finite import endless
 
 V1: Final = "google.cloud.aiplatform.v1"
 MAX_METADATA: Final = 200_000
-"""Bytes of a node's metadata as JSON."""
+"""Most bytes of a node's metadata as JSON."""
 _ID: Final = re.compile(r"[a-z0-9-]{1,128}")
 _FIELDS: Final = ("display_name", "description", "labels", "metadata")
 _OF_KIND: Final = {
@@ -35,12 +35,12 @@ _OF_KIND: Final = {
 
 
 def message_name(kind: NodeKind) -> str:
-    """`Context`, `Artifact`, `Execution`."""
+    """Return the name of a kind's message: `Context`, `Artifact`, `Execution`."""
     return kind.singular.capitalize()
 
 
 def view(node: Node) -> Message:
-    """A Context, Artifact or Execution."""
+    """Return a node as a Context, Artifact or Execution."""
     message: Any = pool.message_class(f"{V1}.{message_name(node.name.kind)}")(
         name=str(node.name),
         display_name=node.display_name,
@@ -65,7 +65,7 @@ def view(node: Node) -> Message:
 
 
 class NodeFields(Struct, frozen=True):
-    """What a request says of a node, checked."""
+    """The checked fields of a node in a request."""
 
     display_name: str
     description: str
@@ -74,12 +74,12 @@ class NodeFields(Struct, frozen=True):
     uri: str
     state: str
     labels: tuple[tuple[str, str], ...]
-    #: None: it says nothing of the metadata.
+    #: None: the request does not set it.
     metadata: dict[str, Any] | None
 
 
 def read_fields(message: Any, kind: NodeKind) -> NodeFields:
-    """Raises InvalidRequest with all that is wrong."""
+    """Read the fields of a node. Raises InvalidRequest with all faults."""
     faults = Faults()
     field = kind.singular
     public = wire_json.to_public(message)
@@ -107,12 +107,12 @@ def read_fields(message: Any, kind: NodeKind) -> NodeFields:
 
 
 def _size(metadata: dict[str, Any]) -> int:
-    """Bytes of the shortest JSON."""
+    """Return the bytes of the shortest JSON."""
     return len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def read_id(node_id: str, field: str) -> str:
-    """Raises InvalidRequest for what is no id."""
+    """Return an id unchanged. Raises InvalidRequest for an invalid one."""
     if not _ID.fullmatch(node_id):
         text = f"{node_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes."
         raise InvalidRequest((Violation(field, text),))
@@ -120,14 +120,15 @@ def read_id(node_id: str, field: str) -> str:
 
 
 def read_mask(paths: Iterable[str], kind: NodeKind) -> tuple[str, ...]:
-    """() = no mask, or `*`. Raises InvalidRequest for what cannot be updated."""
+    """Return the fields that an update replaces; () = no mask, or `*`. Raises InvalidRequest for what cannot
+    be updated."""
     return read_update_mask(paths, _OF_KIND[kind], open_fields=("metadata",))
 
 
 def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: Nanos) -> Node:
-    """The node after an update. Without a mask all that the request sets is taken over. `etag`: of the state
-    that the request was made for, "" = any; runs of experiments take one that is not the newest and are
-    merged. What changes nothing leaves the etag as it is. Raises Aborted."""
+    """Return the node after an update. Without a mask all that the request sets is taken over. `etag`: of the
+    state that the request was made for, "" = any. Runs of experiments may have an outdated one, and are then
+    merged. An update that changes nothing leaves the etag as it is. Raises Aborted."""
     is_stale = etag not in ("", str(node.etag))
     if is_stale and not (
         node.schema_title == EXPERIMENT_RUN and etag.isascii() and etag.isdecimal()
@@ -150,7 +151,7 @@ def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, no
 
 
 def mismatch(node: Node, etag: str) -> Aborted:
-    """In the words by which the SDK, over gRPC, knows that it should read again."""
+    """Return the error in the words by which the SDK, over gRPC, knows that it should read again."""
     return Aborted(
         f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
         f"`{node.etag}`"
@@ -158,7 +159,7 @@ def mismatch(node: Node, etag: str) -> Aborted:
 
 
 def _metadata(node: Node, given: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:
-    """What the request makes of the metadata. What the service adds is not taken from it."""
+    """Return the metadata after a request. What the service adds is not taken from the request."""
     if given is None or (mask and not any(path.startswith("metadata") for path in mask)):
         return node.metadata
     own = {key: value for key, value in given.items() if key not in node.added}

@@ -1,5 +1,7 @@
-"""Contexts, artifacts and executions: create, get, list, update, delete, purge. The three differ in a few
-fields only."""
+"""Contexts, artifacts and executions: create, get, list, update, delete, purge.
+
+The three kinds differ in a few fields only.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +61,7 @@ async def _get(kind: NodeKind, call: Call, request: Any) -> Message:
 
 
 async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
-    """Oldest first, unless `order_by` says otherwise."""
+    """List nodes, oldest first unless `order_by` says otherwise."""
     store = StoreName.parse(request.parent, of="parent")
     condition = read_filter(request.filter, store, kind)
     orders = read_order(request.order_by, ORDERS, most=1)
@@ -97,7 +99,7 @@ async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
 
 
 async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
-    """What was linked to it stays: a context's children, an execution's artifacts."""
+    """Delete a node. What was linked to it stays: a context's children, an execution's artifacts."""
     name = NodeName.parse(request.name, kind)
     services = call.services
     if request.etag:
@@ -110,7 +112,7 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
 
 
 async def _purge(kind: NodeKind, call: Call, request: Any) -> Message:
-    """Delete what a filter lets pass, the oldest ten thousand at a time; without `force` only count it."""
+    """Delete what passes a filter, the oldest ten thousand at a time; without `force` only count it."""
     store = StoreName.parse(request.parent, of="parent")
     if not request.filter.strip():
         text = "Name what is to be deleted; everything is create_time > 2000-01-01T00:00:00Z."

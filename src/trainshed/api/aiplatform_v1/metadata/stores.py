@@ -54,7 +54,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """With everything in it."""
+    """Delete a store with everything in it."""
     name = StoreName.parse(request.name)
     done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
     await call.services.metadata.delete_store(name, done)

@@ -1,4 +1,4 @@
-"""Tensorboards that jobs name for their curves (facts/experiments#curves)."""
+"""Checks the tensorboards that jobs name for their curves (facts/experiments#curves)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,10 @@ from trainshed.core.tensorboards.records import BoardName, Level
 async def unknown_board(
     services: Services, parent: str, spec: Mapping[str, Any], path: str
 ) -> tuple[Violation, ...]:
-    """A violation for a Tensorboard that a CustomJobSpec names and that its location has not.
+    """Return a violation if a CustomJobSpec names a tensorboard that does not exist in its location.
 
-    `spec`: in public JSON, from `path` of the request. That it is no name at all is for the spec to say.
+    `spec`: in public JSON, from `path` of the request. An invalid name is reported by the specification's
+    check.
     """
     text = str(spec.get("tensorboard", ""))
     if not text:
@@ -28,7 +29,7 @@ async def unknown_board(
         return ()
     here = place.project_id, str(project_number(place.project_id))
     if given.project_id not in here or given.location != place.location:
-        # Nor is it told whether another project has it.
+        # Whether another project has it must not be told either.
         text = f"{given} lies elsewhere than the job, whose location is {place}."
         return (Violation(at, text),)
     try:

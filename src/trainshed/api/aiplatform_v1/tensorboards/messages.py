@@ -1,4 +1,4 @@
-"""Tensorboards, experiments, runs and time series as messages, and what requests may put into them
+"""Converts tensorboards, experiments, runs and time series to messages, and checks what requests may set
 (facts/experiments#tensorboards)."""
 
 import re
@@ -24,12 +24,12 @@ _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 
 
 class Kind(Struct, frozen=True):
-    """How a level is called in messages, and what an update of it can change."""
+    """The names of a level in messages, and what an update of it can change."""
 
-    #: Of its message; the field of requests is the same in snake case.
+    #: Name of its message; the field of requests is the same in snake case.
     message: str
     field: str
-    #: Several of them, in names of methods, and as the field of an answer.
+    #: Plural, as in names of methods, and as the field of an answer.
     messages: str
     fields: str
     updatable: tuple[str, ...]
@@ -68,7 +68,7 @@ KINDS: Final = {
 
 
 def view(record: BoardResource, bucket: str = "") -> Message:
-    """`bucket`: where clients are to put blobs, "" = nowhere."""
+    """Return a resource as its message. `bucket`: where clients are to put blobs, "" = nowhere."""
     kind = KINDS[record.name.level]
     message: Any = pool.message_class(f"{V1}.{kind.message}")(
         name=str(record.name),
@@ -97,17 +97,18 @@ def view(record: BoardResource, bucket: str = "") -> Message:
 
 
 def blob_folder(name: BoardName, bucket: str) -> str:
-    """`BUCKET/FOLDER`, below which clients make a folder of each tensorboard, as the uploader does."""
+    """Return `BUCKET/FOLDER`, below which clients make a folder for each tensorboard, as the uploader
+    does."""
     return f"{bucket}/tensorboards/{name.project_id}"
 
 
 def value_number(value_type: ValueType | None) -> int:
-    """The number of a value type on the wire."""
+    """Return the number of a value type in messages."""
     return 0 if value_type is None else 1 + list(ValueType).index(value_type)
 
 
 def read_new(message: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource:
-    """The record of a resource to create. Raises InvalidRequest with all that is wrong."""
+    """Return the record of a resource to create. Raises InvalidRequest with all faults."""
     faults = Faults()
     level = name.level
     _check(message, level, faults)
@@ -142,7 +143,8 @@ def read_new(message: Any, name: BoardName, uid: int, now: Nanos) -> BoardResour
 
 
 def read_mask(paths: Iterable[str], level: Level) -> tuple[str, ...]:
-    """Which fields an update replaces; no mask, or `*`: all that can be. Raises InvalidRequest."""
+    """Return the fields that an update replaces; all that can be updated for no mask or `*`. Raises
+    InvalidRequest."""
     allowed = KINDS[level].updatable
     return read_update_mask(paths, allowed) or allowed
 
@@ -150,7 +152,7 @@ def read_mask(paths: Iterable[str], level: Level) -> tuple[str, ...]:
 def updated(
     record: BoardResource, message: Any, fields: tuple[str, ...], now: Nanos
 ) -> BoardResource:
-    """The record with the fields of the message. Raises InvalidRequest with all that is wrong."""
+    """Return the record with the fields of the message. Raises InvalidRequest with all faults."""
     faults = Faults()
     level = record.name.level
     _check(message, level, faults)

@@ -1,4 +1,5 @@
-"""Points of time series: written by runs and experiments, read in order, thinned where there are many."""
+"""Points of time series: written by run or by experiment, read in order of their steps, thinned if there are
+many."""
 
 import operator
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -25,23 +26,23 @@ from trainshed.core.tensorboards.records import (
 from trainshed.wire import pool
 
 MOST_POINTS: Final = 5_000
-"""Of one write."""
+"""Most points of one write."""
 _MOST_OF_RUNS: Final = 10_000
-"""Of one write to several runs."""
+"""Most points of one write to several runs."""
 MOST_SERIES: Final = 20
-"""Of one batch read."""
+"""Most series of one batch read."""
 _SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
-"""Points of a series in an answer that does not ask for another number."""
+"""Default number of points of a series in an answer."""
 _EXPORTED: Final = 10_000
 _PAGE: Final = 1_000
 PointTest = Callable[[int, int], bool]
-"""By step and time (ns)."""
+"""Takes a point's step and time (ns)."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
 """Points by run and series."""
 
 
 async def write_run(call: Call, request: Any) -> Message:
-    """Add points to the series of a run: all or none."""
+    """Add points to the series of a run: all of them, or none."""
     writes: _Write = {}
     faults = Faults()
     with faults.gathered():
@@ -76,7 +77,8 @@ async def write_experiment(call: Call, request: Any) -> Message:
 
 
 async def read(call: Call, request: Any) -> Message:
-    """The points of a series in the order of their steps; -1 as `max_data_points` is all of them."""
+    """Return the points of a series in the order of their steps; a negative `max_data_points` means all of
+    them."""
     name = BoardName.parse(
         request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
     )
@@ -115,7 +117,7 @@ async def batch_read(call: Call, request: Any) -> Message:
 
 
 async def export(call: Call, request: Any) -> Message:
-    """All points of a series, page by page."""
+    """Return all points of a series, page by page."""
     name = BoardName.parse(
         request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
     )
@@ -134,7 +136,7 @@ async def export(call: Call, request: Any) -> Message:
 
 
 async def size(call: Call, request: Any) -> Message:
-    """Bytes of all points below a tensorboard, as they lie on the disk."""
+    """Return the bytes that all points below a tensorboard take on the disk."""
     board = BoardName.parse(request.tensorboard, Level.TENSORBOARD, of="tensorboard")
     runs = [
         run.uid
@@ -167,8 +169,8 @@ HANDLERS: Final[Handlers] = {
 
 
 async def _collect(call: Call, request: Any, at: str, writes: _Write, faults: Faults) -> None:
-    """The points of one run's request. `at`: where in the whole request it stands; what is wrong with its
-    series and points goes to `faults`. Raises InvalidRequest (its run), NotFound."""
+    """Add the points of one run's request to `writes`. `at`: its path in the whole request. Faults of its
+    series and points go to `faults`. Raises InvalidRequest (its run), NotFound."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
     run = await call.services.tensorboards.resource(run_name)
     if sum(len(data.values) for data in request.time_series_data) > MOST_POINTS:
@@ -218,7 +220,7 @@ async def _points(
     most: int | None,
     passes: PointTest | None = None,
 ) -> list[tuple[BoardResource, list[Point]]]:
-    """Several series, in their order; the file of a run is read once."""
+    """Return several series with their points, in their order; the file of each run is read once."""
     by_run: dict[BoardName, list[int]] = {}
     for series in found:
         by_run.setdefault(series.name.at(Level.RUN), []).append(series.uid)
@@ -265,8 +267,8 @@ _TESTS: Final[Mapping[Operator, Callable[[int, int], bool]]] = {
 
 
 def _read_filter(text: str) -> PointTest | None:
-    """`step > 1` or `wall_time >= 2026-01-01T00:00:00Z`; one comparison. None: all pass. Raises
-    InvalidRequest."""
+    """Read a filter of one comparison: `step > 1` or `wall_time >= 2026-01-01T00:00:00Z`. Returns None if all
+    points pass. Raises InvalidRequest."""
     try:
         match parse_filter(text):
             case None:

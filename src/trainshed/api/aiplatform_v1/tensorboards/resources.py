@@ -1,6 +1,6 @@
 """Tensorboards, experiments, runs and time series: create, get, list, update, delete.
 
-The four differ in a few fields only.
+The four levels differ in a few fields only.
 """
 
 import math
@@ -74,7 +74,8 @@ async def update_board(call: Call, request: Any) -> Message:
 
 
 async def batch_create(level: Level, call: Call, request: Any) -> Message:
-    """All or none; each request may name a parent of its own below the common one."""
+    """Create all resources of a batch, or none. Each request may name a parent of its own below the common
+    one."""
     if not 1 <= len(request.requests) <= _MOST_AT_ONCE:
         text = f"Send 1 to {_MOST_AT_ONCE} requests at once, not {len(request.requests)}."
         raise InvalidRequest((Violation("requests", text),))
@@ -108,7 +109,7 @@ async def _get(level: Level, call: Call, request: Any) -> Message:
 
 
 async def _list(level: Level, call: Call, request: Any) -> Message:
-    """Ascending by id."""
+    """List resources, ascending by id."""
     parent = _parent(level, request.parent)
     passes = _filter(request.filter)
     size = page_size(request.page_size, default=_PAGE.get(level, _OTHER_PAGE), maximum=_LARGEST)
@@ -116,7 +117,7 @@ async def _list(level: Level, call: Call, request: Any) -> Message:
     after = decode_token(request.page_token, *question) if request.page_token else ""
     page: list[BoardResource] = []
     scan = Scan(passes, seconds=math.inf)
-    # Without a filter one more than is wanted tells whether there is a next page.
+    # Without a filter, one row more than is wanted tells whether there is a next page.
     chunk = _LARGEST if request.filter else size + 1
     more = True
     while more and len(page) <= size:
@@ -145,7 +146,7 @@ async def _update(level: Level, call: Call, request: Any) -> Message:
 
 
 async def _delete(level: Level, call: Call, request: Any) -> Message:
-    """With everything below it."""
+    """Delete a resource with everything below it."""
     services = call.services
     name = BoardName.parse(request.name, level)
     done = done_at_once(services, name, OperationKind.DELETE, str(name))
@@ -179,11 +180,11 @@ def _view(services: Services, record: BoardResource) -> Message:
 
 
 def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
-    """The record that a create request asks for."""
+    """Return the record that a create request asks for. Raises InvalidRequest."""
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
     given = getattr(request, f"{KINDS[level].field}_id")
-    # Ids of runs and of experiments are chosen by clients; a series gets one.
+    # Clients choose the ids of runs and of experiments; a time series gets one here unless it names one.
     name = above.child(given or str(uid))
     return read_new(getattr(request, KINDS[level].field), name, uid, call.services.now())
 
