@@ -1,1 +1,1 @@
-"""Everything that runs beside the user's program. Standard library only: it must run anywhere."""
+"""Runs beside the user's program and supervises it. Standard library only, because it must run anywhere."""

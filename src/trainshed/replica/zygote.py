@@ -1,21 +1,21 @@
-"""A small process that has shims at hand, so that no replica pays for an interpreter's start.
+"""Runs a small process that keeps forked shims ready, so that no replica waits for an interpreter's start.
 
-The service starts it before it has threads, sockets or a database; if it dies, another is started and running
-shims do not notice. It holds nothing that matters. Runs on Python 3.6.
+The service starts it before it has threads, sockets or a database. If it dies, another is started, and
+running shims do not notice. It holds no state that matters. Runs on Python 3.6.
 
-Spoken over a stream socket pair: JSON lines with a file handle beside each.
-- {"slot": PATH, "preloader": PATH, "plan": LAUNCH DOCUMENT}: be a replica's shim; the handle is its
-  connection to the service. For a while after it a fork of that preloader, "" = none, waits with each idle
-  shim that has no fork of another.
-- {"probe": PATH, "levels": LEVELS}: answer on the handle by one line {"level": the first of them that works,
-  "refused": {LEVEL: why not}}.
-- {"autopsy": true, ...}: be what `autopsy` says.
-- {"sweep": PATH}: delete what is in there, and close the handle when that is done.
-- {"survey": PATH}: tell on the handle how all slots below it stand (`supervisor.survey`).
+Requests come over a stream socket pair: JSON lines, each with a file handle.
+- {"slot": PATH, "preloader": PATH, "plan": LAUNCH DOCUMENT}: become a replica's shim; the handle is its
+  connection to the service. For a while afterwards a fork of that preloader ("" = none) waits with each idle
+  shim that has no fork yet.
+- {"probe": PATH, "levels": LEVELS}: answer on the handle with one line {"level": the first one that works,
+  "refused": {LEVEL: why not}}, or {"failed": why it is not known}.
+- {"autopsy": true, ...}: do what `autopsy` describes.
+- {"sweep": PATH}: delete what is in that directory, and close the handle when that is done.
+- {"survey": PATH}: send the state of all slots below it over the handle (`supervisor.survey`).
 - {"stock": NUMBER, "busy": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready, forked while
-  nobody asks for anything; the second number for a while after each start, or more after a larger gang.
-- {"ping": true}: close the handle, since all that was asked for before has been taken up.
-A request that dies with the zygote closes its handle, which the other end sees.
+  no request comes; the second number applies for a while after each start, or more after a larger gang.
+- {"ping": true}: close the handle, because all earlier requests have been taken up.
+If the zygote dies, the handles of its requests are closed, which the other end sees.
 """
 
 import gc
@@ -37,30 +37,29 @@ if TYPE_CHECKING:
 
 _QUIET_MS = 60
 _QUIET_MS_EACH = 15
-"""Nothing is forked ahead before there was no request for so long, and so much longer for each request of the
-last burst. By then what was asked for has most likely been started: until then its programs are to have the
+"""Milliseconds without a request before anything is forked ahead, and more for each request of the last
+burst. By then the requested programs have most likely been started; until then they are to have the
 processors."""
 _FEW = 2
 _FEW_QUIET_MS = 12
-"""With fewer idle shims than `_FEW` it waits only so long: where one program follows the other there is never
-a longer pause, and each start would pay for a fork."""
+"""With fewer than `_FEW` idle shims it waits only this long: where one program follows another there is never
+a longer pause, and each start would have to wait for a fork."""
 _PAUSE_MS = 5
-"""Between two forks: a request that comes meanwhile goes first."""
+"""Milliseconds between two forks, in which a request goes first."""
 _BURST_SECONDS = 0.1
-"""Shims that are asked for within so long are one burst: a gang, say."""
+"""Shims requested within this time are one burst, such as a gang."""
 _LARGE_BURST = 16
 """Larger bursts count as this."""
 _SPARE = 2
-"""Idle shims besides those for a burst like the largest: something smaller may have been asked for just
-before it."""
+"""Idle shims beyond those for a burst like the largest, because a smaller request may come just before it."""
 BUSY_SECONDS = 20.0
-"""For so long after a start more are likely to follow."""
+"""Seconds after a start in which further ones are likely."""
 _NULL = 0
-"""The handle of the null device here, for lines that need no handle: each comes with one."""
+"""Handle of the null device, sent with lines that need no handle of their own."""
 
 
 def run(handle: int) -> "NoReturn":
-    """Be the zygote until the other end of `handle` closes."""
+    """Be the zygote until the other end of `handle` closes. Does not return."""
     # Away from the standard handles, which become /dev/null.
     connection = socket.fromfd(handle, socket.AF_UNIX, socket.SOCK_STREAM)
     kernel.close_inherited(connection.fileno())
@@ -68,14 +67,16 @@ def run(handle: int) -> "NoReturn":
     os.chdir("/")
     kernel.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Children are nobody's business here: the kernel reaps them. So it does what a killed shim leaves; the
-    # machine's first process may take its time, and until then a dying namespace waits for its dead.
+    # The kernel reaps our children, since nobody here waits for them. It does so for what a killed shim
+    # leaves, too: the machine's first process may take its time, and until then a dying namespace waits for
+    # its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
     call_filter.prepare()
     reaper.prepare()
     if gc.isenabled():
-        # Else whoever forked this process has looked for none while it loaded: there is nothing to speak of.
+        # Otherwise the process that forked this one loaded without collecting, and there is little to
+        # collect.
         gc.disable()
         gc.collect()
     if hasattr(gc, "freeze"):
@@ -85,14 +86,14 @@ def run(handle: int) -> "NoReturn":
 
 
 class _IdleShim:
-    """One that waits for a request, as the zygote holds it."""
+    """The zygote's side of a shim that waits for a request."""
 
     __slots__ = ("connection", "preloader")
 
     def __init__(self, connection: socket.socket) -> None:
         #: The shim ends when this is closed.
         self.connection = connection
-        #: The preloader of which a fork waits with it; "" = none does.
+        #: The preloader of which a fork waits with it; "" = none.
         self.preloader = ""
 
 
@@ -102,7 +103,7 @@ class Zygote:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._receiver = unix_sockets.Receiver(connection)
-        #: Oldest first.
+        #: The idle shims, oldest first.
         self._stock: "list[_IdleShim]" = []
         #: The preloader of the last request that named one.
         self._preloader = ""
@@ -111,17 +112,17 @@ class Zygote:
         self._busy_stock = 0
         self._busy_until = 0.0
         self._level = ""
-        #: Shims asked for in the last burst, and in the largest since there was none for `BUSY_SECONDS`.
+        #: Shims requested in the last burst, and in the largest since `BUSY_SECONDS` passed without one.
         self._burst = self._largest = 0
         self._burst_until = 0.0
         self._pages = touched_pages.TouchedPages()
         self._is_immortal = False
-        #: Some of the stock may have copied memory ahead, which they are to hold only while programs are
-        #: being started.
+        #: Whether some idle shims may have copied memory ahead, which they are to hold only while programs
+        #: are being started.
         self._has_warm = False
 
     def serve(self) -> None:
-        """Until the other end is closed."""
+        """Serve requests until the other end is closed."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while True:
@@ -134,7 +135,7 @@ class Zygote:
                 if line.startswith(b'{"stock"'):
                     self._restock(line)
                 elif line.startswith(b'{"ping"'):
-                    pass  # That its handle is closed is the answer.
+                    pass  # Closing its handle is the answer.
                 elif not (line.startswith(b'{"slot"') and self._hand_on(line, handle)):
                     self._fork(line, handle, handles)
                 os.close(handle)
@@ -147,7 +148,7 @@ class Zygote:
         self._shrink(0)
 
     def _keep_stock(self, poll: "select.poll") -> None:
-        """Bring the stock to what is wanted, until there is a request to be read."""
+        """Bring the stock to the wanted size, until a request can be read."""
         began = time.monotonic()
         while True:
             patience = _QUIET_MS + _QUIET_MS_EACH * self._burst
@@ -169,15 +170,15 @@ class Zygote:
                 self._add_to_stock(warm=left > 0)
 
     def _wanted(self, busy_left: float) -> int:
-        """How many idle shims; `busy_left`: seconds for which more starts are likely. A gang is likely to be
-        followed by one like it, its own retry above all."""
+        """Return how many idle shims are wanted. `busy_left`: seconds for which more starts are likely. A
+        gang is likely to be followed by one of the same size, above all by its own retry."""
         if busy_left <= 0:
             self._largest = 0
             return self._idle_stock
         return max(self._busy_stock, self._largest + _SPARE) if self._busy_stock else 0
 
     def _without_fork(self) -> "_IdleShim | None":
-        """The next idle shim that is to have a fork wait with it."""
+        """Return the next idle shim that is to have a fork wait with it; None = there is none."""
         return self._oldest_with("") if self._preloader else None
 
     def _oldest_with(self, preloader: str) -> "_IdleShim | None":
@@ -198,11 +199,11 @@ class Zygote:
             self._has_warm = False
 
     def _add_to_stock(self, *, warm: bool) -> None:
-        """Fork a shim that has all it needs but a plan. `warm`: while it waits it copies the memory that a
-        start writes to."""
+        """Fork an idle shim that needs only a plan. `warm`: while it waits, it copies the memory that a start
+        writes to."""
         if not self._is_immortal:
-            # It takes tens of milliseconds, for which no start is to wait: what was forked on demand before
-            # copies more.
+            # It takes tens of milliseconds, for which no start is to wait; shims forked on demand before that
+            # copy more.
             self._is_immortal = True
             immortal.make_immortal()
         self._pages.look()
@@ -211,7 +212,7 @@ class Zygote:
         try:
             child = os.fork()
         except OSError:
-            self._idle_stock = self._busy_stock = 0  # No room for processes that only wait.
+            self._idle_stock = self._busy_stock = 0  # No memory for processes that only wait.
             return
         if child == 0:
             try:
@@ -226,16 +227,16 @@ class Zygote:
         self._stock.append(_IdleShim(ours))
 
     def _add_fork(self, idle: _IdleShim) -> None:
-        """Have a fork of the preloader wait with that idle shim."""
+        """Have a fork of the preloader wait with an idle shim."""
         idle.preloader = self._preloader
         line = guardian.PRELOADER + os.fsencode(self._preloader) + b"\n"
         try:
             unix_sockets.send(idle.connection, line, _NULL)
         except OSError:
-            return  # Somebody killed it.
+            return  # The idle shim was killed.
 
     def _hand_on(self, line: bytes, handle: int) -> bool:
-        """Give a request to an idle shim; false if there is none."""
+        """Pass a request on to an idle shim; return false if there is none."""
         self._note_request()
         preloader = _preloader(line)
         self._preloader = preloader or self._preloader
@@ -244,18 +245,19 @@ class Zygote:
                 try:
                     unix_sockets.send(connection, line + b"\n", handle)
                 except OSError:
-                    continue  # Somebody killed it.
+                    continue  # The idle shim was killed.
                 return True
         return False
 
     def _take_from_stock(self, preloader: str) -> _IdleShim:
-        """The oldest with a fork of the right preloader, else with none, else of all."""
+        """Take the oldest idle shim with a fork of the right preloader, else the oldest without a fork, else
+        the oldest."""
         idle = self._oldest_with(preloader) or self._oldest_with("") or self._stock[0]
         self._stock.remove(idle)
         return idle
 
     def _fork(self, line: bytes, handle: int, handles: "list[int]") -> None:
-        """Fork a process that does what one request asks for. `handles`: those of all requests at hand."""
+        """Fork a process that carries out one request. `handles`: those of all requests just received."""
         if os.fork() == 0:
             try:
                 self._leave_zygote([other for other in handles if other != handle])
@@ -264,8 +266,8 @@ class Zygote:
                 os._exit(0)
 
     def _leave_zygote(self, close: "list[int]") -> None:
-        """In a child: close what is the zygote's, and these handles. An idle shim would not end with the
-        zygote if somebody else had the zygote's end of its socket."""
+        """In a child: close the zygote's own handles, and those in `close`. An idle shim would not end with
+        the zygote if another process had the zygote's end of its socket."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
@@ -277,12 +279,12 @@ class Zygote:
 
 
 _PLAN = b', "plan": '
-"""Before a request's longest part, which the zygote does not read. No string has a quotation mark like these
-in it."""
+"""Start of a request's longest part, which the zygote does not parse. Inside a JSON string the quotation
+marks would be escaped."""
 
 
 def _preloader(line: bytes) -> str:
-    """What the request of a shim names as its program's preloader."""
+    """Return the preloader that a shim's request names; "" = none."""
     found: str = json.loads((line.partition(_PLAN)[0] + b"}").decode("utf-8")).get("preloader", "")
     return found
 
@@ -292,7 +294,7 @@ def _await_order(
     child: guardian.GuardianHandle,
     pages: "touched_pages.TouchedPages | None",
 ) -> None:
-    """Be an idle shim until there is an order, or until the zygote ends."""
+    """Be an idle shim until an order comes or the zygote ends."""
     note = pages.ready(touched_pages.SHIM) if pages is not None else None
     receiver = unix_sockets.Receiver(connection)
     received = receiver.receive_one()
@@ -307,8 +309,7 @@ def _await_order(
 
 
 def _become(line: bytes, handle: int) -> None:
-    """Do what one request asks for. What can be done here is not done in the zygote, where others would
-    wait."""
+    """Carry out one request, in a process of its own, so that other requests do not wait for it."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
     if line.startswith(b'{"slot"'):
         shim.main(line, connection, None)

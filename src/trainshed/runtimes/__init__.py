@@ -1,1 +1,1 @@
-"""Which runtimes exist and how each is built: families, environments, packages on top, container images."""
+"""Chooses and builds runtimes: families, environments, a job's packages on top, container images."""

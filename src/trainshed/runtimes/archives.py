@@ -1,7 +1,7 @@
-"""Looks at packages before an installer opens them: how much comes out of them, and what they are built with.
+"""Checks packages before an installer opens them: how large they unpack, and what builds them.
 
-Whoever wrote an archive chose all of it. So this runs where setup scripts run, in the first process of an
-installation, and everything is read up to a limit (`InstallationTerms`).
+Whoever wrote an archive controls all of its content. So this runs where setup scripts run, in the first
+process of an installation, and reads everything up to a limit (`InstallationTerms`).
 """
 
 import codecs
@@ -41,33 +41,31 @@ _LONGEST_END = (1 << 16) + 42
 _BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
-    # A method of compression that is not known, or a password.
+    # An unknown method of compression, or a password.
     RuntimeError,
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
 
 
 class Refused(Exception):
-    """The archive is beyond a limit, which the message names."""
+    """The archive exceeds a limit, which the message names."""
 
 
 def load() -> None:
-    """What would be loaded later, when there may be no standard library to be seen: names are decoded by
-    these."""
+    """Load the codecs that decode names, since the standard library may not be visible later."""
     for name in _CODECS:
         codecs.lookup(name)
 
 
 def look_at_all(paths: Iterable[str], most_unpacked: int = MOST_UNPACKED) -> bool:
-    """Whether the runtime's own setuptools can build all those among them that are no wheels. Raises
-    Refused."""
+    """Whether all of them are wheels or can be built by the runtime's own setuptools. Raises Refused."""
     with _bounded():
         plain = [look_at(Path(path), most_unpacked) for path in paths]
     return all(plain)
 
 
 def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
-    """What those among them that are wheels say of themselves. For archives that were looked at before.
+    """Return the metadata of the wheels among them, as texts. For archives that `look_at_all` has accepted.
     Raises Refused."""
     with _bounded():
         return [_wheel_metadata(Path(path)) for path in paths if path.endswith(".whl")]
@@ -76,9 +74,9 @@ def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
 def look_at(path: Path, most_unpacked: int = MOST_UNPACKED) -> bool:
     """Whether the file is a wheel, or a source distribution that the runtime's own setuptools can build.
 
-    False for distributions that ask for other build requirements, and where that cannot be read: installers
-    say more of that. A plain build needs no environment of its own (half a second) and no package index.
-    Raises Refused.
+    False for distributions with other build requirements, and if the file cannot be read, since installers
+    give better errors for that. A plain build needs no environment of its own (half a second) and no package
+    index. Raises Refused.
     """
     if path.stat().st_size > most_unpacked:
         raise _refused(path, f"it has more than {_size(most_unpacked)}", "its size")
@@ -113,7 +111,7 @@ def _is_plain(build: object) -> bool:
 
 
 def _zip_project(path: Path, most: int) -> bytes | None:
-    """The text of its pyproject.toml, empty if it has none."""
+    """Return the text of its pyproject.toml, empty if it has none. Raises Refused."""
     with path.open("rb") as file:
         _check_members(path, _zip_members(file))
         with zipfile.ZipFile(file) as archive:
@@ -129,7 +127,7 @@ def _zip_project(path: Path, most: int) -> bytes | None:
 
 
 def _zip_members(file: IO[bytes]) -> int:
-    """How many it says that it has; to read them all takes the memory for all of them."""
+    """Return how many members the archive declares, since reading its list takes memory for all of them."""
     size = file.seek(0, 2)
     file.seek(max(0, size - _LONGEST_END))
     end = file.read()
@@ -145,7 +143,7 @@ def _zip_members(file: IO[bytes]) -> int:
 
 
 def _wheel_metadata(path: Path) -> str:
-    """Empty if it cannot be read: installers say more of that."""
+    """Return a wheel's metadata; empty if it cannot be read, since installers give better errors for that."""
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -163,7 +161,7 @@ def _tar_project(path: Path, most: int) -> bytes | None:
     text, unpacked, count = b"", 0, 0
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         while (member := archive.next()) is not None:
-            # It would remember all of them.
+            # Otherwise it would remember all of them.
             cast("Any", archive).members = []
             count, unpacked = count + 1, unpacked + member.size
             _check_members(path, count)
@@ -184,7 +182,7 @@ def _is_metadata(name: str) -> bool:
 
 
 def _is_project(name: str) -> bool:
-    """Whether it lies in the only directory at the top."""
+    """Whether the file is in the only directory at the top of the archive."""
     return name.removeprefix("./").partition("/")[2] == "pyproject.toml"
 
 
@@ -216,7 +214,8 @@ def _size(size: int) -> str:
 
 @contextmanager
 def _bounded() -> Generator[None]:
-    """With so much time and memory. For the main thread of a process that has no other use for SIGALRM."""
+    """Limit time and memory in the context. Only for the main thread of a process that has no other use for
+    SIGALRM."""
 
     def late(number: int, frame: object) -> None:
         raise Refused(
@@ -236,7 +235,7 @@ def _bounded() -> Generator[None]:
 
 
 def _limit_memory() -> Callable[[], None]:
-    """Returns what undoes it."""
+    """Limit the memory of this process; return a function that undoes it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if not kernel.LINUX:
         return lambda: None

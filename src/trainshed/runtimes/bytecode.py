@@ -1,9 +1,9 @@
-"""Compiles what is not compiled yet of a finished environment: run by the environment's own Python, 3.6 or
-newer.
+"""Compiles the modules of a finished environment that are not compiled yet; run by the environment's own
+Python, 3.6 or newer.
 
-`python bytecode.py SITE_PACKAGES PROCESSES`. One process gives way to everything else on the machine.
-Programs may use the environment meanwhile and at any time it may be killed: each file appears by a rename,
-and who finds none compiles for itself.
+`python bytecode.py SITE_PACKAGES PROCESSES`. A single process runs at the lowest priority. Programs may use
+the environment meanwhile, and the process may be killed at any time: each file appears by a rename, and a
+program that finds none compiles for itself.
 """
 
 import compileall
@@ -22,7 +22,7 @@ def compile_directory(directory: str) -> None:
     if not missing:
         return
     cache = os.path.dirname(cache_from_source(missing[0]))
-    # The owner may always change it, and only the owner; a directory that is there keeps its bits.
+    # Only the owner may ever change it; an existing directory keeps its permission bits.
     before = stat.S_IMODE(os.stat(directory).st_mode)
     os.chmod(directory, before | stat.S_IWUSR)
     try:
@@ -32,7 +32,7 @@ def compile_directory(directory: str) -> None:
     os.chmod(cache, before | stat.S_IWUSR)
     try:
         for path in missing:
-            # Packages ship files that are no modules (templates, old syntax): their import would fail anyway.
+            # Packages ship files that are no modules (templates, old syntax), whose import would fail anyway.
             compileall.compile_file(path, quiet=2)
             compiled = cache_from_source(path)
             if os.path.exists(compiled):
@@ -42,7 +42,8 @@ def compile_directory(directory: str) -> None:
 
 
 def directories(site: str) -> "list[str]":
-    """All that can hold modules: no test suites, which are half of the work and never imported."""
+    """Return all directories that can hold modules, without test suites, which are half of the work and never
+    imported."""
     found: "list[str]" = []
     for directory, names, _ in os.walk(site):
         names[:] = [name for name in names if name not in ("tests", "__pycache__")]
@@ -57,7 +58,7 @@ def main(site: str, processes: int) -> None:
         for directory in directories(site):
             compile_directory(directory)
         return
-    # Unlike a multiprocessing.Pool it ends with an error when one of its processes is killed.
+    # Unlike a multiprocessing.Pool, it raises an error when one of its processes is killed.
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
         for _ in pool.map(compile_directory, directories(site), chunksize=4):
             pass

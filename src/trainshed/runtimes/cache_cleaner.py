@@ -1,8 +1,8 @@
-"""Clears the cache: what was not used for a while, and what killed builders left behind. Never what a program
-lives in.
+"""Clears the cache of what was not used for a while, and of what killed builders left; never of what a
+program runs from.
 
-Nothing here is needed to be right: whatever is removed is built, fetched or unpacked again for the next job
-that asks for it. What a live replica lives in is known by the locks that its shim holds (`shelf`).
+No job depends on what is removed: it is built, fetched or unpacked again for the next job that needs it. What
+a live replica runs from is known by the locks that its shim holds (`shelf`).
 """
 
 import re
@@ -20,7 +20,7 @@ from trainshed.runtimes.shelf import Shelf, ShelfEntry
 from trainshed.runtimes.trees import size_of
 
 ENVIRONMENTS, LAYERS, IMAGES, REDUCTION = "environments", "layers", "images", "reduction"
-"""Shelves of the cache."""
+"""Names of the cache's shelves."""
 _KINDS = {
     ENVIRONMENTS: "environment",
     LAYERS: "layer",
@@ -29,27 +29,28 @@ _KINDS = {
 }
 _PACKAGES = "packages"
 _SOON = 60 * 10**9
-"""ns: what was asked for so lately may be about to be started, whatever the operator says."""
+"""ns within which an entry may have been requested for a program that is about to start; such entries always
+stay."""
 _WHILE_BUILT = 3600 * 10**9
-"""ns: longer than an installation may last, which reads packages."""
+"""ns; longer than an installation, which reads packages, may last."""
 
 
 class Removal(Struct, frozen=True):
-    """One thing that is old enough to go."""
+    """An entry of the cache that is old enough to be removed."""
 
     kind: str
     name: str
     bytes: Bytes
-    #: When it was used last, ns since the epoch; of downloads, when it was fetched.
+    #: When it was used last, ns since the epoch; for downloads, when it was fetched.
     used: Nanos
-    #: Blocks, raises OSError, and says False if it has come into use meanwhile.
+    #: Removes it, or returns False if it is in use by now. Blocks; raises OSError.
     remove: Callable[[], bool]
-    #: Why it stays nevertheless; "" = it goes.
+    #: Why it stays nevertheless; "" = it is to be removed.
     why: str = ""
 
 
 class CacheCleaner:
-    """What may go of the cache because nothing has used it since `now - older_than` (ns)."""
+    """Finds what may be removed from the cache because nothing has used it since `now - older_than` (ns)."""
 
     def __init__(self, cache: Path, installer: Installer, *, now: Nanos, older_than: int) -> None:
         self._cache = cache
@@ -58,9 +59,9 @@ class CacheCleaner:
         self._downloads = Downloads(cache / "uv", installer)
 
     def pieces(self) -> Iterator[Removal]:
-        """Everything that is old enough, layers before what they lie on, which is the order to remove them
-        in."""
-        # Their sizes as long as the environments are there that share their files.
+        """Yield everything that is old enough, in the order of removal: layers before the environments below
+        them."""
+        # Measured while the environments that share their files still exist.
         downloads = list(self.downloads())
         layers = list(Shelf(self._cache / LAYERS).content())
         going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
@@ -79,7 +80,7 @@ class CacheCleaner:
         yield from downloads
 
     def downloads(self) -> Iterator[Removal]:
-        """Of these only what the installer has downloaded."""
+        """Yield those that are installer downloads."""
         for name, size, since in self._downloads.content():
             if since < self._idle_before:
                 yield Removal("download", name, size, since, partial(self._downloads.remove, name))
@@ -96,7 +97,7 @@ class CacheCleaner:
         return Removal(kind, kept.key, size_of(kept.path), kept.used, remove, why)
 
     def _packages(self) -> Iterator[Removal]:
-        """Packages of jobs, each alone in its directory, and drafts of such."""
+        """Yield packages of jobs, each alone in its directory, and half-fetched ones."""
         root = self._cache / _PACKAGES
         whole = [path for path in root.glob("*/*") if not path.parent.name.startswith(".")]
         drafts = [path for path in root.glob(".*") if path.is_file()]
@@ -116,16 +117,16 @@ def _unlink(path: Path, root: Path) -> bool:
 
 
 class Downloads:
-    """uv's cache at `root`. If an operator has named another one (UV_CACHE_DIR), that one is his own
-    business."""
+    """uv's cache at `root`. A cache that an operator has named (UV_CACHE_DIR) is left alone."""
 
     def __init__(self, root: Path, installer: Installer) -> None:
         self._root = root
         self._installer = installer
 
     def content(self) -> Iterator[tuple[str, int, int]]:
-        """(name, bytes, when the newest of it was fetched, ns) of every package, by name. uv notes no use.
-        The bytes are those that removing it frees: what environments have as well counts as theirs."""
+        """Yield (name, bytes, ns since the epoch when the newest part was fetched) of every package, by name;
+        uv does not record use. The bytes are those that a removal frees: files shared with environments are
+        not counted."""
         if self._installer.cache != self._root:
             return
         for name, places in sorted(self._places().items()):
@@ -139,8 +140,8 @@ class Downloads:
                 yield name, size_of(*places, alone=True), max(times)
 
     def remove(self, name: str) -> bool:
-        """Have uv forget all versions of a package. Blocks while uv runs elsewhere on this cache. False if it
-        cannot."""
+        """Have uv remove all versions of a package. Blocks while uv runs elsewhere on this cache. Returns
+        False if that failed."""
         try:
             self._installer.forget(name)
         except InstallFailed:

@@ -1,8 +1,8 @@
-"""The catalog: the runtime that stands for what a job asks for, exact where it can be had, else the nearest,
-told in a notice.
+"""Chooses the runtime for what a job asks for: the exact one if it is available, else the nearest, with a
+notice.
 
-Owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map, and
-builds nothing.
+It owns the choice only: it reads data sheets, the interpreters that were found and the operator's image map,
+and builds nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +38,8 @@ _RUNTIME_VERSION_PACKAGES = (
     "scipy",
     "scikit-learn",
 )
-"""Well-known packages of runtime versions (facts runtime_versions.json), to tell what a stand-in lacks."""
+"""Well-known packages of runtime versions (facts runtime_versions.json), from which notices name what a
+substitute lacks."""
 _HOW_TO_MAP = (
     "The operator of this service can map it to a runtime or to another image, with an entry of "
     "[[images]] in "
@@ -55,30 +56,32 @@ class KnownPythons(Protocol):
     """The interpreters that runtimes can be built on."""
 
     def usual(self) -> Minor:
-        """The Python of programs that ask for no other. May search as `found` does."""
+        """Return the Python for programs that ask for no other. May search as `found` does."""
         ...
 
     def found(self) -> Sequence[Minor]:
-        """Every Python found on the machine, the running one included. The first call may take a moment."""
+        """Return every Python found on the machine, the running one included. The first call may take a
+        moment."""
         ...
 
 
 class Candidate(Struct, frozen=True):
-    """A release on a Python that it runs on and that is there."""
+    """A release, with a Python of this machine that it runs on."""
 
     release: Release
     python: Minor
 
     def is_exactly(self, version: str, python: Minor) -> bool:
-        """Whether it is that framework's version on that Python, however it was built."""
+        """Whether it is that version of the framework on that Python, whatever build of it."""
         return self.release.base == version and self.python == python
 
 
 def newest(
     sheet: Sheet, pythons: KnownPythons, version: str = "", near: Minor | None = None
 ) -> Candidate | None:
-    """The newest release, or the one of `version`, on the Python nearest to `near`, or on the one that the
-    family is most at home on. The machine is searched for Pythons only where the usual one will not do."""
+    """Return the newest release, or the one of `version`, on the Python nearest to `near`; None = on the
+    family's preferred one. The machine is searched for Pythons only if the usual one does not fit. None if no
+    Python here fits."""
     usual = pythons.usual()
     low, high = sheet.preferred_pythons
     asked = [each for each in sheet.releases if each.version == version]
@@ -95,7 +98,7 @@ def newest(
             ),
         )
         found = _candidates(releases, ordered)
-    # The order of the sheet (newest first) is kept within the order of the Pythons.
+    # Releases are in the sheet's order (newest first) for each Python.
     return found[0] if found else None
 
 
@@ -108,15 +111,16 @@ def nearest(
     for_gpu: bool,
     slim: bool = False,
 ) -> Candidate | None:
-    """The release nearest to `version` and, of those, on the Python nearest to `python`. `for_gpu`, `slim`:
-    of two equally near ones the build for GPUs, or the slim one; without them no such release is taken."""
+    """Return the release nearest to `version`, on the Python nearest to `python`; None if no Python here
+    fits. `for_gpu`, `slim`: prefer the build for GPUs, or the slim one, among equally near ones; without them
+    no such release is taken."""
     wanted = parse_minor(version) or (0, 0)
     releases = [
         each
         for each in sheet.releases
         if (for_gpu or not each.for_gpu) and (slim or not each.is_slim)
     ]
-    # Ask for the whole list only when the usual Python is not the one: it may need a search.
+    # List all Pythons only if the usual one does not fit, because that may need a search.
     usual = pythons.usual()
     if sheet.usual_python:
         python = usual
@@ -167,26 +171,27 @@ class LocalCatalog:
         has_gpu: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pythons = pythons
-        #: Refuse every substitution: an operator's setting.
+        #: Whether to refuse every substitution, by the operator's setting.
         self._exact = exact
         self._families = families
-        #: An operator's; the first entry that fits wins over everything else.
+        #: The operator's map; its first matching entry wins over everything else.
         self._image_map = image_map
-        #: None where no container image can be run.
+        #: None if container images cannot be run.
         self._images = images
-        #: Whether this machine has a GPU; asked only for images that are for GPUs.
+        #: Whether this machine has a GPU; called only for images that are for GPUs.
         self._has_gpu = has_gpu
-        # Nearly all jobs ask for one of a few images, and the releases and the Pythons stay what they are.
+        # Nearly all jobs ask for one of a few images, and the releases and Pythons do not change.
         self._nearest = lru_cache(maxsize=256)(self._look_for_nearest)
 
     def default(self, family: str = "") -> RuntimeChoice | RuntimeRefusal:
-        """The newest release of a family ("" = the default family) on the Python it is most at home on."""
+        """Return the newest release of a family ("" = the default family) on its preferred Python."""
         return self.named(family)
 
     def named(
         self, family: str, version: str = "", python_version: str = ""
     ) -> RuntimeChoice | RuntimeRefusal:
-        """A family's release of that version ("" = its newest) on that Python or the nearest one there is."""
+        """Return a family's release of that version ("" = its newest) on that Python or the nearest one
+        available."""
         sheet = next((each for each in self._families if family in ("", each.family)), None)
         if sheet is None:
             known = ", ".join(each.family for each in self._families)
@@ -200,9 +205,10 @@ class LocalCatalog:
         return _choice(sheet, found) if found else RuntimeRefusal(_no_interpreter(sheet, version))
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """spec/runtimes#substitutes: what the operator maps it to; our own reducers for a reduction-server
-        image (spec/reduction#exactness); a prebuilt image of a framework that is served, exact or at the
-        nearest version; any other image as a container, where containers can be run."""
+        """Return the runtime for an image (spec/runtimes#substitutes): what the operator maps it to; our own
+        reducers for a reduction-server image (spec/reduction#exactness); for a prebuilt image of a framework
+        that is served, that framework at the same or nearest version; any other image as a container, if
+        containers can be run."""
         if entry := mapped(self._image_map, image_uri):
             return self._mapped(entry, image_uri)
         if is_reduction_server(image_uri):
@@ -223,8 +229,9 @@ class LocalCatalog:
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """spec/submit#defaults, spec/runtimes#substitutes: what the operator maps it to, under the name
-        `runtimeVersion:2.6`; else, as it names several frameworks, the nearest runtime with them."""
+        """Return the runtime for a runtime version (spec/submit#defaults, spec/runtimes#substitutes): what
+        the operator maps `runtimeVersion:2.6` to, for example; else the nearest runtime with its several
+        frameworks."""
         if not runtime_version:
             choice = self.default()
             if isinstance(choice, RuntimeRefusal):
@@ -235,7 +242,7 @@ class LocalCatalog:
             return self._mapped(entry, name)
         python = parse_minor(python_version) or (3, 0)
         sheets = [each for each in self._families if each.runtime_versions]
-        # None of those on any Python that is here: the default is better than nothing.
+        # If none of those runs on a Python of this machine, the default is better than nothing.
         for sheet in (*sheets, self._families[0]):
             found = self._nearest(sheet.family, runtime_version, python)
             if found:
@@ -297,7 +304,7 @@ class LocalCatalog:
                 f"reductionserver:latest (or europe-, asia-). {_HOW_TO_MAP}"
             )
         if "-docker.pkg.dev/vertex-ai/training/" in uri:
-            # Most likely misspelled: better now than when it cannot be pulled.
+            # Most likely misspelled: refused here, rather than when it cannot be pulled.
             return RuntimeRefusal(
                 f"{uri} is not in the list of prebuilt training images.{nearest_prebuilt(uri)} {_HOW_TO_MAP}"
             )
@@ -313,7 +320,7 @@ class LocalCatalog:
         self, sheet: Sheet, image: PrebuiltImage, uri: str
     ) -> RuntimeChoice | RuntimeRefusal:
         python = parse_minor(image.python) or (3, 0)
-        # Where no release is built for GPUs in particular, there is nothing to choose and nothing to tell.
+        # If no release is built for GPUs in particular, there is nothing to choose and no notice to give.
         wants_gpu = image.device == "gpu" and any(each.for_gpu for each in sheet.releases)
         has_gpu = wants_gpu and self._has_gpu()
         found = self._nearest(sheet.family, image.version, python, for_gpu=has_gpu, slim=image.slim)
@@ -350,12 +357,12 @@ class LocalCatalog:
         for_gpu: bool = False,
         slim: bool = False,
     ) -> Candidate | None:
-        """`nearest`, whose sheet is named by its family, as the key of a cache."""
+        """Return what `nearest` does; the sheet is given by its family, as part of a cache key."""
         sheet = next(each for each in self._families if each.family == family)
         return nearest(sheet, self._pythons, version, python, for_gpu=for_gpu, slim=slim)
 
     def _offers(self) -> str:
-        """The newest listed image of every framework that is served."""
+        """Return the newest listed image of every framework that is served, as a text."""
         served = {sheet.framework for sheet in self._families if sheet.framework}
         newest_of: dict[str, str] = {}
         for name in listed_images():

@@ -1,5 +1,5 @@
-"""The requirements of all families' runtimes: installers, clients and what programs for the hosted images
-expect of them."""
+"""Lists the requirements that all families' runtimes share: installers, clients, and what programs for the
+hosted images expect."""
 
 ESSENTIALS = (
     "pip",
@@ -10,7 +10,7 @@ ESSENTIALS = (
     # Newer ones print a warning into every job's log that this Python is old.
     "google-api-core<2.26; python_version < '3.11'",
 )
-"""Of every runtime, the slim ones included: installers and gs:// (spec/program#storage)."""
+"""For every runtime, including slim ones: installers and gs:// (spec/program#storage)."""
 
 ESSENTIAL_SOURCES = ("cloudml-hypertune==0.1.0.dev6",)
 """Metric reports (spec/program#metrics-file)."""
@@ -32,7 +32,7 @@ FOUNDATION = (
     "pandas<3",
     "pandas-gbq",
     "db-dtypes",
-    # Newer ones want NumPy 2, and say so only when they are imported.
+    # Newer ones need NumPy 2, and fail only when they are imported.
     "pyarrow<26",
     "h5py",
     "joblib",
@@ -57,11 +57,11 @@ FOUNDATION = (
     "flask",
     "tabulate",
 )
-"""Of every runtime for jobs that is not slim."""
+"""For every runtime of jobs that is not slim."""
 
 SOURCES = (*ESSENTIAL_SOURCES, "docopt==0.6.2", "wget==3.2")
-"""The same, of what has no wheels."""
+"""Likewise, the packages that have no wheels."""
 
 
 NCCL = ("nvidia-nccl-cu12",)
-"""Connects several GPUs, in 300 MB; XGBoost loads it only then."""
+"""Connects several GPUs, in 300 MB; XGBoost loads it only in that case."""

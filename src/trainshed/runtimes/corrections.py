@@ -1,6 +1,6 @@
-"""What published packages say wrongly about what they need, put right for uv. Pure.
+"""Corrects for uv what published packages say wrongly about their requirements. Pure.
 
-Whoever asks for a certain version gets it as it is.
+A version that a job asks for is never replaced by another one.
 """
 
 import re
@@ -11,14 +11,14 @@ _OLD_PANDAS = (
     "0.20.0 0.20.1 0.20.2 0.20.3 0.21.0 0.21.1 0.22.0 0.23.0 0.23.1 0.23.2 0.23.3 0.23.4 0.24.0 0.24.1 "
     "0.24.2"
 )
-"""These ask for `pytz (>=2011k)`, which is no version any more: uv does not read that for itself. Setup
-scripts of old programs name them often."""
+"""These require `pytz (>=2011k)`, which is no valid version any more, so that uv does not accept it by
+itself. Setup scripts of old programs name them often."""
 _OLD_PANDAS_NEEDS = ("numpy>=1.12.0", "python-dateutil>=2.5.0", "pytz>=2011.11")
 
 _OLD_MLFLOW = "1.27.0"
-"""It sets no end to protobuf, and cannot be imported with protobuf 4 and newer, for which its messages were
-not made. It is the oldest that the extra `autologging` of Google's SDK takes: to keep the newest protobuf, uv
-would have it rather than a newer MLflow with an older protobuf (ADR 56)."""
+"""It sets no upper bound for protobuf, and cannot be imported with protobuf 4 and newer, for which its
+messages were not made. It is the oldest version that the extra `autologging` of Google's SDK allows: to keep
+the newest protobuf, uv would choose it rather than a newer MLflow with an older protobuf (ADR 56)."""
 _OLD_MLFLOW_NEEDS = (
     "alembic",
     "click>=7.0",
@@ -60,7 +60,7 @@ SETTINGS: Final = "".join(
         ("mlflow", _OLD_MLFLOW, _OLD_MLFLOW_NEEDS),
     )
 )
-"""A `uv.toml`."""
+"""The text of a `uv.toml`."""
 
 _AUTOLOGGING = re.compile(
     r"^Requires-Dist: *google[-_.]cloud[-_.]aiplatform *\[[^\]]*autologging",
@@ -68,10 +68,11 @@ _AUTOLOGGING = re.compile(
 )
 _NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
 _AUTOLOGGED = "mlflow<3"
-"""From Python 3.13 on the extra takes any MLflow, and with MLflow 3 logs nothing, without a word."""
+"""From Python 3.13 on the extra allows any MLflow, and with MLflow 3 it logs nothing and reports no error."""
 
 
 def also_needed(metadata: Sequence[str]) -> tuple[str, ...]:
-    """Requirements that packages should have besides their own. `metadata`: what their wheels say."""
+    """Return requirements that packages should have in addition to their own. `metadata`: that of their
+    wheels."""
     asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
     return (_AUTOLOGGED,) if asks else ()

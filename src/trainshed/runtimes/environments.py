@@ -1,4 +1,5 @@
-"""Base environments: one per release of a family and interpreter, shared by all jobs, content-addressed."""
+"""Builds base environments: one per release of a family and interpreter, shared by all jobs, named by
+content."""
 
 import hashlib
 import json
@@ -22,30 +23,31 @@ _LAYOUT = "4"
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
 _COMPILED = ".compiled"
-"""The file that says that all of it is compiled."""
+"""File that exists once the whole environment is compiled."""
 _COMPILER = str(Path(__file__).with_name("bytecode.py"))
 _CONTENT = "content.txt"
-"""What an environment holds, a line `name==version` for each distribution."""
+"""File with a line `name==version` for each distribution of an environment."""
 
 
 class Environments:
-    """Builds base environments and finds the ones that are built."""
+    """Builds base environments and finds existing ones."""
 
     def __init__(
         self, root: Path, installer: Installer, now: Callable[[], int], *, processes: int = 1
     ) -> None:
-        """`now`: nanoseconds, only for the durations in progress lines. `processes`: for what nobody waits
-        for."""
+        """`now`: nanoseconds, only for the durations in progress lines. `processes`: how many compile in the
+        background."""
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
         self._processes = processes
         self._looked_at: set[str] = set()
-        #: Keys by family, release and interpreter: each start asks for its own.
+        #: Keys by family, release and interpreter, because each start of a program asks for one.
         self._keys: dict[tuple[str, str, Interpreter], str] = {}
 
     def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
-        """The name that says what is in it: interpreter, lock, uv, platform, layout."""
+        """Return an environment's name, which identifies its content: interpreter, lock, uv, platform,
+        layout."""
         asked = sheet.family, release.version, interpreter
         if asked not in self._keys:
             self._keys[asked] = self._made_key(sheet, release, interpreter)
@@ -63,8 +65,8 @@ class Environments:
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
 
     def used(self, environment: Prefix) -> None:
-        """A program is about to be started in it, or in a layer on top of it. Goes on with what a killed
-        process began."""
+        """Record that a program is about to be started in the environment, or in a layer on top of it.
+        Completes compilation that a killed process began, in the background."""
         key = environment.root.name
         self._shelf.used(key)
         if key not in self._looked_at:
@@ -73,17 +75,17 @@ class Environments:
                 self._shelf.finish(key, lambda _: self._compile(environment))
 
     def wait(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Wait for what is done of environments that this process has built while they are used already."""
+        """Wait for the background compilation of environments that this process has built. Blocks."""
         if self._shelf.is_settling:
             progress("Compiling the packages to bytecode.")
             self._shelf.wait()
 
     def last_used(self, environment: Prefix) -> int:
-        """When that was, ns since the epoch."""
+        """Return when the environment was used last, ns since the epoch. Raises OSError."""
         return self._shelf.last_used(environment.root.name)
 
     def find(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Prefix | None:
-        """The environment if it is built and its interpreter still has its standard library. Fast."""
+        """Return the environment if it is built and its interpreter still has its standard library. Fast."""
         prefix = self._prefix(self.key(sheet, release, interpreter), interpreter)
         key = prefix.root.name
         return prefix if self._shelf.has(key) and (prefix.library / "os.py").exists() else None
@@ -95,8 +97,8 @@ class Environments:
         interpreter: Interpreter,
         progress: Callable[[str], None],
     ) -> Prefix:
-        """Build the environment unless it is there. Blocks (seconds). Raises BuildFailed; leaves nothing
-        then."""
+        """Build the environment unless it exists. Blocks for seconds to minutes. Raises BuildFailed, and
+        leaves nothing in that case."""
         key = self.key(sheet, release, interpreter)
         final = self._prefix(key, interpreter)
 
@@ -108,13 +110,13 @@ class Environments:
             take_out_unusable(prefix.site)
             take_scripts(prefix)
             if interpreter.minor < (3, 12):
-                # Costs every start of a program most of a millisecond, for a distutils that is still there.
+                # It costs every start most of a millisecond, for a distutils that these Pythons still have.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
             _note_excluded(prefix, release)
             write_template(prefix, final)
             let_read(prefix.template)
             (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
-            # What it imports is compiled by that, and the rest when nobody waits for it.
+            # The test compiles what it imports; the rest is compiled in the background.
             progress("Proving the runtime by its smoke test.")
             self._prove(sheet, prefix, progress)
             progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
@@ -146,14 +148,14 @@ class Environments:
 
         def install(*what: str) -> None:
             target = prefix.site
-            # No script of a user ever runs where this can be written to: what could change it could change
+            # No script of a user ever runs where it can write to this directory, so it may share files with
             # uv's cache.
             self._installer.install(prefix.executable, target, what, progress, linked=True)
 
         if not release.first:
             install("--no-deps", "--requirement", lock)
             return
-        # What has to be there besides depends on the build that the index has.
+        # Further packages depend on the build that the index has.
         pinned = ("--constraint", lock, *sheet.asks_for(release), *sheet.built_from(release))
         if self._installer.has_indexes:
             install(*pinned)
@@ -168,7 +170,7 @@ class Environments:
     def _compile(self, environment: Prefix) -> None:
         """Compile what its smoke test has not imported."""
         root = environment.root
-        # The cache of somebody else is theirs to finish.
+        # The cache of another user is theirs to finish.
         if (root / _COMPILED).exists() or root.stat().st_uid != os.geteuid():
             return
         python = str(environment.executable)
@@ -176,7 +178,7 @@ class Environments:
         try:
             self._installer.run([*command, str(self._processes)], root)
         except (InstallFailed, BuildFailed):
-            # It is stopped with the service, and begun again by the next job that comes here.
+            # It is stopped with the service; the next job that uses the environment begins it again.
             return
         root.chmod(0o755)
         (root / _COMPILED).touch(mode=0o444)
@@ -186,7 +188,8 @@ class Environments:
         return Prefix(self._shelf.path(key), format_minor(interpreter.minor))
 
     def _prove(self, sheet: Sheet, prefix: Prefix, progress: Callable[[str], None]) -> None:
-        """Run the sheet's own program in the environment as a program would see it."""
+        """Run the sheet's smoke test in the environment as a job's program would see it. Raises
+        InstallFailed."""
         command = [str(prefix.executable), "-I", str(sheet.smoke)]
         self._installer.run(command, prefix.root, progress, "proving the runtime")
 

@@ -1,7 +1,7 @@
-"""The runtime families and their data sheets. A new family is a sheet here and a folder with its smoke test
-and its locks.
+"""Declares the runtime families and their data sheets. A new family is a sheet here and a folder with its
+smoke test and its locks.
 
-TensorFlow's sheet is so long that it has a module of its own.
+TensorFlow's sheet is long and has a module of its own.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
 
 
 def _smoke_test(family: str) -> Path:
-    """The program that proves an environment; the locks lie beside it."""
+    """Return the path of the program that tests an environment; the locks lie beside it."""
     return Path(__file__).parent / family / "smoke.py"
 
 
@@ -51,11 +51,11 @@ LEARNING = (
     "webob",
     "paste",
 )
-"""What the images of scikit-learn and of XGBoost hold both, and programs for them import."""
+"""Packages that the images of both scikit-learn and XGBoost hold, and that programs for them import."""
 OLD_LEARNING = ("google-cloud-bigtable", "google-cloud-pubsub")
-"""What only the old images of both hold."""
+"""Packages that only the old images of both hold."""
 OLD_DASK = ("dask<2021.4", "distributed<2021.4")
-"""XGBoost 1.1 imports it where it is there, and newer ones want a newer pandas than goes with that."""
+"""XGBoost 1.1 imports dask if it is installed, and newer ones need a newer pandas than fits here."""
 LEARNING_SOURCES = ("webapp2==3.0.0b1",)
 LEARNING_LEFT_OUT = (LeftOut("crcmod", "there is no wheel of it, and google-crc32c is here"),)
 
@@ -119,7 +119,7 @@ SCIKIT_LEARN = Sheet(
     smoke=_smoke_test("scikit_learn"),
     preferred_pythons=((3, 10), (3, 13)),
     framework="scikit-learn",
-    # The last of them brings what most programs use: linear models, selection, metrics, pipelines.
+    # The last of them loads what most programs use: linear models, selection, metrics, pipelines.
     preloads=("numpy", "sklearn", "sklearn.ensemble"),
 )
 
@@ -128,8 +128,7 @@ SCIKIT_LEARN = Sheet(
 
 
 def _with_nccl(release: Release) -> tuple[Release, Release]:
-    """The release for CPUs, and the same for machines with GPUs, several of which talk to each other by
-    NCCL."""
+    """Return the release for CPUs, and the same release for machines with GPUs, which communicate by NCCL."""
     cuda = replace(release, version=f"{release.version}+cuda12", for_gpu=True)
     return replace(release, excluded=NCCL), cuda
 
@@ -187,13 +186,12 @@ XGBOOST = Sheet(
 )
 
 
-# PyTorch: one version, as a build for CPUs and as a locked build with CUDA. The prebuilt images hold
-# older versions, 1.4 to 2.4 (facts/packaging#images). Package indexes have builds of those that run on
-# CPUs only in places of their own, so the nearest version that can be had everywhere is this one, and
-# jobs are told.
+# PyTorch: one version, as a build for CPUs and as a locked build with CUDA. The prebuilt images hold older
+# versions, 1.4 to 2.4 (facts/packaging#images). Package indexes keep CPU builds of those in separate places,
+# so the nearest version that is available everywhere is this one, and jobs are told.
 
 _COMPANIONS = (
-    # One build of all three: the extensions of the others are made for one version of the first.
+    # All three must be one build: the extensions of the others are compiled for one version of the first.
     "torchvision==0.28.0",
     "torchaudio==2.11.0",
     "torchmetrics",
@@ -235,7 +233,7 @@ PYTORCH = Sheet(
 )
 
 
-# Reducers: small, so that the first job with some does not wait long.
+# Reducers: small, so that the first job with reducers does not wait long.
 
 REDUCTION_SERVER = Sheet(
     family=REDUCERS,
@@ -257,7 +255,7 @@ TENSORBOARD = Sheet(
             version="2.21",
             pythons=((3, 10), (3, 14)),
             requirements=("tensorboard>=2.21,<2.22",),
-            # Its data server opens a port that asks nobody who he is.
+            # Its data server opens a port without authentication.
             excluded=("tensorboard-data-server", "setuptools"),
         ),
     ),
@@ -277,9 +275,9 @@ FAMILIES: tuple[Sheet, ...] = (
     REDUCTION_SERVER,
     TENSORBOARD,
 )
-"""The first one is the service's default."""
+"""All families; the first one is the service's default."""
 
 
 def sheet_of(family: str) -> Sheet | None:
-    """The sheet of a family, if it is registered."""
+    """Return the sheet of a family; None if it is not registered."""
     return next((sheet for sheet in FAMILIES if sheet.family == family), None)

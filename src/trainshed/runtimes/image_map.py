@@ -1,7 +1,8 @@
-"""An operator's image map: which images run in an environment of ours, or as another image
+"""Reads an operator's image map: which images run in one of our environments, or as another image
 (spec/runtimes#substitutes).
 
-Entries of `[[images]]` in the configuration; the first whose pattern fits the image as a job writes it wins.
+The map is the `[[images]]` of the configuration. The first entry whose pattern matches the image as the job
+names it wins.
 """
 
 import fnmatch
@@ -20,25 +21,25 @@ _KEYS = ("pattern", "runtime", "python", "image")
 class MappedImage(Struct, frozen=True):
     """One entry of an operator's map: a pattern, and either another image or a runtime."""
 
-    #: `*`, `?` and `[…]` over the whole image URI, slashes included.
+    #: `*`, `?` and `[…]` match over the whole image URI, slashes included.
     pattern: str
-    #: A runtime family; "" where `image` is given.
+    #: A runtime family; "" if `image` is given.
     family: str = ""
-    #: "" = the newest.
+    #: Version of the family; "" = the newest.
     version: str = ""
-    #: "" = the one on which the family is most at home.
+    #: Python version; "" = the family's preferred one.
     python: str = ""
-    #: Another reference; "" where `family` is given.
+    #: Another image; "" if `family` is given.
     image: str = ""
 
 
 def mapped(entries: Sequence[MappedImage], image_uri: str) -> MappedImage | None:
-    """The first entry that fits the image."""
+    """Return the first entry that matches the image."""
     return next((each for each in entries if fnmatch.fnmatchcase(image_uri, each.pattern)), None)
 
 
 def read_images(tables: Sequence[Mapping[str, Any]]) -> tuple[MappedImage, ...]:
-    """The entries of the tables. Raises ValueError with a line for everything that is wrong."""
+    """Return the entries of the tables. Raises ValueError with a line for each fault."""
     wrong: list[str] = []
     seen: dict[str, int] = {}
     entries: list[MappedImage] = []
@@ -60,7 +61,7 @@ def read_images(tables: Sequence[Mapping[str, Any]]) -> tuple[MappedImage, ...]:
 
 
 def _faults(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is wrong with an entry, by key."""
+    """Return the faults of an entry, by key."""
     faults = [
         (
             key,

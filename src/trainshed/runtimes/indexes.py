@@ -1,6 +1,6 @@
-"""pip's configured package indexes, told to uv, so that users behind a mirror need not configure twice.
+"""Passes pip's configured package indexes on to uv, so that users behind a mirror need not configure both.
 
-uv reads its own settings and none of pip's. Where uv is configured, that wins and pip's is left alone.
+uv reads its own settings and none of pip's. If uv is configured, its settings win and pip's are ignored.
 """
 
 import configparser
@@ -17,11 +17,11 @@ _FALSE = ("", "0", "false", "no", "off")
 def index_environment(
     environ: Mapping[str, str], files: Iterable[Path] | None = None
 ) -> dict[str, str]:
-    """Variables that make uv use the indexes that pip is configured with.
+    """Return the variables that make uv use the indexes that pip is configured with.
 
-    `files`: pip's configuration files, weakest first (default: the ones of this machine). pip's variables
-    win over its files, and `[install]` over `[global]`. Variables rather than flags, so that credentials in
-    an index URL show in no process list.
+    `files`: pip's configuration files, weakest first (default: those of this machine). pip's variables win
+    over its files, and `[install]` over `[global]`. Variables rather than flags, so that credentials in an
+    index URL show in no process list.
     """
     if any(environ.get(name) for name in _UV_OWN) or _uv_names_an_index(environ):
         return {}
@@ -49,7 +49,7 @@ def index_environment(
 
 
 def names_indexes(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> bool:
-    """Whether uv's settings or pip's name a place that packages are taken from. `files`: as above."""
+    """Whether uv's or pip's settings name a place to get packages from. `files`: as above."""
     told = index_environment(environ, files)
     places = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX")
     named = any(environ.get(name) for name in (*_UV_OWN, "UV_TORCH_BACKEND"))
@@ -91,7 +91,7 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
         try:
             parser.read_string(path.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error):
-            # Absent is the usual case, and what pip itself cannot read, pip complains about.
+            # Mostly there is none, and what pip itself cannot read, pip complains about.
             continue
         for section, found in options.items():
             if parser.has_section(section):

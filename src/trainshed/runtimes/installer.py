@@ -1,7 +1,7 @@
 """Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, keeps its last
 lines for errors.
 
-A run is overseen by a shell, or kept apart by a keeper (`confinement`); both end with this process.
+A run is supervised by a shell, or confined by a keeper (`confinement`); both end with this process.
 """
 
 import collections
@@ -43,15 +43,15 @@ class Execution(Struct, frozen=True):
     """A run of the installer that has begun."""
 
     process: subprocess.Popen[bytes]
-    #: A handle of all that it says.
+    #: Handle of its output, standard error included.
     output: int
-    #: A handle that can be read as soon as nobody is to say more; -1 = there is none.
+    #: Handle that is readable once no more output is expected; -1 = there is none.
     line: int
-    #: Ends it, without waiting.
+    #: Ends the run, without waiting for that.
     end: Callable[[], None]
-    #: Asks its keeper how it was ended; once, when it is over.
+    #: Reads from its keeper why it was ended; call it once, after the end.
     verdict: Callable[[], Verdict]
-    #: When it is killed, whatever else should have ended it; None = its caller says.
+    #: Seconds after which it is killed if nothing else has ended it; None = its caller decides.
     seconds: float | None
 
 
@@ -59,10 +59,10 @@ class Execution(Struct, frozen=True):
 def begun(
     command: Sequence[str], environ: Mapping[str, str], cwd: Path, apart: Confinement | None
 ) -> Generator[Execution]:
-    """Begin it; waited for at the end of the block. Raises OSError."""
+    """Start a run, and wait for its end when the context is left. Raises OSError."""
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
-        # Its other end is ours alone: it closes when this process ends, however it ends.
+        # We alone have the other end of its input: it closes when this process ends, in whatever way.
         with _popen(overseen, environ, cwd, stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             output = process.stdout.fileno()
@@ -107,7 +107,7 @@ def _popen(
         env=environ,
         cwd=cwd,
         pass_fds=passed,
-        # A group of its own: setup scripts start programs, and all of them must be stoppable.
+        # A group of its own, because setup scripts start programs, and all of them must be stoppable.
         start_new_session=True,
     )
 
@@ -118,8 +118,8 @@ _UNSEEN: Final = "not found at: file://"
 
 
 class InstallFailed(Exception):
-    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a cause
-    that no other way of installing would get past; the last line says which."""
+    """uv ended with an error; `lines` are its last ones. `is_final`: it was ended, or not begun, for a reason
+    that applies to every way of installing; the last line says which."""
 
     def __init__(self, lines: tuple[str, ...], *, is_final: bool = False) -> None:
         super().__init__("\n".join(lines))
@@ -128,7 +128,7 @@ class InstallFailed(Exception):
 
     @property
     def is_machine_trouble(self) -> bool:
-        """Whether the machine or its network is to blame rather than what was asked for."""
+        """Whether the machine or its network is to blame, rather than what was asked for."""
         text = str(self)
         if self.is_final:
             return _FULL in text
@@ -172,8 +172,8 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 
 
 class Installer:
-    """uv, as the runtimes use it: where scripts of users write, files are copies, so that no job can reach
-    into uv's own cache."""
+    """uv, as the runtimes use it. Where scripts of users may write, files are copies, so that no job can
+    change uv's own cache."""
 
     def __init__(
         self,
@@ -182,15 +182,15 @@ class Installer:
         binary: str = "",
         limit_seconds: float = 1800,
     ) -> None:
-        """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: for one run of
-        it."""
+        """`cache`: uv's download cache, unless UV_CACHE_DIR names another. `limit_seconds`: limit of an
+        unconfined run."""
         self._limit_seconds = limit_seconds
         self._binary = binary
         self._environ = _clean(environ)
         self._environ.setdefault("UV_CACHE_DIR", str(cache))
         self._owns_cache = self.cache == cache
         self._environ.update(index_environment(environ))
-        # uv must take the interpreter it is given, never fetch one or follow the caller's environment.
+        # uv must use the interpreter it is given, and neither fetch one nor follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
         self._environ.pop("UV_PYTHON", None)
         self._has_indexes = names_indexes(environ)
@@ -199,20 +199,20 @@ class Installer:
         self._closed = False
 
     def close(self) -> None:
-        """Stop what is being installed, for the end of the service; the builds fail and leave nothing."""
+        """Stop running installations, for the end of the service; their builds fail and leave nothing."""
         self._closed = True
         for stop in tuple(self._stops):
             stop.ask()
 
     @property
     def has_indexes(self) -> bool:
-        """Whether somebody has said where this machine's packages come from, in uv's words or pip's."""
+        """Whether uv's or pip's settings on this machine say where packages come from."""
         return self._has_indexes
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Files that an installation reads: uv itself, and how it was told where packages come from. Raises
-        BuildFailed."""
+        """Files that an installation reads: uv itself, and its settings of where packages come from. Raises
+        BuildFailed if there is no uv."""
         told = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
         values = ",".join(self._environ.get(name, "") for name in (*told, "UV_INDEX"))
         places = [place.removeprefix("file://") for place in re.split(r"[,\s]+", values)]
@@ -221,8 +221,8 @@ class Installer:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Files with uv's settings of this user and with passwords of indexes: for uv, and for no script of a
-        user."""
+        """Files with this user's uv settings and with passwords of indexes: for uv, and not for scripts of
+        users."""
         home = Path(self._environ.get("HOME") or "/nonexistent")
         settings = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv"
         netrc = self._environ.get("NETRC") or str(home / ".netrc")
@@ -230,15 +230,16 @@ class Installer:
 
     @property
     def cache(self) -> Path:
-        """Where uv keeps its downloads."""
+        """The directory of uv's downloads."""
         return Path(self._environ["UV_CACHE_DIR"])
 
     def forget(self, name: str) -> None:
-        """Clear uv's cache of a package. Blocks. Raises InstallFailed, BuildFailed."""
+        """Remove a package from uv's cache. Blocks. Raises InstallFailed, BuildFailed."""
         self.run([self._find(), "cache", "clean", name], self.cache)
 
     def version(self) -> str:
-        """uv's version, part of every environment's key. Runs uv once, if it is not the one we depend on."""
+        """Return uv's version, which is part of every environment's key. Runs uv once if it is not the
+        packaged one."""
         if not self._version:
             binary = self._find()
             if binary == _packaged():
@@ -264,10 +265,10 @@ class Installer:
         """Install requirements, files or flags `what` into the directory `target` for the interpreter
         `python`.
 
-        Blocks, until `stop` is asked at the longest. `apart`: what it may see and change, None = all.
-        `linked`: the files may be those of uv's cache, so that they take their room once; only for a
-        directory that nobody will write to but us. Raises InstallFailed, or BuildFailed if uv itself is
-        missing.
+        Blocks; `stop` ends it early. `apart`: what it may see and change, None = it is not confined.
+        `linked`: the files may be hard links into uv's cache, which saves disk space; only for a directory
+        that nobody but us will write to. Raises InstallFailed, or BuildFailed if uv itself is missing or the
+        build was stopped.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
         # A cache that an operator named serves others as well, and links would make its files read-only.
@@ -281,22 +282,23 @@ class Installer:
         (target / ".lock").unlink(missing_ok=True)
 
     def _close_cache(self) -> None:
-        """uv's lock files can be written by everybody who comes to them."""
+        """Close the cache to other users, because anybody who reaches uv's lock files can write to them."""
         self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # One that somebody else has made is his.
+        # A cache that another user has made is theirs.
         with suppress(PermissionError):
             self.cache.chmod(0o700)
 
     def newest(
         self, python: str, requirements: Sequence[str], place: Path, stop: Stop | None = None
     ) -> dict[str, str]:
-        """The newest version of each requirement that has a wheel for Python `major.minor` = `python`, by the
-        distribution's name; what it needs itself is not looked at.
+        """Return the newest version of each requirement that has a wheel for Python `major.minor` = `python`,
+        by the distribution's name. Their own requirements are not considered.
 
-        Blocks. `place`: an empty directory for what is asked and answered. Raises InstallFailed.
+        Blocks. `place`: an empty directory for the question and the answer. Raises InstallFailed,
+        BuildFailed.
         """
         (place / "asked.in").write_text("".join(f"{each}\n" for each in requirements))
-        # The service's own interpreter: any other runs what packages have left for its start.
+        # The service's own interpreter, because any other runs what packages have left for its start.
         command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
         command += ["--python-version", python]
         command += ["--only-binary", ":all:", "--no-header", "--no-annotate", "asked.in"]
@@ -315,8 +317,8 @@ class Installer:
         apart: Confinement,
         stop: Stop | None,
     ) -> None:
-        """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises
-        InstallFailed."""
+        """Build a source distribution into `apart.wheels`, as `install` would. Blocks. Raises InstallFailed,
+        BuildFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]
         command += ["--out-dir", str(apart.wheels), str(source)]
         self._execute(command, apart.wheels, _say_nothing, stop=stop, apart=apart)
@@ -328,8 +330,9 @@ class Installer:
         progress: Callable[[str], None] | None = None,
         doing: str = "working",
     ) -> None:
-        """Run a program in the installer's clean environment. Blocks. `progress` hears that it is still
-        `doing` it, and nothing that it says. Raises InstallFailed with its last lines."""
+        """Run a program in the installer's clean environment. Blocks. `progress` is told now and then that it
+        is still `doing` it, but not its output. Raises InstallFailed with its last lines, BuildFailed if the
+        service stops."""
         self._execute(command, cwd, progress or _say_nothing, doing, quiet=True)
 
     def compile(
@@ -339,8 +342,8 @@ class Installer:
         progress: Callable[[str], None] | None = None,
         apart: Confinement | None = None,
     ) -> None:
-        """Compile the modules below `directory` but for test suites (half of the work, never imported).
-        Blocks."""
+        """Compile the modules below `directory`, except test suites (half of the work, never imported).
+        Blocks. Modules that cannot be compiled are ignored."""
         if progress is not None:
             progress("Compiling the packages to bytecode.")
         command = [str(python), "-I", "-m", "compileall", "-qq", "-j", "0", "-x", _NOT_COMPILED]
@@ -351,7 +354,7 @@ class Installer:
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # Packages ship files that are no modules (templates, old syntax): their import would fail anyway.
+            # Packages ship files that are no modules (templates, old syntax), whose import would fail anyway.
             return
 
     def _execute(
@@ -422,8 +425,9 @@ class Installer:
 
 @contextmanager
 def _settings(place: Path) -> Generator[None]:
-    """uv takes settings from where it is started, besides those of the machine, unless UV_CONFIG_FILE names
-    others; or from the project that this lies in, if it does: so it lies in one of its own."""
+    """Write the settings of uv into the directory in which it is started, for the time of the context. uv
+    reads them in addition to the machine's, unless UV_CONFIG_FILE names others; an empty pyproject.toml keeps
+    it from those of a project around the directory."""
     settings = {"uv.toml": corrections.SETTINGS, "pyproject.toml": ""}
     try:
         for name, text in settings.items():
@@ -435,7 +439,7 @@ def _settings(place: Path) -> Generator[None]:
 
 
 def _say_nothing(line: str) -> None:
-    """For what nobody has to hear of."""
+    """Ignore a line of progress, because nobody needs it."""
 
 
 def _packaged() -> str:
@@ -450,7 +454,8 @@ def _packaged() -> str:
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Setup scripts of users run in this environment: the service's own variables (secrets) stay out."""
+    """Return the variables for uv. Setup scripts of users run with them, so the service's own variables
+    (secrets) are left out."""
     kept = {
         name: value
         for name, value in environ.items()

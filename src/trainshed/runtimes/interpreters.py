@@ -1,7 +1,8 @@
-"""The Python interpreters of this machine: where they are, which version, where their standard library is.
+"""Finds the Python interpreters of this machine: their paths, versions and standard libraries.
 
-The one that runs the service is known for free. The others (PATH, pyenv, uv's own) are run once each and
-remembered on disk by path and modification time; the search happens at first need or ahead in a thread.
+The one that runs the service is known without a search. The others (PATH, pyenv, uv's own) are each run once
+and remembered on disk by path and modification time. The search happens when it is first needed, or earlier
+in a thread.
 """
 
 import contextlib
@@ -50,24 +51,24 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def minor(self) -> Minor:
-        """(major, minor)."""
+        """Its version as (major, minor)."""
         return self.version[:2]
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Directories that it is made of and that need not be within everybody's reach: in somebody's home,
-        say."""
+        """Directories that it consists of and that other users may not be able to reach, because they are in
+        a home directory, for example."""
         everybodys = self.prefix in ("/", "/usr", "/usr/local")
         return (self.stdlib,) if everybodys else (self.prefix, self.stdlib)
 
     @property
     def full_version(self) -> str:
-        """`"3.11.7"`."""
+        """Its version, such as `"3.11.7"`."""
         return ".".join(str(part) for part in self.version)
 
 
 def running_interpreter() -> Interpreter:
-    """The interpreter of this process (its base, if this is a virtual environment)."""
+    """Return the interpreter of this process (its base, if this is a virtual environment)."""
     paths = sysconfig.get_paths()
     base: str = getattr(sys, "_base_executable", "") or sys.executable
     return Interpreter(
@@ -81,7 +82,7 @@ def running_interpreter() -> Interpreter:
 
 
 class Interpreters:
-    """What is known of this machine's interpreters. Safe to use from several threads."""
+    """The interpreters of this machine. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -99,25 +100,27 @@ class Interpreters:
         self._all: tuple[Interpreter, ...] | None = None
 
     def usual(self) -> Minor:
-        """The Python of programs that ask for no other: 3.11 if it is there, else the service's own. So it
-        is the same for services that run on different ones, and no newer than what its packages are built
-        for."""
+        """Return the Python for programs that ask for no other: 3.11 if it is found, else the service's own.
+        So it is the same for services on different Pythons, and no newer than those that its packages are
+        built for."""
         own = self._own.minor
         return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
     def found(self) -> Sequence[Minor]:
-        """Every Python found, highest first; the first call searches (under a second, then remembered)."""
+        """Return every Python found, highest first. The first call searches (under a second, then
+        remembered)."""
         return sorted({each.minor for each in self.search()}, reverse=True)
 
     def get(self, python: Minor) -> Interpreter | None:
-        """The interpreter of that version: the service's own if it is one, else the highest patch level."""
+        """Return the interpreter of that version: the service's own if it fits, else the one of the highest
+        patch level; None if there is none."""
         if python == self._own.minor:
             return self._own
         fitting = [each for each in self.search() if each.minor == python]
         return max(fitting, key=lambda each: each.version, default=None)
 
     def search(self) -> tuple[Interpreter, ...]:
-        """Look at the machine once; blocks while it runs interpreters that are not remembered."""
+        """Search the machine once; blocks while it runs interpreters that are not remembered."""
         with self._lock:
             if self._all is None:
                 self._all = self._look()
@@ -160,14 +163,14 @@ class Interpreters:
         for pattern, root in (("versions/3.*/bin", pyenv), ("cpython-3.*/bin", uv)):
             yield from _executables(_listed(root, pattern))
         path = (Path(entry) for entry in self._environ.get("PATH", "").split(os.pathsep) if entry)
-        # pyenv's shims answer for a version that may not be there; the real ones were listed above.
+        # pyenv's shims may stand for a version that is missing; the real interpreters were listed above.
         yield from _executables(entry for entry in path if entry.name != "shims")
 
     def _recall(self) -> dict[str, dict[str, Any]]:
         try:
             return dict(json.loads(self._memory.read_text()))
         except (OSError, ValueError):
-            # A lost or torn memory only costs a new search.
+            # A lost or damaged memory only costs a new search.
             return {}
 
     def _remember(self, seen: Mapping[str, Mapping[str, Any]]) -> None:
@@ -177,13 +180,15 @@ class Interpreters:
             draft.write_text(json.dumps(seen, indent=1))
             draft.replace(self._memory)
         except OSError:
-            # A cache that cannot be written costs a search at each start; builds say what is wrong with it.
+            # A cache that cannot be written costs a search at each start; builds report what is wrong with
+            # it.
             with contextlib.suppress(OSError):
                 draft.unlink()
 
 
 def _listed(directory: Path, pattern: str) -> list[Path]:
-    """What fits the pattern, sorted; nothing where this user may not look, such as another user's home."""
+    """Return the paths that match the pattern, sorted; none where this user has no access, such as in another
+    user's home."""
     try:
         return sorted(directory.glob(pattern))
     except OSError:

@@ -1,5 +1,4 @@
-"""The inventory of runtimes: which there are, which are built, and building one now; for operators, without a
-service."""
+"""Lists the runtimes and which of them are built, and builds one now; for operators, without a service."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from trainshed.runtimes.sheet import Release, Sheet, format_minor, parse_minor
 from trainshed.runtimes.trees import size_of
 
 LIKELY = (FAMILIES[0].family, "python")
-"""What jobs get that name no runtime, and what most custom programs are content with."""
+"""Families of jobs that name no runtime, and of most custom programs."""
 
 
 class InventoryEntry(Struct, frozen=True):
@@ -26,16 +25,16 @@ class InventoryEntry(Struct, frozen=True):
 
     family: str
     version: str
-    #: The one that it would be built on here; "" = none that fits was found.
+    #: The Python on which it would be built here; "" = none that fits was found.
     python: str
     #: The Pythons that fit, in words.
     needs: str
-    #: Where it is; None = not yet.
+    #: Directory of the environment; None = not built.
     built: Path | None = None
     bytes: Bytes = 0
     #: When it was used last, ns since the epoch; 0 = it is not built.
     used: Nanos = 0
-    #: What the images hold and it does not, each with the reason.
+    #: What the images hold and it lacks, each with the reason.
     left_out: tuple[str, ...] = ()
 
 
@@ -59,8 +58,8 @@ class Inventory:
         self._families = families
 
     def offers(self, family: str = "") -> list[InventoryEntry]:
-        """Every release on the Python that jobs would get it on here, and on those on which it is built
-        besides. Raises BuildFailed for a family that is not there."""
+        """Return every release on the Python on which jobs would get it here, and on others on which it is
+        built. Raises BuildFailed for an unknown family."""
         sheets = [self._sheet(family)] if family else self._families
         return [
             offer
@@ -91,7 +90,7 @@ class Inventory:
         if interpreter is None:
             raise BuildFailed(self._cannot(sheet, version))
         self._environments.build(sheet, found.release, interpreter, progress)
-        # A job would not wait for it; whoever builds ahead has the time.
+        # A job would not wait for this; a build ahead of jobs has the time.
         self._environments.wait(progress)
         return self._offer(sheet, found.release, interpreter)
 

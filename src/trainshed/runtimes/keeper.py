@@ -1,8 +1,8 @@
-"""The process that keeps one run of the installer: starts it as a `Confinement` says, holds it to its limits,
-ends it.
+"""Supervises one run of the installer in a process of its own: starts it as a `Confinement` says, enforces
+its limits, ends it.
 
-It belongs to the service's user and stays outside. It ends everything when the service closes its line, or
-dies. Its child gives itself the view and the limits, looks at the archives, and becomes the installer
+The keeper runs as the service's user, outside the sandbox. It ends everything when the service closes its
+line, or dies. Its child enters the view and the limits, checks the archives, and becomes the installer
 (`become`).
 """
 
@@ -24,18 +24,18 @@ from trainshed.runtimes import archives, corrections
 from trainshed.runtimes.confinement import MOST_FILES, Confinement, Verdict, without_secrets
 
 _NOWHERE = "-"
-"""In the place of a replica's address: an installation has none, so it gets nobody's."""
+"""Stands in for a replica's address: an installation has none, so binds are redirected to no replica's."""
 _NO_PORT = 1 << 16
 _LOOK = 0.2
-"""Seconds between two looks at what the kernel does not tell of."""
+"""Seconds between two checks of limits that the kernel does not enforce."""
 _MOMENT = 0.05
-"""Seconds of one look at files; then there is a rest,"""
+"""Seconds for which files are measured at a time; a pause follows,"""
 _REST = 9
-"""so many times as long."""
+"""this many times as long."""
 
 
 class Keeper:
-    """`line`: the service has its other end."""
+    """Runs and supervises one installation. `line`: a socket whose other end the service has."""
 
     def __init__(self, confinement: Confinement, command: list[str], line: socket.socket) -> None:
         terms = confinement.terms
@@ -63,7 +63,8 @@ class Keeper:
         self._size = self._names = 0
 
     def run(self) -> int:
-        """Everything. Returns the exit status of the command; as a shell has it if it was killed."""
+        """Run the installation to its end. Returns the exit status of the command, as a shell reports it if
+        it was killed."""
         children, wake = os.pipe()
         for handle in (children, wake):
             os.set_blocking(handle, False)
@@ -106,7 +107,8 @@ class Keeper:
         return code if code >= 0 else 128 - code
 
     def _begin(self, ours: socket.socket, theirs: socket.socket) -> None:
-        """Have its first process. Raises OSError: not at this level, or not with these limits."""
+        """Start the first process of the installation. Raises OSError if that is not possible at this level,
+        or with these limits."""
         terms = self._terms
         if terms.level not in levels.LEVELS:
             raise OSError(f"there is no level {terms.level!r}")
@@ -141,7 +143,7 @@ class Keeper:
                 self._status = status
 
     def _hear(self, ours: socket.socket) -> None:
-        """What the first process says before it becomes the installer."""
+        """Take what the first process says before it becomes the installer."""
         try:
             data, handles = unix_sockets.receive_some(ours)
         except (BlockingIOError, ConnectionResetError):
@@ -169,7 +171,7 @@ class Keeper:
         self._loop.add(handle, asked)
 
     def _line_ended(self) -> None:
-        """The service wants its end, or has ended itself."""
+        """End the installation, because the service wants that or has ended itself."""
         self._loop.drop(self._line.fileno())
         self._kill()
 
@@ -225,11 +227,11 @@ class Keeper:
         self._kill()
 
     def _kill(self) -> None:
-        """Of a namespace all the others die with the first."""
+        """Kill the first process; all others of its namespace die with it."""
         processes.send(self._first, signal.SIGKILL)
 
     def _judge(self, kills: int) -> None:
-        """Whether a limit that the kernel holds is to blame for its end."""
+        """Find out whether a limit that the kernel enforces caused its end."""
         if self._verdict.kind or self._status == 0:
             return
         if kills:
@@ -268,7 +270,7 @@ class Keeper:
         try:
             self._line.sendall(msgspec.json.encode(self._verdict))
         except OSError:
-            return  # Nobody is left who would hear of it.
+            return  # The service is gone: there is nobody to tell.
 
 
 def _from(setting: str) -> str:
@@ -276,11 +278,11 @@ def _from(setting: str) -> str:
 
 
 def _noted(number: int, frame: object) -> None:
-    """A handler must exist for the wake-up byte to be written; the loop does the work."""
+    """Do nothing: a handler must exist for the wake-up byte to be written, and the loop does the work."""
 
 
 def main() -> None:
-    """With the arguments CONFINEMENT LINE COMMAND..."""
+    """Run with the arguments CONFINEMENT LINE COMMAND..., and exit as the command did."""
     confinement = msgspec.json.decode(sys.argv[1], type=Confinement)
     handle = int(sys.argv[2])
     os.set_inheritable(handle, False)
@@ -289,11 +291,12 @@ def main() -> None:
 
 
 _FIRST_USER = 0x7FFE0000
-"""The machine's user numbers of all installations: they see nothing of each other, and own no file."""
+"""The machine's first user id of those that all installations use: they see nothing of each other, and own no
+files."""
 _HOSTS = "/etc/hosts"
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
-"""What the interpreter ignores, or the keeper handles."""
+"""Signals that the interpreter ignores or the keeper handles, which the installer gets as defaults."""
 
 
 def become(
@@ -303,15 +306,15 @@ def become(
     keeper: socket.socket,
     parent: int,
 ) -> None:
-    """Returns only if it came to nothing, which the keeper is told: `level TEXT`, `archive TEXT`. `parent`:
-    the keeper."""
+    """Become the installer. Returns only if that failed, after telling the keeper: `level TEXT`, `archive
+    TEXT`. `parent`: the keeper's process id."""
     try:
         _become(confinement, command, groups, keeper, parent)
     except archives.Refused as refusal:
         word, text = "archive", str(refusal)
     except OSError as failure:
         word, text = "level", str(failure)
-    except Exception as failure:  # It has no other way to speak.
+    except Exception as failure:  # It has no other way to report.
         word, text = "level", repr(failure)
     else:
         return
@@ -327,14 +330,14 @@ def _become(
 ) -> None:
     archives.load()
     level = confinement.terms.level
-    # Of its own, also to the kernel: who signals his group must not reach the keeper.
+    # A session of its own, so that a signal to the installer's group does not reach the keeper.
     os.setsid()
     groups.enter()
     kernel.leave_keyring()
     count = _processes_of_user() if level == protocol.LEVEL_SESSION else 0
     place = Path.cwd()
-    # The service keeps what it makes to itself. Whoever it is inside has to pass the directories that are
-    # made on the way to what is shown.
+    # The service keeps the files that it makes to itself, but the installer's user has to pass the
+    # directories on the way to what is shown.
     os.umask(0o022)
     if level != protocol.LEVEL_SESSION:
         if not confinement.network:
@@ -348,7 +351,7 @@ def _become(
     if level != protocol.LEVEL_SESSION:
         kernel.drop_all_capabilities()
     _limit(confinement, count)
-    # Only now: becoming another user has the kernel forget it.
+    # Only now: a change of user makes the kernel forget it.
     kernel.help_parent(parent)
     os.chdir(place)
     plain = archives.look_at_all(confinement.archives, confinement.terms.unpacked_bytes)
@@ -388,8 +391,8 @@ def _view(confinement: Confinement) -> view.View:
 
 
 def _be_asked(keeper: socket.socket) -> None:
-    """Let the keeper answer calls of bind, as a shim does for its program; without it, where the kernel
-    cannot do that."""
+    """Let the keeper answer calls of bind, as a shim does for its program; skipped if the kernel cannot do
+    that."""
     try:
         handle = socket_calls.listen(connect=False)
     except OSError:
@@ -400,7 +403,8 @@ def _be_asked(keeper: socket.socket) -> None:
 
 
 def _limit(confinement: Confinement, others: int) -> None:
-    """What is limited of a process alone. `others`: processes that count with those of the installation."""
+    """Set the limits of a single process. `others`: processes that count together with those of the
+    installation."""
     terms = confinement.terms
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if terms.disk_bytes:
@@ -417,7 +421,8 @@ def _lower(kind: int, wanted: int) -> None:
 
 
 def _processes_of_user() -> int:
-    """Processes and threads that this user has: without a namespace they count together."""
+    """Return the number of processes and threads of this user: without a namespace they count together with
+    the installation's."""
     count = 0
     for process in processes.parents():
         try:

@@ -1,12 +1,12 @@
-"""Layers: a job's packages on top of a base environment, with only what the base does not have already.
+"""Builds layers: a job's packages on top of a base environment, with only what the base does not have
+already.
 
-The resolver must see the base as installed, and must not be able to touch it. So a layer starts with
-*ghosts*: metadata of each base distribution without its files, and of what is left out of the base on
-purpose. The installer keeps the base's versions where they will do and installs the difference; a ghost that
-it replaces is all that it can remove. Ghosts that are left are taken away.
+The resolver must see the base as installed, but must not be able to change it. So a layer starts with
+*ghosts*: the metadata, without the files, of each base distribution and of what is left out of the base on
+purpose. The installer keeps the base's versions where they fit and installs the difference; all that it can
+remove is a ghost that it replaces. Remaining ghosts are removed at the end.
 
-uv's own cache is shared by all jobs, so it is written to only where no script of a user runs, nor has left
-anything.
+All jobs share uv's own cache, so it is written to only where no script of a user runs, or has left anything.
 """
 
 import hashlib
@@ -38,13 +38,13 @@ _NOTICES = "notices.json"
 _REQUIRED = re.compile(
     r"^Requires-Dist: (?P<all>(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\\n]*)$", re.MULTILINE
 )
-"""Of an index, by its name. What is to come from an address is not asked of it."""
+"""A requirement that an index is asked for by name. Those with an address come from there."""
 _MOST_TOLD = 500
-"""Names in one line."""
+"""Distributions named in one line."""
 
 
 class _LayerRequest(Struct, frozen=True):
-    """What a caller wants installed, and how he hears of it and ends it."""
+    """What a caller wants installed, where it hears of progress, and how it stops the build."""
 
     packages: tuple[Package, ...]
     progress: Progress
@@ -52,7 +52,7 @@ class _LayerRequest(Struct, frozen=True):
 
 
 class Layers:
-    """Builds layers and finds the ones that are built."""
+    """Builds layers and finds existing ones."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Layers:
         now: Callable[[], int],
         terms: Callable[[], InstallationTerms],
     ) -> None:
-        """`now`: nanoseconds, only for the duration in a progress line. `terms`: on which setup scripts of
-        users run; they see nothing of the cache either."""
+        """`now`: nanoseconds, only for the duration in a progress line. `terms`: returns the terms on which
+        setup scripts of users run; in addition, they cannot see the cache."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
@@ -71,12 +71,12 @@ class Layers:
         self._notices: dict[str, tuple[str, ...]] = {}
 
     def key(self, base: Prefix, packages: Sequence[Package]) -> str:
-        """The name that says what is in it: the base and the packages in their order."""
+        """Return a layer's name, which identifies its content: the base and the packages in their order."""
         text = json.dumps([_LAYOUT, base.root.name, [package.digest for package in packages]])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def find(self, base: Prefix, packages: Sequence[Package]) -> Prefix | None:
-        """The layer if it is built. Fast."""
+        """Return the layer if it is built. Fast."""
         key = self.key(base, packages)
         return Prefix(self._shelf.path(key), base.python) if self._shelf.has(key) else None
 
@@ -88,9 +88,9 @@ class Layers:
         progress: Callable[[str], None],
         stop: Stop | None = None,
     ) -> Prefix:
-        """Build the layer unless it is there. Blocks, until `stop` is asked at the longest.
+        """Build the layer unless it exists. Blocks; `stop` ends it early.
 
-        Raises PackageFailed, BuildFailed (also if it was stopped); leaves nothing then.
+        Raises PackageFailed, BuildFailed (also if it was stopped), and leaves nothing in that case.
         """
         key = self.key(base, packages)
         final = Prefix(self._shelf.path(key), base.python)
@@ -141,14 +141,14 @@ class Layers:
         return final
 
     def notices(self, layer: Prefix) -> tuple[str, ...]:
-        """What was installed, in a line or two. Read once, for a layer never changes."""
+        """Return lines on what was installed. The file is read once, because a layer never changes."""
         key = layer.root.name
         if key not in self._notices:
             self._notices[key] = tuple(json.loads((layer.root / _NOTICES).read_text()))
         return self._notices[key]
 
     def used(self, layer: Prefix) -> None:
-        """A program is about to be started in it."""
+        """Record that a program is about to be started in the layer."""
         self._shelf.used(layer.root.name)
 
     def _install(
@@ -159,8 +159,8 @@ class Layers:
         work: _LayerRequest,
         terms: InstallationTerms,
     ) -> None:
-        """Scripts of users run apart. uv's own cache, which all jobs share, is written to only where none of
-        them runs."""
+        """Install the packages into `prefix`, confined. Only steps that run no script of a user may write to
+        uv's own cache, which all jobs share."""
         apart = Confinement(
             workspace=str(prefix.root / _WORKSPACE),
             writable=(str(prefix.site),),
@@ -191,8 +191,8 @@ class Layers:
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
-    """A prefix into which nothing has been installed yet; the names of the base's distributions, with
-    versions."""
+    """Make a prefix into which nothing has been installed yet; return it with the versions of the base's
+    distributions by name."""
     prefix = derive_prefix(root, base, interpreter)
     ghosts = _raise_ghosts(base, prefix)
     let_read(prefix.root)
@@ -200,7 +200,7 @@ def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, 
 
 
 def _named(text: str, packages: Sequence[Package]) -> str:
-    """The installer's words, with the packages' own names instead of where they lie in the cache."""
+    """Replace the packages' paths in the cache by their own URIs in the installer's output."""
     for package in packages:
         for place in (package.path.as_uri(), str(package.path)):
             text = text.replace(place, package.uri)
@@ -208,7 +208,7 @@ def _named(text: str, packages: Sequence[Package]) -> str:
 
 
 def _raise_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
-    """Make the base's distributions look installed in `prefix`. Returns their names with versions."""
+    """Make the base's distributions look installed in `prefix`. Returns their versions by name."""
     versions: dict[str, str] = {}
     for metadata in sorted((*base.site.glob("*.dist-info"), *base.excluded.glob("*.dist-info"))):
         ghost = prefix.site / metadata.name
@@ -252,24 +252,24 @@ def _summary(prefix: Prefix, base: dict[str, str]) -> str:
 
 
 _PLAIN = "--no-build-isolation"
-"""For what the runtime's own setuptools build."""
+"""For packages that the runtime's own setuptools can build."""
 
 
 class Installation(Struct, frozen=True):
-    """Installs a job's packages into the prefix of its layer. Everything runs `apart`: scripts of users may
-    write to the prefix and the workspace."""
+    """Installs a job's packages into the prefix of its layer. Every step runs confined by `apart`: scripts of
+    users may write to the prefix and the workspace."""
 
     installer: Installer
     prefix: Prefix
     packages: tuple[Package, ...]
     apart: Confinement
-    #: Makes the prefix, and the workspace in it, as they were before the first script ran.
+    #: Restores the prefix, and the workspace in it, to the state before the first script ran.
     renew: Callable[[], None]
     progress: Progress
     stop: Stop | None
 
     def run(self) -> None:
-        """Do it, in the cheapest way that works. Blocks. Raises InstallFailed, BuildFailed."""
+        """Install the packages in the cheapest way that works. Blocks. Raises InstallFailed, BuildFailed."""
         try:
             # Most jobs need nothing but the base. They must not wait for an index, nor fail without one.
             self._install(["--offline"], self._paths(), plain=(_PLAIN,), tell=False)
@@ -279,8 +279,8 @@ class Installation(Struct, frozen=True):
         else:
             return
         self.progress("What the runtime has will not do; the package index is asked as well.")
-        # A script may have left what every Python there would run: also the one that writes to the cache of
-        # all.
+        # A script may have left code that every Python there would run, also the one that may write to the
+        # shared cache.
         self.renew()
         what = self._paths()
         try:
@@ -289,16 +289,17 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # What they need has to be built as well, or one project came twice, or they are no good. uv has
-            # said "error": without a word more it would read as the end.
+            # Their requirements have to be built as well, or one project came twice, or the wheels are
+            # unusable. uv has printed "error": without a further line it would look like the end.
             self.progress("Wheels alone will not do; what has none is built from its source.")
             self._thoroughly(what)
         else:
             self._replace_other_versions(what)
 
     def _replace_other_versions(self, wheels: Sequence[Path]) -> None:
-        """Where the newest version of what was asked for needs something that has no wheel, the installer has
-        gone back to versions that do not: years old ones, or pre-releases."""
+        """Install again, building from source, if wheels alone gave other versions than the newest. When the
+        newest version of a requirement needs something without a wheel, the installer goes to versions that
+        do not need it, such as very old ones or pre-releases. If the build fails, those stay."""
         others = self._other_versions(wheels)
         if not others:
             return
@@ -316,8 +317,8 @@ class Installation(Struct, frozen=True):
             self._from_wheels([self._wheel(path) for path in self._paths()])
 
     def _other_versions(self, wheels: Sequence[Path]) -> list[str]:
-        """What the packages ask for, was installed, and is not the newest that has a wheel, by name and
-        version."""
+        """Return the requirements of the packages that were installed in another version than the newest one
+        with a wheel, as texts with name and versions."""
         own = {_distribution(wheel)[0] for wheel in wheels}
         installed: dict[str, str] = {}
         asked: list[re.Match[str]] = []
@@ -339,7 +340,7 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # Two packages that ask for two versions, say: what was installed is what suits both.
+            # Two packages may ask for two versions, for example: what was installed suits both.
             return []
         return [
             f"{name} {installed[name]} (not {version})"
@@ -348,7 +349,7 @@ class Installation(Struct, frozen=True):
         ]
 
     def _wheel(self, path: Path) -> Path:
-        """The package as a wheel, built apart if it is none."""
+        """Return the package as a wheel, built confined if it is none. Raises InstallFailed."""
         if path.suffix == ".whl":
             return path
         apart = replace(
@@ -364,8 +365,8 @@ class Installation(Struct, frozen=True):
         return max(found, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
-        """What they need taken from wheels as well, by an installer that runs no script, and opens what
-        strangers made."""
+        """Install wheels and their requirements from wheels alone. The installer runs no script then, and
+        opens archives that strangers made."""
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
@@ -381,7 +382,7 @@ class Installation(Struct, frozen=True):
         apart.prepare()
         self.installer.cache.mkdir(parents=True, exist_ok=True)
         self.installer.install(python, site, what, self.progress, stop=self.stop, apart=apart)
-        # Every start of a Python there runs what they have put into path files.
+        # Confined, because every start of a Python there runs what they have put into path files.
         self.installer.compile(python, site, self.progress, self.apart)
 
     def _thoroughly(self, what: Sequence[Path]) -> None:
@@ -390,8 +391,8 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if "conflicting URLs" not in str(failure):
                 raise
-            # The same project twice: one after the other, the later one stays (spec/program#arguments: in
-            # order).
+            # The same project came twice: install one after the other, and the later one stays
+            # (spec/program#arguments: in order).
             for path in what:
                 self._install([], [path])
 
@@ -415,4 +416,4 @@ class Installation(Struct, frozen=True):
 
 
 def _say_nothing(line: str) -> None:
-    """Progress of an attempt that may well fail is no news."""
+    """Ignore progress of an attempt that may well fail."""

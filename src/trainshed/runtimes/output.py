@@ -1,5 +1,5 @@
-"""The output of installers and tools, read line by line from a pipe or a terminal, with a notice of silence,
-made fit for people."""
+"""Reads the output of installers and tools line by line from a pipe or a terminal, reports silence, and edits
+it for people."""
 
 import errno
 import fcntl
@@ -14,18 +14,18 @@ from typing import Self
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 16
-"""Bytes of a line; of a longer one the rest is lines of its own."""
+"""Most bytes of a line; the rest of a longer one becomes further lines."""
 _REST = 64
-"""Chunks that are read at most once nobody is to write any more: a pipe holds one."""
+"""Most chunks that are read after the last writer should be gone; a pipe holds one."""
 
 
 def lines(
     output: int, beat: float, breaks: re.Pattern[bytes], line: int = -1
 ) -> Iterator[str | None]:
-    """The lines of a pipe or a terminal, apart by `breaks` and without white space at their ends, until all
-    who have its other end have closed it; None after each `beat` seconds of silence. `line`: a handle that
-    can be read once nobody is to write any more: what somebody who got away still holds open is not waited
-    for."""
+    """Yield the lines of a pipe or a terminal, separated by `breaks` and without trailing white space, until
+    every writer has closed it; None after each `beat` seconds of silence. `line`: a handle that is readable
+    once no more output is expected, so that processes that escaped and still hold the pipe are not waited
+    for; -1 = none."""
     rest, left = b"", _REST
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
@@ -54,7 +54,7 @@ def _read(output: int) -> bytes:
     try:
         return os.read(output, _CHUNK)
     except OSError as end:
-        # How a terminal says that nobody has its other end any more.
+        # A terminal reports by this error that its other end is closed.
         if end.errno != errno.EIO:
             raise
         return b""
@@ -65,27 +65,27 @@ def _text(line: bytes) -> str:
 
 
 BEAT = 5.0
-"""Seconds of silence after which a sign of life is given."""
+"""Seconds of silence after which progress is reported."""
 NOISE = ("Using CPython ", "Using Python ")
-"""How lines begin that say nothing new."""
+"""Beginnings of lines that tell people nothing."""
 _MOST_LINES = 10_000
-"""Of one installer: a setup script may say anything, and each line goes into the job's log."""
+"""Lines shown of one installer: a setup script may print anything, and each line goes into the job's log."""
 _CHANGES = (" + ", " - ", " ~ ")
 _BEGINS, _ENDS = "Downloading ", " Downloaded "
 
 
 class Narration:
-    """Makes of an installer's lines what people are to hear of it. For one thread, in their order."""
+    """Turns an installer's lines into progress for people. For one thread, with lines in their order."""
 
     def __init__(
         self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
     ) -> None:
         self._tell = tell
-        #: What the installer is at, as long as it has said nothing.
+        #: What the installer is doing, shown while it has printed nothing.
         self._doing = doing
-        #: What it says is nothing to people.
+        #: Whether its output is not shown.
         self._quiet = quiet
-        #: Of each file that is on its way, by name: name and size.
+        #: Name and size of each running download, by name.
         self._downloading: dict[str, str] = {}
         self._changed: list[str] = []
         self._last = ""
@@ -93,7 +93,7 @@ class Narration:
         self._heard = 0
 
     def hear(self, line: str) -> None:
-        """The installer said something."""
+        """Handle a line of the installer."""
         self._silent = 0.0
         if not line.strip() or self._quiet:
             return
@@ -112,11 +112,11 @@ class Narration:
         elif line.startswith(_ENDS):
             self._downloading.pop(line.removeprefix(_ENDS).strip(), None)
         self._last = line.strip()
-        # One space is how uv ends what it began; more of them are somebody's layout.
+        # uv starts a line with one space when it completes something; more spaces are some other layout.
         self._tell(line.removeprefix(" "))
 
     def silence(self) -> None:
-        """The installer said nothing for another `BEAT`."""
+        """Report that the installer printed nothing for another `BEAT`."""
         self._silent += BEAT
         still = f"Still downloading {', '.join(self._downloading.values())}"
         if not self._downloading:
@@ -124,23 +124,23 @@ class Narration:
         self._tell(f"{still}: {self._silent:.0f} s.")
 
     def end(self) -> None:
-        """What was gathered is told."""
+        """Report what was collected."""
         if self._changed:
             self._tell(", ".join(self._changed))
             self._changed = []
 
 
 _ROWS, _COLUMNS = 500, 300
-"""Large enough for a line of each layer, unbroken."""
+"""Large enough for one unbroken line for each layer."""
 _BEAT = 1.0
-"""Seconds of silence after which that is said."""
+"""Seconds of silence after which it is reported."""
 _BREAKS = re.compile(rb"[\r\n]+")
 _MOVES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Screen:
-    """The reading end of a terminal, or of a pipe where there are none: then a program shows less. A context;
-    read it in one thread. `end` is the descriptor that a program writes to."""
+    """The reading end of a terminal, or of a pipe where there are no terminals (programs then show less). A
+    context; read it in one thread. `end`: the handle that a program writes to."""
 
     def __init__(self) -> None:
         try:
@@ -164,8 +164,8 @@ class Screen:
         os.close(self._ours)
 
     def lines(self) -> Iterator[str]:
-        """What is written, line by line, without what moves the cursor, until all who have the other end have
-        closed it; "" after each second of silence. To be called when the program has the end."""
+        """Yield the lines that are written, without cursor movements, until every writer has closed the other
+        end; "" after each second of silence. Call it when the program has its end."""
         self._close_end()
         for line in lines(self._ours, _BEAT, _BREAKS):
             text = _MOVES.sub("", line or "").strip()

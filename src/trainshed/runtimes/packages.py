@@ -1,4 +1,4 @@
-"""A job's packages: fetched from their bucket once, named by content. Nothing here opens them
+"""Fetches a job's packages from their bucket once, and names them by content. It does not open them
 (`archives`)."""
 
 import hashlib
@@ -28,7 +28,8 @@ class Package(Struct, frozen=True):
 
 
 class Packages:
-    """Fetched packages at `<root>/<digest>/<file name>`, and an index from (URI, fingerprint) to digest."""
+    """The fetched packages at `<root>/<digest>/<file name>`, and an index from (URI, fingerprint) to
+    digest."""
 
     def __init__(self, root: Path, source: PackageSource) -> None:
         self._root = root
@@ -36,8 +37,8 @@ class Packages:
         self._known: dict[tuple[str, str], str] = {}
 
     def known(self, uris: Sequence[str]) -> tuple[Package, ...] | None:
-        """The packages if all of them were fetched before and have not changed since. Fast, fetches
-        nothing."""
+        """Return the packages if all of them were fetched before and have not changed since, else None. Fast,
+        fetches nothing."""
         found: list[Package] = []
         for uri in uris:
             try:
@@ -51,9 +52,11 @@ class Packages:
         return tuple(found)
 
     def fetch(self, uris: Sequence[str], progress: Progress | None = None) -> tuple[Package, ...]:
-        """The packages, in order, read from the bucket where needed, which is told. Blocks.
+        """Return the packages, in order, read from the bucket where needed, which is reported to `progress`.
+        Blocks.
 
-        Raises PackageFailed if one does not exist, BuildFailed if it cannot be read or kept here.
+        Raises PackageFailed if one does not exist or is too large, BuildFailed if it cannot be read or stored
+        here.
         """
         return tuple(self._fetch(uri, progress) for uri in uris)
 
@@ -64,7 +67,7 @@ class Packages:
             if fingerprint and (digest := self._digest(uri, fingerprint)):
                 place = self._place(uri, digest)
                 if place.exists():
-                    # Whoever clears the cache goes by the time of the last use.
+                    # The cache cleaner goes by the time of last use.
                     os.utime(place)
                     return Package(uri, digest, place)
             if progress is not None:
@@ -107,9 +110,9 @@ class Packages:
         return hashed.hexdigest(), draft
 
     def _place(self, uri: str, digest: str) -> Path:
-        # What a wheel is stands in its name. What a source distribution is, its own setup script says: people
-        # pack it by hand, and the Vertex SDK puts a moment in front of the name, which installers would
-        # believe.
+        # A wheel is identified by its name. A source distribution is identified by its own setup script:
+        # people pack it by hand, and the Vertex SDK puts a timestamp in front of the name, which installers
+        # would believe.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
         if source := _SOURCE.search(name):
             name = f"package{source[0]}"

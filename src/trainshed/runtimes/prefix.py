@@ -1,8 +1,8 @@
-"""A Python prefix of our own: it has the machine's interpreter and standard library by reference, and a
-`site-packages` of its own.
+"""Makes Python prefixes of our own, which have the machine's interpreter and standard library by reference,
+and a `site-packages` of their own.
 
-Why not a virtual environment: its programs see either no base packages or the host's own ones, and pip
-refuses `--user` in it. In a prefix the base packages *are* the interpreter's site-packages, and the host's
+Why not virtual environments: their programs see either no base packages or the host's own ones, and pip
+refuses `--user` in them. In a prefix the base packages *are* the interpreter's site-packages, and the host's
 are out of sight. A prefix is a copy of the interpreter's binary, links to every entry of the standard
 library, and a `site-packages`. The binary is copied (a layer's is a hard link of it) because Python up to
 3.10 looks for its library beside the *resolved* executable.
@@ -25,7 +25,7 @@ _PTH_OF_BASE = "_trainshed_base.pth"
 
 
 class Prefix(Struct, frozen=True):
-    """The places inside a prefix at `root`, for Python `major.minor` = `python`."""
+    """The paths inside a prefix at `root`, for Python `major.minor` = `python`."""
 
     root: Path
     python: str
@@ -42,27 +42,29 @@ class Prefix(Struct, frozen=True):
 
     @property
     def site(self) -> Path:
-        """`site-packages`."""
+        """The `site-packages` directory."""
         return self.library / "site-packages"
 
     @property
     def scripts(self) -> Path:
-        """Console scripts, apart from `bin`, which would hide the replica's own `python` on PATH."""
+        """Directory of console scripts, apart from `bin`, which would hide the replica's own `python` on
+        PATH."""
         return self.root / "scripts"
 
     @property
     def excluded(self) -> Path:
-        """Metadata of what is left out on purpose, though something here asks for it; for resolvers."""
+        """Directory with metadata, for resolvers, of packages that are left out although something here needs
+        them."""
         return self.root / "excluded"
 
     @property
     def template(self) -> Path:
-        """What each replica starts its Python from (`template` module)."""
+        """Directory that each replica starts its Python from (`write_template`)."""
         return self.root / "template"
 
 
 def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
-    """A prefix with an empty `site-packages` at `root`, which must not exist."""
+    """Make a prefix with an empty `site-packages` at `root`, which must not exist."""
     prefix = _skeleton(root, interpreter)
     shutil.copy2(interpreter.executable, prefix.executable)
     _link_site(prefix)
@@ -70,7 +72,7 @@ def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
-    """A prefix at `root` whose `site-packages` is empty and followed by the one of `base`.
+    """Make a prefix at `root` whose `site-packages` is empty and followed by the one of `base`.
 
     The order of a program's imports becomes: its own installs, its user installs, this prefix, the base.
     """
@@ -78,17 +80,17 @@ def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    # Python does not search a directory that a path file names for further path files. `addsitedir` does, and
-    # for that directory: lines of namespace packages look for their parts where their path file lies.
+    # Python does not read further path files in a directory that a path file names. `addsitedir` does, with
+    # that directory as their place, where namespace packages look for their parts.
     lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix
 
 
 def base_of(root: Path) -> Path | None:
-    """Where the base lies of the prefix at `root`; None if that was not derived from another one."""
+    """Return the root of the base of the prefix at `root`; None if that was not derived from another one."""
     for path in root.glob(f"lib/python3*/site-packages/{_PTH_OF_BASE}"):
-        # site-packages, python3.X, lib, and there it is.
+        # Three levels up from site-packages (python3.X, lib) is the root.
         return Path(path.read_text().partition("\n")[0]).parents[2]
     return None
 
@@ -104,19 +106,19 @@ def take_scripts(prefix: Prefix) -> None:
         return
     for script in sorted(installed.iterdir()):
         if not is_file(script):
-            # The service would follow a link with its own rights, where the package must not read.
+            # The service would follow a link with its own rights, to files that the package must not read.
             continue
         target = prefix.scripts / script.name
         content = read_small(script)
         if content is None:
-            # A program, not a script: nobody has to read it.
+            # A program, not a script: it needs no change.
             script.rename(target)
             continue
         first, newline, rest = content.partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:
             content = b"#!/usr/bin/env python3" + newline + rest
         elif first == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
-            # The long-path form: two lines that start the interpreter, then the script.
+            # The form for long paths: two lines that start the interpreter, then the script.
             content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[2]
         target.write_bytes(content)
         target.chmod(script.stat().st_mode)
@@ -146,7 +148,7 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def _link_site(prefix: Prefix) -> None:
-    """Distributions that renamed `site-packages` (Debian) get the name they look for, as a link to ours."""
+    """Link the name that distributions like Debian use instead of `site-packages` to ours."""
     command = [
         str(prefix.executable),
         "-I",
@@ -178,11 +180,11 @@ from pip._internal.cli.main import main
 
 sys.exit(main())
 """
-"""A shell line that Python reads as a string: starts the interpreter that lies beside the script."""
+"""Starts by a shell line that Python reads as a string: it runs the interpreter beside the script."""
 
 
 def write_template(prefix: Prefix, final: Prefix) -> None:
-    """Write the template of the prefix that is being built at `prefix` and will lie at `final`.
+    """Write the template of the prefix that is being built at `prefix` and will be at `final`.
 
     Layout: `pyvenv.cfg`; `bin/` with `python`, `python3`, `python3.X` (links to the prefix's binary), `pip`,
     `pip3`, `pip3.X`; `lib/python3.X/site-packages/`, empty. About ten entries, some hundred bytes.

@@ -1,8 +1,8 @@
-"""The package `trainshed_reduction` in the cache, as programs of jobs with reducers import it: once for all
-jobs and Pythons.
+"""Prepares the package `trainshed_reduction` in the cache, as programs of jobs with reducers import it, once
+for all jobs and Pythons.
 
-Named by its sources and by the compiler that made its part in C, which is left out where there is none: sums
-are native then.
+It is named by its sources and by the compiler that made its part in C. Without a compiler that part is
+missing, and sums are native.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _LAYOUT = "1"
 _COMPILERS = ("cc", "gcc", "clang")
 _PASSED_ON = ("CC", "PATH", "TMPDIR")
 _SECONDS = 60.0
-"""Longer than the package itself gives its compiler."""
+"""Seconds for each step; more than the package itself gives its compiler."""
 
 
 class Reduction:
@@ -35,12 +35,12 @@ class Reduction:
 
     def __init__(self, root: Path, environ: Mapping[str, str] | None = None) -> None:
         self._shelf = Shelf(root)
-        #: Where a compiler is looked for (PATH, CC); None = this process's.
+        #: Variables by which a compiler is found (PATH, CC); None = this process's.
         self._environ = os.environ if environ is None else environ
 
     @cached_property
     def key(self) -> str:
-        """The name that says what is in it."""
+        """The package's name on the shelf, which identifies its content."""
         parts = [
             _LAYOUT,
             distribution.digest(),
@@ -51,15 +51,16 @@ class Reduction:
         return f"{distribution.release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
     def find(self) -> Path | None:
-        """The directory for PYTHONPATH if it is there. Fast."""
+        """Return the directory for PYTHONPATH if it is prepared. Fast."""
         return self._shelf.path(self.key) if self._shelf.has(self.key) else None
 
     def used(self) -> None:
-        """A program is about to be started with it."""
+        """Record that a program is about to be started with the package."""
         self._shelf.used(self.key)
 
     def build(self, progress: Progress) -> Path:
-        """Make it unless it is there. Blocks, a second or two. Raises BuildFailed; leaves nothing then."""
+        """Prepare the package unless it exists; return its directory. Blocks, a second or two. Raises
+        BuildFailed, and leaves nothing in that case."""
 
         def fill(draft: Path) -> None:
             progress(
@@ -69,7 +70,7 @@ class Reduction:
             said = self._run(draft, "-m", f"{distribution.PACKAGE}.native")
             if said:
                 progress(f"Reducers are not used, and all-reduce is native: {said}")
-            # Reducers are to be back quickly, and could not keep what they have compiled.
+            # Reducers are to restart quickly, and could not keep what they have compiled.
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
 
@@ -83,8 +84,8 @@ class Reduction:
             ) from failure
 
     def _run(self, draft: Path, *arguments: str) -> str:
-        """Run our Python in the draft; what it says if it fails, in a line. Nothing that it does is needed to
-        be right."""
+        """Run our Python in the draft; return the last line of its output if it fails, "" if not. No step is
+        needed for correct results."""
         passed_on = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
         try:
             done = subprocess.run(
@@ -103,7 +104,7 @@ class Reduction:
         return next((line for line in reversed(lines) if line), "?") if done.returncode else ""
 
     def _compiler(self) -> str:
-        """What tells the compiler from another one and from a newer one; "" if there is none."""
+        """Return a text that identifies the compiler and its version; "" if there is none."""
         told = shlex.split(self._environ.get("CC", ""))[:1]
         for command in told or _COMPILERS:
             if found := shutil.which(command, path=self._environ.get("PATH")):

@@ -1,4 +1,4 @@
-"""The runtimes of this machine behind the port: base environments, layers and their preparation in
+"""Implements the runtimes port on this machine: base environments, layers, and their preparation in
 threads."""
 
 import asyncio
@@ -45,23 +45,23 @@ def _nobody_said() -> InstallationTerms:
 class RuntimeSettings(Struct, frozen=True):
     """What an operator decides about runtimes."""
 
-    #: Refuse substitutes.
+    #: Whether to refuse substitutes.
     exact: bool = False
-    #: Further Python executables.
+    #: Further Python executables to build on.
     interpreters: tuple[str, ...] = ()
-    #: The uv to use; "" = ours.
+    #: Path of the uv to use; "" = the packaged one, else the one on PATH.
     uv: str = ""
     image_map: tuple[MappedImage, ...] = ()
-    #: Whether this machine has a GPU, asked when it first matters.
+    #: Whether this machine has a GPU; called when it first matters.
     has_gpu: Callable[[], bool] = lambda: False
-    #: On which setup scripts of users run, asked in threads; what it raises, builds raise.
+    #: Returns the terms on which users' setup scripts run. Called in threads; builds raise what it raises.
     terms: Callable[[], InstallationTerms] = _nobody_said
 
 
 class LocalRuntimes:
     """The `Runtimes` port on this machine. Everything lies below `cache`, which several services may share.
 
-    `now`: nanoseconds, for durations only. `images`: None where no container image can be run.
+    `now`: nanoseconds, for durations only. `images`: None if container images cannot be run.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class LocalRuntimes:
         self._contained = ContainerRuntimes(images, source)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[Prefix](self._workers)
-        # Unlike a base a layer runs setup scripts of users, and is of use to nobody else.
+        # Unlike a base, a layer runs setup scripts of users and is of no use to other jobs, so it is
+        # abandoned.
         self._tops = SingleFlight[Prefix](self._workers, abandons=True)
         self.catalog = LocalCatalog(
             self._interpreters,
@@ -97,13 +98,15 @@ class LocalRuntimes:
         )
 
     def search(self) -> None:
-        """Look for interpreters and image tools in the background, so that no request has to wait for it."""
+        """Look for interpreters and image tools in the background, so that no request has to wait for
+        that."""
         heed(self._workers.submit(self._interpreters.search), "looking for interpreters")
         if self._images is not None:
             self._images.search()
 
     def close(self) -> None:
-        """Stop builds that are under way and start no more. Stop the callers of `prepare` first."""
+        """Stop running builds and start no more. Stop the callers of `prepare` first. Blocks until the
+        threads end."""
         self._installer.close()
         if self._images is not None:
             self._images.close()
@@ -117,7 +120,7 @@ class LocalRuntimes:
             sheet, release, interpreter = self._resolve(choice)
             base = self._environments.find(sheet, release, interpreter)
         except BuildFailed:
-            # `prepare` will say so where a failure belongs.
+            # `prepare` will report it, where a failure belongs.
             return None
         if base is None:
             return None
@@ -140,7 +143,8 @@ class LocalRuntimes:
         building = joined(self._base(sheet, release, interpreter, progress))
         if not package_uris:
             return self._prepared(sheet, await building, None, interpreter)
-        # The packages are fetched while the base is built; if they fail, nobody waits for the base any more.
+        # The packages are fetched while the base is built; if that fails, this caller stops waiting for the
+        # base.
         building.add_done_callback(looked_at)
         fetching = asyncio.to_thread(self._packages.fetch, package_uris, progress)
         try:
@@ -215,15 +219,15 @@ class LocalRuntimes:
 
 
 def _unheard(line: str) -> None:
-    """Nobody waits for it."""
+    """Ignore a line of progress, because nobody listens."""
 
 
 class ContainerRuntimes:
-    """Container images as prepared runtimes. Packages are installed in the image when its program starts
+    """Prepares container images as runtimes. Packages are installed in the image when its program starts
     (`trainshed.replica.supervisor.executor`)."""
 
     def __init__(self, images: ContainerImages | None, source: PackageSource) -> None:
-        #: None where none can be run.
+        #: None if none can be run.
         self._images = images
         self._source = source
 
@@ -234,7 +238,7 @@ class ContainerRuntimes:
         try:
             self._look(package_uris)
         except (PackageFailed, BuildFailed):
-            # `prepare` will say so where a failure belongs.
+            # `prepare` will report it, where a failure belongs.
             return None
         image = self._images.ready(choice.image)
         return PreparedRuntime("", image=image) if image else None

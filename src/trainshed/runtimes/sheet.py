@@ -1,4 +1,5 @@
-"""The data sheet of a runtime family: which versions there are, on which Pythons, and what they hold."""
+"""Defines the data sheet of a runtime family: its versions, the Pythons that each runs on, and what each
+holds."""
 
 import re
 from pathlib import Path
@@ -13,12 +14,12 @@ _SLIM = "slim"
 
 
 class LeftOut(Struct, frozen=True):
-    """A package that the prebuilt images hold, or programs expect, and that is not here."""
+    """A package that the prebuilt images hold, or programs expect, and that is missing here."""
 
     name: str
-    #: Why, in a few words that follow the name in brackets.
+    #: Why it is missing, in a few words that follow the name in brackets.
     reason: str
-    #: The lowest and the highest Python without it; None = all.
+    #: The lowest and the highest Python without it; None = all are without it.
     pythons: tuple[Minor, Minor] | None = None
 
     def __str__(self) -> str:
@@ -32,40 +33,41 @@ class LeftOut(Struct, frozen=True):
 class Release(Struct, frozen=True):
     """One version of a family's framework."""
 
-    #: "" for plain Python.
+    #: The framework's version; "" for plain Python.
     version: str
     #: Lowest and highest Python, both included.
     pythons: tuple[Minor, Minor]
-    #: What is installed on top of the family's own requirements, as ranges, from which the lock is made.
+    #: What is installed on top of the family's own requirements, as version ranges from which the lock is
+    #: made.
     requirements: tuple[str, ...] = ()
-    #: Pins of what is to be had as source distributions only; they need nothing else.
+    #: Pins of packages that exist as source distributions only; these need no others.
     sources: tuple[str, ...] = ()
-    #: What the requirements' own requirements would bring, and programs do not need.
+    #: Packages that the requirements need, but programs do not.
     excluded: tuple[str, ...] = ()
-    #: Ranges that count instead of all that others ask of these packages.
+    #: Version ranges that replace what other packages ask of these packages.
     overrides: tuple[str, ...] = ()
-    #: As of which day (YYYY-MM-DD) the lock is made, "" = today: what came later was never tried with this
-    #: framework. The installers and the certificates are always of today.
+    #: The day (YYYY-MM-DD) as of which the lock is made, "" = today: later versions were never tried with
+    #: this framework. Installers and certificates are always today's.
     day: str = ""
-    #: The lock is made for Linux on x86-64, which alone has wheels of all of it; elsewhere the same pins are
-    #: tried.
+    #: Whether the lock is made for Linux on x86-64, the only platform with wheels of everything; elsewhere
+    #: the same pins are tried.
     only_x86: bool = False
-    #: Besides what the family leaves out.
+    #: Packages missing in addition to those that the family leaves out.
     left_out: tuple[LeftOut, ...] = ()
-    #: Flags of the installer that are tried first where no package index is configured on the machine: which
-    #: build of a pinned version there is depends on the index, and so does what it needs.
+    #: Flags of the installer that are tried first if no package index is configured on the machine. Which
+    #: build of a pinned version there is, and what it needs, depends on the index.
     first: tuple[str, ...] = ()
-    #: A build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
+    #: Whether this is a build for NVIDIA's GPUs, given to images for GPUs on machines that have one.
     for_gpu: bool = False
 
     @property
     def base(self) -> str:
-        """The framework's version as images name it, however this release is built."""
+        """The framework's version as images name it, whatever build this release is."""
         return self.version.partition("+")[0]
 
     @property
     def is_slim(self) -> bool:
-        """Whether it holds its own requirements only, and nothing of the family's: for images with the tag
+        """Whether it holds only its own requirements and nothing of the family's: for images with the tag
         `slim`."""
         return self.version.endswith(f"+{_SLIM}")
 
@@ -81,62 +83,62 @@ class Sheet(Struct, frozen=True):
     title: str
     #: Newest first.
     releases: tuple[Release, ...]
-    #: Of every release that is not slim, as are `sources` and `left_out`.
+    #: Requirements of every release that is not slim; `sources` and `left_out` hold for the same releases.
     requirements: tuple[str, ...]
-    #: A program that proves an environment: it uses what the family is there for. The locks lie beside it.
+    #: A program that tests an environment by using what the family is for. The locks lie beside it.
     smoke: Path
-    #: Where the family is at home when nobody asked for a Python: lowest and highest.
+    #: Lowest and highest preferred Python, if nobody asked for one.
     preferred_pythons: tuple[Minor, Minor]
     sources: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    #: The prebuilt images' framework that it stands for (`core.catalog.images`); "" = none.
+    #: The framework of prebuilt images that it stands for (`core.catalog.images`); "" = none.
     framework: str = ""
-    #: The usual Python is nearer than the image's, because builds for others are hard to get.
+    #: Whether the usual Python is preferred to the image's, because builds for others are hard to get.
     usual_python: bool = False
-    #: Its versions are those of `ml` v1 runtimes.
+    #: Whether its versions are those of `ml` v1 runtimes.
     runtime_versions: bool = False
-    #: Modules that are imported already in programs that begin warm (docs/adr/0096), in this order; only such
-    #: as were found to be forkable.
+    #: Modules that warm programs (docs/adr/0096) find imported, in this order; only those that were found to
+    #: be forkable.
     preloads: tuple[str, ...] = ()
 
     def release(self, version: str) -> Release | None:
-        """The release of that version, if the sheet has it."""
+        """Return the release of that version; None if the sheet has none."""
         return next((found for found in self.releases if found.version == version), None)
 
     def lock(self, release: Release) -> Path:
-        """The file with the pins of everything that the release holds, with a marker where they depend on the
-        Python (`./dev lock`)."""
+        """Return the path of the lock: the pins of everything that the release holds, with markers where they
+        depend on the Python (`./dev lock`)."""
         name = (release.version or "plain").replace("+", "-")
         return self.smoke.with_name(f"{name}.lock")
 
     def asks_for(self, release: Release) -> tuple[str, ...]:
-        """The ranges that the release's lock is made from."""
+        """Return the version ranges that the release's lock is made from."""
         return (*(() if release.is_slim else self.requirements), *release.requirements)
 
     def built_from(self, release: Release) -> tuple[str, ...]:
-        """The pins of source distributions that go into its lock as they are."""
+        """Return the pins of source distributions that go into its lock unchanged."""
         return (*(() if release.is_slim else self.sources), *release.sources)
 
     def provides(self, release: Release) -> frozenset[str]:
-        """Names of the distributions that an environment is asked to hold (their dependencies not
-        counted)."""
+        """Return the names of the distributions that an environment is asked to hold, without their
+        dependencies."""
         texts = (*self.asks_for(release), *self.built_from(release))
         names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)
 
     def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
-        """What is left out of that release on that Python."""
+        """Return what is missing in that release on that Python."""
         return tuple(
             each for each in (*self.left_out, *release.left_out) if each.is_left_out_on(python)
         )
 
 
 def parse_minor(text: str) -> Minor | None:
-    """`"3.10"` or `"3.10.13"` as (3, 10); None if the text is not a version."""
+    """Return `"3.10"` or `"3.10.13"` as (3, 10); None if the text is not a version."""
     match = re.match(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def format_minor(python: Minor) -> str:
-    """(3, 10) as `"3.10"`."""
+    """Return (3, 10) as `"3.10"`."""
     return f"{python[0]}.{python[1]}"

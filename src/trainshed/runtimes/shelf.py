@@ -1,12 +1,13 @@
-"""A shelf of finished directories named by what is in them: built once, read-only, whole or not there.
+"""Keeps finished directories that are named by their content: built once, read-only, complete or absent.
 
 A directory appears under its key by one rename, after it was built elsewhere under a lock file that other
-services on the same cache honour. It is trusted if it is known to be on disk, or was built since this boot:
-so a job need not wait for the disk, and a power cut cannot leave a hollow directory that looks finished.
+services on the same cache respect. It is trusted if it is known to be on disk, or was built since this boot.
+So a job need not wait for the disk, and a power cut cannot leave a directory that looks finished but has
+empty files.
 
-Each has a file `.built`, which also says when it was used last (its time of change), and is what programs
-hold on to: a shim keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the
-shim however it ends. So nothing that a program lives in is removed, whether a service runs or not.
+Each has a file `.built`, whose modification time says when it was used last. Programs lock that file: a shim
+keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the shim in any case. So
+nothing that a program runs from is removed, whether a service runs or not.
 """
 
 import ctypes
@@ -33,14 +34,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 SETTLING = "shelf-settling"
-"""The name of the threads that finish a directory after a build, and wait for the disk."""
+"""Name of the threads that finish a directory after a build, and wait for the disk."""
 
 _STAMP_NS = 30 * 10**9
-"""How exactly it is known when something was used last."""
+"""Precision, in nanoseconds, of the time of last use."""
 
 
 class ShelfEntry(Struct, frozen=True):
-    """What lies on a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
+    """An entry of a shelf. `used`: when it was used last, ns since the epoch. `whole`: False for what a
     builder or a power cut left behind."""
 
     key: str
@@ -50,7 +51,7 @@ class ShelfEntry(Struct, frozen=True):
 
 
 class Shelf:
-    """Directories `<root>/<key>`. Safe for several threads and several processes."""
+    """The directories `<root>/<key>`. Safe for several threads and several processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -58,11 +59,11 @@ class Shelf:
         self._settling: set[threading.Thread] = set()
 
     def path(self, key: str) -> Path:
-        """Where the directory of that key lies, once it is built."""
+        """Return the path of that key's directory, which exists once it is built."""
         return self._root / key
 
     def has(self, key: str) -> bool:
-        """Whether the directory is there and whole. Two file-system calls."""
+        """Whether the directory exists and is complete. Two file-system calls."""
         try:
             built = (self.path(key) / _BUILT).read_text()
         except OSError:
@@ -70,9 +71,9 @@ class Shelf:
         return (bool(self._boot) and built == self._boot) or self._mark(key).exists()
 
     def used(self, key: str) -> None:
-        """Remember that the directory is used now. One file-system call, two now and then."""
+        """Record that the directory is used now. One file-system call, two now and then."""
         built = self.path(key) / _BUILT
-        # A cache of somebody else cannot be written to; who owns it sees by the locks what is used.
+        # The cache of another user cannot be written to; its owner sees by the locks what is used.
         with suppress(OSError):
             stat = built.stat()
             now = time.time_ns()
@@ -80,7 +81,7 @@ class Shelf:
                 os.utime(built, ns=(now, now))
 
     def last_used(self, key: str) -> int:
-        """When that was, ns since the epoch. Raises OSError."""
+        """Return when the directory was used last, ns since the epoch. Raises OSError."""
         return (self.path(key) / _BUILT).stat().st_mtime_ns
 
     def put(
@@ -94,9 +95,9 @@ class Shelf:
     ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
-        `build` fills the directory `draft`, which does not exist yet; what it raises is raised, and leaves
+        `build` fills the directory `draft`, which does not exist yet; its exceptions are passed on, and leave
         nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if
-        another process builds the same, which is waited for. `finish`: see the method of that name.
+        another process builds the same key, before waiting for it. `finish`: as of the method `finish`.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
@@ -119,7 +120,7 @@ class Shelf:
             except BaseException:
                 remove_tree(draft)
                 raise
-            # Only now: a directory that may not be written to cannot be moved by an ordinary user.
+            # Only now, because an ordinary user cannot move a directory that may not be written to.
             freeze(final)
             if not self._boot:
                 self._mark(key).touch()
@@ -128,8 +129,9 @@ class Shelf:
         return final
 
     def finish(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Do in a thread what others need not wait for: `finish(directory)`, which may stop half-way and be
-        begun anew, and making it last. At once, where another process is at it."""
+        """Start a thread for what callers need not wait for: `finish(directory)`, which may be interrupted
+        and repeated, and then making the directory durable. The thread ends at once if another process is
+        doing that."""
         settle = threading.Thread(
             target=self._settle, args=(key, finish), name=SETTLING, daemon=True
         )
@@ -138,16 +140,16 @@ class Shelf:
 
     @property
     def is_settling(self) -> bool:
-        """Whether a thread of this process finishes a directory."""
+        """Whether a thread of this process is finishing a directory."""
         return bool(self._settling)
 
     def wait(self) -> None:
-        """Wait for the threads that finish directories."""
+        """Wait for the threads that finish directories. Blocks."""
         for settle in tuple(self._settling):
             settle.join()
 
     def content(self) -> Iterator[ShelfEntry]:
-        """Everything that lies here, what is half built among it."""
+        """Yield all entries, including half-built ones."""
         for path in _directories(self._root):
             with suppress(OSError):
                 whole = self.has(path.name)
@@ -159,15 +161,15 @@ class Shelf:
                 yield ShelfEntry(key, path, path.stat().st_mtime_ns, whole=False)
 
     def is_held(self, kept: ShelfEntry) -> bool:
-        """Whether a program lives in it, or it is being built."""
+        """Whether a program runs from the entry, or it is being built. Raises OSError."""
         if not kept.whole:
             return self._is_building(kept.key)
         with _open(kept.path / _BUILT) as built:
             return not try_lock(built)
 
     def remove(self, kept: ShelfEntry) -> bool:
-        """Remove it, unless it is held or was used since it was looked at. Blocks for as long as the disk
-        takes. Raises OSError."""
+        """Remove an entry; return False if it is held, or was used since it was listed. Blocks for as long as
+        the disk takes. Raises OSError."""
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, _CREATE) as building:
@@ -196,11 +198,12 @@ class Shelf:
         return self._root / _MARKS / key
 
     def _sweep(self, key: str) -> None:
-        """Remove what a killed builder or a power cut left behind; the lock says that no builder is alive."""
+        """Remove what a killed builder or a power cut left of a key; the lock ensures that no builder is
+        alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        # What setup scripts of users make there, with bits of their choice, other users of the machine must
-        # not run.
+        # Other users of the machine must not run files that users' setup scripts make there, with permission
+        # bits of their choice.
         with suppress(PermissionError):
             (self._root / _DRAFTS).chmod(0o700)
         for left in (self._root / _DRAFTS).glob(f"{key}.*"):
@@ -214,7 +217,8 @@ class Shelf:
             remove_tree(doubtful)
 
     def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Lost with the process, it costs nothing now: the directory serves until the next boot as it is."""
+        """Finish a directory. If the process ends before that, nothing is lost now: the directory is good
+        until the next boot."""
         final = self.path(key)
         try:
             if finish is not None:
@@ -243,13 +247,13 @@ class Shelf:
 
 
 def waiting_for(progress: Callable[[str], None]) -> Callable[[], None]:
-    """What to call while another process builds the same."""
+    """Return a function that reports that another process builds the same."""
     return lambda: progress("Another process builds the same; waiting for it.")
 
 
 @contextmanager
 def held(place: Path) -> Generator[None]:
-    """Hold on to a finished directory while something is built on it."""
+    """Keep a finished directory from being removed while something is built on it."""
     handles = program.hold_leases([str(place)])
     try:
         yield
@@ -268,7 +272,7 @@ def _open(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or directory; false: somebody else has it."""
+    """Lock an open file or directory without waiting; false if another process has it locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -286,7 +290,7 @@ def _directories(root: Path) -> list[Path]:
 
 
 def _boot() -> str:
-    """What tells this boot of the machine from every other; "" where the system does not say."""
+    """Return what identifies this boot of the machine; "" if the system does not tell."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -294,13 +298,13 @@ def _boot() -> str:
 
 
 def _sync(path: Path) -> None:
-    """Bring everything written so far on the file system of `path` to the disk."""
+    """Write everything so far on the file system of `path` to the disk. Blocks."""
     if sys.platform != "linux":
         os.sync()
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # One call for ten thousand files; Python has only the call for all file systems.
+        # One call for ten thousand files; Python itself only has the call for all file systems.
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
             raise OSError(ctypes.get_errno(), "syncfs failed", str(path))
     finally:

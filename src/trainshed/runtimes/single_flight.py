@@ -1,4 +1,5 @@
-"""One build for each key, however many callers wait for it: each hears what is said from then on."""
+"""Runs one build for each key, however many callers wait for it; each caller hears its progress from then
+on."""
 
 import asyncio
 import threading
@@ -12,22 +13,22 @@ from trainshed.runtimes.stop import Stop
 T = TypeVar("T")
 
 Build = Callable[[Progress, Stop], T]
-"""Blocks; called in a thread."""
+"""A build; it blocks, and is called in a thread."""
 
 
 class SingleFlight(Generic[T]):
-    """Builds under way, by key, each in a thread."""
+    """The running builds by key, each in a thread."""
 
     def __init__(self, workers: ThreadPoolExecutor, *, abandons: bool = False) -> None:
-        """`abandons`: a build for which nobody waits any more is stopped."""
+        """`abandons`: whether a build that nobody waits for any more is stopped."""
         self._workers = workers
         self._abandons = abandons
         self._flights: dict[str, _Flight[T]] = {}
         self._lock = threading.RLock()
 
     async def run(self, key: str, build: Build[T], hear: Progress | None) -> T:
-        """What the build of that key that is under way comes to, or a new one. A cancelled caller stops no
-        build that others wait for."""
+        """Wait for the running build of that key, or start one; return its result or raise its error. A
+        cancelled caller stops no build that others wait for."""
         flight = self._join(key, build, hear)
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)
@@ -45,7 +46,7 @@ class SingleFlight(Generic[T]):
                 flight.remove_listener(hear)
 
     def others(self, key: str) -> int:
-        """How many builds of other keys are under way or wait for their turn."""
+        """Return how many builds of other keys are running or wait for their turn."""
         with self._lock:
             return sum(other != key for other in self._flights)
 
@@ -56,7 +57,7 @@ class SingleFlight(Generic[T]):
             if flight is None:
                 flight = self._flights[key] = _Flight[T]()
             if hear is not None:
-                # Before it begins: its first words count as well.
+                # Before the build begins, so that no line is missed.
                 flight.add_listener(hear)
             if is_new:
                 flight.future = self._workers.submit(build, flight.tell, flight.stop)
@@ -70,19 +71,19 @@ class SingleFlight(Generic[T]):
 
 
 def looked_at(done: asyncio.Future[T]) -> None:
-    """Take notice of a failure, so that the event loop does not complain that nobody did."""
+    """Read a failure, so that the event loop does not report that nobody did."""
     if not done.cancelled():
         done.exception()
 
 
 class _Flight(Generic[T]):
-    """A build under way and who listens to it."""
+    """A running build and its listeners."""
 
     future: Future[T]
 
     def __init__(self) -> None:
         self.stop = Stop()
-        #: How many wait for it; changed on the event loop alone.
+        #: Number of callers that wait for it; changed only on the event loop.
         self.callers = 0
         self._last = ""
         self._listeners: list[Progress] = []
@@ -100,7 +101,7 @@ class _Flight(Generic[T]):
             self._listeners.remove(hear)
 
     def tell(self, line: str) -> None:
-        """From the build's thread."""
+        """Pass a line on to all listeners; called in the build's thread."""
         with self._lock:
             self._last = line
             listeners = tuple(self._listeners)

@@ -1,4 +1,4 @@
-"""A stop for builds and image tools: ends one with everything that it has started."""
+"""Stops builds and image tools, with every process that they have started."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ wait "$main"; status=$?
 kill "$watcher"
 exit "$status"
 """
-"""Runs a command, and kills it with all that it started as soon as its standard input is at an end: nothing
-may go on building, or keep an image tool's lock, when the service was killed."""
+"""Runs a command, and kills it and everything that it started when its standard input ends: if the service is
+killed, nothing may go on building or keep an image tool's lock."""
 
 
 _PATIENCE = 5.0
-"""Seconds in which a process that was asked to end all that it started has to have done so."""
+"""Seconds for a process to end everything that it started after it was asked to."""
 
 
 class Stop:
-    """Ends one build: what it runs is killed with all that this started, and nothing more of it starts."""
+    """Stops one build: its processes are killed with everything that they started, and it starts no more."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -34,14 +34,15 @@ class Stop:
         self._lock = threading.Lock()
 
     def ask(self) -> None:
-        """From any thread. The build then raises BuildFailed."""
+        """Stop the build, which then raises BuildFailed. May be called from any thread."""
         with self._lock:
             self.asked = True
             for end in self._running.values():
                 end()
 
     def began(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
-        """`end`: ends it, without waiting for that."""
+        """Note that a process of the build runs. `end`: ends it, without waiting; called at once if a stop
+        was asked for."""
         with self._lock:
             self._running[process] = end
             if self.asked:
@@ -53,16 +54,16 @@ class Stop:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a group, with its group."""
-    # Only while it is not yet waited for, so that the number cannot belong to somebody else.
+    """Kill a process that leads a group, together with its group."""
+    # Only while nobody has waited for it, since its id could belong to another process afterwards.
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def end_by(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Have a process that keeps others, and ends at the end of its line, end them all; kill it if it does
-    not."""
+    """Close the line of a process that supervises others, which then ends them all; kill it if it takes too
+    long. Does not wait."""
     with contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_WR)
     late = threading.Timer(_PATIENCE, kill, [process])

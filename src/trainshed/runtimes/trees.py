@@ -1,5 +1,5 @@
-"""Whole directories of files: how much disk they take, taken out of everybody's hands, and removed
-nevertheless."""
+"""Handles whole directory trees: measures their disk use, takes write permission away, and removes them even
+then."""
 
 import os
 import shutil
@@ -7,20 +7,21 @@ import stat
 from pathlib import Path
 
 SMALL = 1 << 20
-"""Bytes of files that are read whole."""
+"""Most bytes of a file that is read whole."""
 _BLOCK = 512
-"""Bytes of what `st_blocks` counts, whatever the file system's own blocks have."""
+"""Bytes of a block of `st_blocks`, whatever the file system's block size is."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is a plain file: no link that leads elsewhere, nothing that blocks whoever reads it."""
+    """Whether the path is a plain file: not a link that leads elsewhere, nor something that blocks its
+    reader."""
     return path.exists() and stat.S_ISREG(path.lstat().st_mode)
 
 
 def read_small(path: Path) -> bytes | None:
-    """What is in a plain file; None if it is none, or has more than `SMALL` bytes. Who made it may have been
-    anybody."""
+    """Return the content of a plain file; None if it is none, or has more than `SMALL` bytes. Safe for paths
+    that anybody may have made."""
     if not is_file(path) or path.lstat().st_size > SMALL:
         return None
     with path.open("rb") as file:
@@ -40,10 +41,11 @@ def remove_tree(root: Path) -> None:
 
 
 def protect(root: Path, writable: str) -> None:
-    """Take write permission away from everything below `root`, but for `root/writable`, and let everybody
-    read it.
+    """Take write permission away from everything below `root`, except `root/writable`, and let everybody read
+    it.
 
-    Programs may run as users of their own. Who may get here at all is a matter of the directories above.
+    Programs may run as users of their own. The permissions of the directories above decide who gets here at
+    all.
     """
     for directory, names, files in os.walk(root):
         if writable and Path(directory) == root and writable in names:
@@ -58,7 +60,7 @@ def protect(root: Path, writable: str) -> None:
 
 
 def let_read(root: Path) -> None:
-    """Let everybody read what its owner may, `root` and all below it."""
+    """Let everybody read what its owner may read, `root` and everything below it."""
     root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
     for directory, names, files in os.walk(root):
         for path in (Path(directory, name) for name in (*names, *files)):
@@ -68,22 +70,22 @@ def let_read(root: Path) -> None:
 
 
 def _readable(mode: int) -> int:
-    """What the owner may read or enter, everybody may; and nobody becomes the owner by running it, who may be
-    root while a setup script of a user chose the bits."""
+    """Return the mode with which everybody may read or enter what the owner may. It has no set-user-id bits:
+    the owner may be root, and a user's setup script may have chosen the bits."""
     owners = mode & (stat.S_IRUSR | stat.S_IXUSR)
     return (mode | owners >> 3 | owners >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
 
 def freeze(directory: Path) -> None:
-    """As `protect`, for one directory without what is in it."""
+    """Protect one directory as `protect` does, without its content."""
     directory.chmod(stat.S_IMODE(_readable(directory.stat().st_mode & ~_WRITE)))
 
 
 def size_of(*roots: Path, alone: bool = False) -> int:
-    """Bytes on the disk of all below `roots`, each file counted once. What goes while it is looked at counts
-    nothing.
+    """Return the bytes on the disk of everything below `roots`, each file counted once. What vanishes
+    meanwhile counts as nothing.
 
-    `alone`: only what would be free if `roots` were removed: files that have a name elsewhere as well stay.
+    `alone`: count only what removing `roots` would free: not files that also have a name elsewhere.
     """
     elsewhere: dict[tuple[int, int], tuple[int, int]] = {}
     total = 0

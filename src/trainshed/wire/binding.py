@@ -1,7 +1,7 @@
-"""A REST request line, query and body put together into the RPC's request message.
+"""Combines the line, query and body of a REST request into the RPC's request message.
 
-Owns the rules of google.api.http transcoding: path variables, query parameters, the body field.
-Knows no server and no handler. Over gRPC the message comes ready; see `json.check_received`.
+It owns the rules of google.api.http transcoding: path variables, query parameters, the body field. It knows
+no server and no handler. Over gRPC the message comes ready; see `json.check_received`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from trainshed.wire.plans import Plan, Shape, Special
 from trainshed.wire.routes import Route
 from trainshed.wire.status import Violation, WireError
 
-# Parameters of the protocol, not of a method; `$`-prefixed spellings are the same.
+# Parameters of the protocol, not of a method; spellings with a `$` prefix are equal.
 _SYSTEM: Final = frozenset(
     {
         "access_token",
@@ -38,14 +38,14 @@ _SYSTEM: Final = frozenset(
 
 
 class Bound(Struct, frozen=True):
-    """A request as the handler gets it, and how the client wants the answer written."""
+    """A request as the handler gets it, and the form in which the client wants the answer."""
 
     message: Message
     #: As `json.Parsed.value_texts`, with the body field's name in front.
     value_texts: Mapping[str, str]
     enums_as_ints: bool
     pretty: bool
-    #: What is wanted of the answer; empty: all of it.
+    #: What is wanted of the answer; empty = all of it.
     selection: selection.Selection
 
 
@@ -54,9 +54,9 @@ def bind(
 ) -> Bound:
     """Build the route's request message. Raises WireError with every violation of body and query.
 
-    `variables` are those of `RouteTable.match`, `query` the decoded pairs in their order. Output-only
-    fields of the body are passed over; path variables win over the same field in the body. A body
-    sent to a route without one is not read.
+    `variables` are those of `RouteTable.match`, `query` the decoded pairs in their order. Output-only fields
+    of the body are ignored; path variables win over the same field in the body. A body sent to a route
+    without one is not read.
     """
     message = pool.message_class(route.rpc.request)()
     plan = plans.plan_for(message)
@@ -86,7 +86,7 @@ def bind(
 
 
 def _split(query: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """System parameters (without their `$`) and the method's own."""
+    """Split a query into system parameters (without their `$`) and the method's own."""
     system: dict[str, str] = {}
     own: list[tuple[str, str]] = []
     for key, text in query:
@@ -102,7 +102,8 @@ def _split(query: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[tuple
 def _tree(
     plan: Plan, query: list[tuple[str, str]], body: str, violations: list[Violation]
 ) -> dict[str, Any]:
-    """Dotted parameters as the JSON object that says the same; fields of the body are not there."""
+    """Return the equivalent JSON object of dotted parameters. Those that name fields of the body are
+    violations."""
     root: dict[str, Any] = {}
     for key, text in query:
         node, at = root, plan
@@ -144,7 +145,8 @@ def _is_bool(field: plans.Field) -> bool:
 
 
 def _typed(text: str) -> str | bool:
-    """A query has no types: `true` and `false` are given theirs, the rest is left to the walk."""
+    """Return a boolean for `true` and `false`, since a query has no types; other texts are converted by the
+    walk."""
     return {"true": True, "false": False}.get(text.lower(), text)
 
 

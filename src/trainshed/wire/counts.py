@@ -1,7 +1,7 @@
-"""How many values one request may have: looked at before anything is read, so that small things cannot cost
-much.
+"""Limits the number of values in one request, and checks it before anything is read, so that small requests
+cannot cause much work.
 
-What a job may hold is `core.specs`' to say; this bounds what is walked to find that out.
+`core.specs` decides what a job may hold; this limits what is walked to find that out.
 """
 
 import re
@@ -16,19 +16,20 @@ from trainshed.wire.status import Violation, WireError
 MAX_VALUES: Final = 50_000
 """Texts, numbers, objects and lists in one request."""
 MAX_ENTRIES: Final = 10_000
-"""In one list or map."""
+"""Entries of one list or map."""
 
 _SMALL: Final = 16 << 10
-"""Bytes that need no counting."""
+"""Bytes of a request that is not counted."""
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[,\[{]', re.DOTALL)
-"""A text, or what a value follows. Linear: a text that does not end reaches to the end."""
+"""A text, or a character before a value. Linear time: a text without an end extends to the end of the
+data."""
 
 
 def check_text(data: bytes | bytearray) -> None:
-    """Refuse JSON with too many values. Raises WireError. Takes milliseconds for what is right."""
+    """Refuse JSON with too many values. Raises WireError. Takes milliseconds for acceptable requests."""
     if len(data) <= _SMALL:
         return
-    # Those within texts, too: most requests need no better count than this.
+    # This includes those within texts; most requests need no better count.
     if data.count(b",") + data.count(b"[") + data.count(b"{") < MAX_VALUES:
         return
     values = texts = 0
@@ -42,15 +43,15 @@ def check_text(data: bytes | bytearray) -> None:
 
 
 def entries_fault(path: str, count: int) -> str:
-    """What is wrong with a list or map of so many entries; "" if nothing is."""
+    """Return the error text for a list or map of so many entries; "" if there are not too many."""
     if count <= MAX_ENTRIES:
         return ""
     return f"Invalid value at '{path}', {count} entries are given; at most {MAX_ENTRIES} are read."
 
 
 def count(message: Message, path: str) -> int:
-    """The values in a message. Raises WireError for more than there may be, and for a list or map with too
-    many."""
+    """Return the number of values in a message. Raises WireError if there are too many, or if a list or map
+    has too many entries."""
     return _count(message, path, 0)
 
 

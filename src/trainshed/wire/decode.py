@@ -1,7 +1,7 @@
-"""Decoded JSON into a message, collecting every violation on the way.
+"""Reads decoded JSON into a message and collects every violation on the way.
 
-Owns the walk and the public texts (facts/limits#error-texts); reads no bytes and decides
-no rule beyond the types. The order of violations is the order of the JSON text.
+It owns the walk and the public texts (facts/limits#error-texts); it reads no bytes and knows no rules beyond
+the types. The order of violations is the order of the JSON text.
 """
 
 import json
@@ -15,18 +15,18 @@ from trainshed.wire.plans import Field, Plan, Shape, Special
 from trainshed.wire.status import Undecided, Violation, WireError
 
 MAX_DEPTH: Final = 100
-"""Objects and lists inside one another; json_format's limit, and the public services'."""
+"""Depth of nested objects and lists; json_format's limit, and the public services'."""
 
 _SHOWN: Final = 200  # characters of an offending value that a text repeats
 _PAYLOAD: Final = "Invalid JSON payload received. "
 
 
 class Walk:
-    """One walk over one body; `violations`, `value_texts` and `undecided` grow while it goes.
+    """One walk over one body; `violations`, `value_texts` and `undecided` grow on the way.
 
-    With `keep_output_only` false, output-only fields are passed over, whatever they hold.
-    `value_texts` has, for every field of type google.protobuf.Value that was set, its path and its
-    JSON as the client wrote it, numbers included (a Value only holds doubles; spec/clients#task-inputs).
+    If `keep_output_only` is false, output-only fields are ignored, whatever they hold. `value_texts` has, for
+    every field of type google.protobuf.Value that was set, its path and its JSON as the client wrote it,
+    numbers included (a Value only holds doubles; spec/clients#task-inputs).
     """
 
     def __init__(self, *, keep_output_only: bool) -> None:
@@ -35,11 +35,11 @@ class Walk:
         self.undecided: list[Undecided] = []
         self._keep_output_only = keep_output_only
         self._depth = 0
-        # Of a message that came in the binary form.
+        # Values in a message that came in binary form.
         self._values = 0
 
     def message(self, plan: Plan, raw: Any, message: Message, path: str) -> None:
-        """Read `raw` into `message`; `path` is where it stands, empty for the body itself."""
+        """Read `raw` into `message`. `path`: its place in the request, empty for the body itself."""
         if self._depth >= MAX_DEPTH:
             self._refuse(path, f"{_PAYLOAD}Message too deep. Max recursion depth reached.")
             return
@@ -55,9 +55,9 @@ class Walk:
         self._depth -= 1
 
     def received(self, plan: Plan, message: Message, path: str) -> None:
-        """Look at a message that came in the binary form, in one walk, for some have thousands of parts:
-        clear what only the service writes, find and unset the numbers that their enums do not have, count
-        the values. Raises WireError if there are too many."""
+        """Check a message that came in binary form, in one walk, because some have thousands of parts: clear
+        output-only fields, report and unset numbers that their enums do not have, count the values. Raises
+        WireError if there are too many."""
         if plan.special is not None:
             self._add(counts.count(message, path))
             return
@@ -240,7 +240,7 @@ class Walk:
         message: Any,
         path: str,
     ) -> None:
-        """The messages that hold any JSON; raises Unreadable for the whole of it."""
+        """Read a message that holds any JSON. Raises Unreadable for the whole of it."""
         if special is Special.STRUCT:
             if not isinstance(raw, dict):
                 raise scalars.Unreadable
@@ -301,7 +301,7 @@ class Walk:
         message.value = inner.SerializeToString(deterministic=True)
 
     def _has_too_many(self, entries: Sized, path: str) -> bool:
-        """Whether a list or map is refused unread."""
+        """Whether a list or map is refused unread, because it has too many entries."""
         if fault := counts.entries_fault(path, len(entries)):
             self._refuse(path, fault)
         return bool(fault)
@@ -311,7 +311,7 @@ class Walk:
 
     def _unknown(self, key: str, path: str, reason: str) -> None:
         where = f" at '{path}'" if path else ""
-        # A key may hold anything; the text has to be fit for UTF-8.
+        # A key may hold anything; the text must be valid UTF-8.
         name = key[:_SHOWN].encode(errors="replace").decode()
         self._refuse(
             f"{path}.{name}" if path else name, f'{_PAYLOAD}Unknown name "{name}"{where}: {reason}'
@@ -336,7 +336,8 @@ _TAKES_LISTS: Final = frozenset({Special.VALUE, Special.LIST_VALUE})
 
 
 def _spelling(label: str, raw: Any) -> str:
-    """How a value of another type is to be written, behind the public words; "" if that cannot be told."""
+    """Return how a value of another type should be written, to follow the public text; "" if that is not
+    known."""
     is_short = len(str(raw)) <= _SHOWN
     match label, raw:
         case "TYPE_STRING", bool() | int() | float() if is_short:

@@ -1,6 +1,6 @@
-"""A message as JSON values: camelCase keys in field order, unset fields left out.
+"""Converts messages to JSON values: camelCase keys in field order, unset fields left out.
 
-Owns the public output form; the mirror of `decode`. Maps are sorted by key, so that the same
+It owns the public output form, as `decode` owns the input form. Maps are sorted by key, so that the same
 message always gives the same bytes.
 """
 
@@ -15,11 +15,12 @@ from trainshed.wire.plans import Plan, Shape, Special, Value
 
 
 class Form(Struct, frozen=True):
-    """What a client may choose about the answer, and what a surface chooses for it."""
+    """What a client may choose about the answer, and what a surface chooses."""
 
-    #: Asked for with `$alt=json;enum-encoding=int` (spec/clients#numbers).
+    #: Whether enums are numbers, as requested by `$alt=json;enum-encoding=int` (spec/clients#numbers).
     enums_as_ints: bool = False
-    #: Timestamps of one width: gcloud compares those of log entries as texts (spec/clients#log-pages).
+    #: Whether all timestamps have nine decimals: gcloud compares those of log entries as texts
+    #: (spec/clients#log-pages).
     nine_digits: bool = False
 
 
@@ -27,7 +28,7 @@ PUBLIC = Form()
 
 
 def to_json(message: Message, form: Form = PUBLIC) -> Any:
-    """The JSON value of a message: an object, or the special form of a well-known type."""
+    """Return the JSON value of a message: an object, or the special form of a well-known type."""
     return _message(plans.plan_for(message), message, form)
 
 
@@ -99,7 +100,7 @@ def _special(special: Special, message: Any, form: Form) -> Any:
 
 
 def struct_value(message: Any) -> Any:
-    """The JSON of a google.protobuf.Value; an empty one is null."""
+    """Return the JSON of a google.protobuf.Value; an empty one is null."""
     kind = message.WhichOneof("kind")
     if kind == "struct_value":
         fields = message.struct_value.fields
@@ -119,7 +120,7 @@ def _any(message: Any, form: Form) -> dict[str, Any]:
         inner = pool.message_class(message.type_url.rpartition("/")[2])()
         inner.ParseFromString(message.value)
     except (KeyError, DecodeError):
-        # A type that is not served: its bytes are all that can be told of it.
+        # The type is not served, so its bytes are all that can be shown.
         return out | {"value": scalars.bytes_json(message.value)}
     plan = plans.plan_for(inner)
     content = _message(plan, inner, form)

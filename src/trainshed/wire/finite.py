@@ -1,4 +1,4 @@
-"""Numbers in JSON values of requests that JSON has not: they come over gRPC alone."""
+"""Finds numbers in JSON values of requests that JSON cannot express, which only gRPC can carry."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def endless(value: Any) -> Iterator[str]:
-    """The paths (`a.b[1]`) of the numbers of a google.protobuf.Value, or Struct, that are none or are
+    """Yield the paths (`a.b[1]`) of the numbers in a google.protobuf.Value, or Struct, that are NaN or
     infinite; "" for the value itself."""
     for path in _endless(value):
         yield path.removeprefix(".")

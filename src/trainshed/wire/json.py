@@ -1,8 +1,8 @@
-"""Strict JSON of the public messages, both ways.
+"""Reads and writes strict JSON of the public messages.
 
-Owns the entry points: `parse` and `render` for bodies, `from_public` and `to_public` for the plain
-dictionaries that the other packages keep. Refuses what the public services refuse, all violations at
-once, and takes every spelling that their clients use (spec/clients#wire, spec/submit#refusals).
+It owns the entry points: `parse` and `render` for bodies, `from_public` and `to_public` for the plain
+dictionaries that the other packages keep. It refuses what the public services refuse, all violations at once,
+and accepts every spelling that their clients use (spec/clients#wire, spec/submit#refusals).
 """
 
 import json
@@ -27,28 +27,28 @@ class Parsed(Struct, frozen=True):
 
     message: Message
     #: By proto path (`training_pipeline.training_task_inputs`): compact JSON in which integers above 2^53,
-    #: and 1 beside 1.0, are as they were sent.
+    #: and 1 as opposed to 1.0, are as they were sent.
     value_texts: Mapping[str, str]
 
 
 class Resource(Struct, frozen=True):
-    """A resource as it is kept, in public JSON, with what the service says of it besides. Who wants JSON gets
-    it without the message in between, which takes several times as long."""
+    """A stored resource in public JSON, and what the service adds to it. Its JSON is made without a message
+    in between, which would take several times as long."""
 
     kept: Mapping[str, Any]
-    #: Only what the service says, in the resource's type.
+    #: Only what the service adds, in the resource's type.
     outputs: Message
-    #: What is kept as a message, where that is at hand; it is changed when the whole is asked for.
+    #: The stored part as a message, if that is at hand; `message` changes it.
     given: Message | None = None
 
     def public(self) -> dict[str, Any]:
-        """As `to_public` of the message."""
+        """Return the whole as `to_public` of the message would."""
         members = {**self.kept, **to_public(self.outputs)}
         names = plans.plan_for(self.outputs).json_names
         return {name: members[name] for name in names if name in members}
 
     def message(self) -> Message:
-        """The whole as a message."""
+        """Return the whole as a message."""
         given = self.given
         whole = from_public(type(self.outputs), self.kept) if given is None else given
         whole.MergeFrom(self.outputs)
@@ -64,9 +64,8 @@ def parse(
 ) -> Message:
     """Read a body into a new message; raises WireError with every violation.
 
-    `path` is where the body stands in the request (`job`, the route's body field): the texts name
-    it. Output-only fields are passed over unread unless they are to be kept. An empty body is an
-    empty message.
+    `path` is the body's place in the request (`job`, the route's body field), which the texts name.
+    Output-only fields are ignored unread unless they are to be kept. An empty body is an empty message.
     """
     return parse_exact(message_type, data, path=path, keep_output_only=keep_output_only).message
 
@@ -78,7 +77,7 @@ def parse_exact(
     path: str = "",
     keep_output_only: bool = False,
 ) -> Parsed:
-    """`parse`, with the original JSON of the Value fields alongside."""
+    """Read a body as `parse` does, and return the original JSON of the Value fields as well."""
     kind = pool.message_class(message_type) if isinstance(message_type, str) else message_type
     raw = decode_text(data) if isinstance(data, bytes | bytearray) else data
     message = kind()
@@ -96,30 +95,30 @@ def render(
     nine_digits: bool = False,
     pretty: bool = False,
 ) -> bytes:
-    """The message as UTF-8 JSON; `nine_digits` gives all timestamps one width (`encode.Form`)."""
+    """Return the message as UTF-8 JSON; `nine_digits` gives all timestamps one width (`encode.Form`)."""
     form = Form(enums_as_ints=enums_as_ints, nine_digits=nine_digits)
     return encode_text(encode.to_json(message, form), pretty=pretty)
 
 
 def to_public(message: Message) -> dict[str, Any]:
-    """The message as a dictionary in the public form: camelCase, enum names, int64 as strings."""
+    """Return the message as a dictionary in the public form: camelCase, enum names, int64 as strings."""
     return cast(dict[str, Any], encode.to_json(message))
 
 
 def from_public(message_type: MessageType, value: Mapping[str, Any]) -> Message:
-    """The opposite of `to_public`: output-only fields are kept. Raises WireError."""
+    """Read a message in the form of `to_public`; output-only fields are kept. Raises WireError."""
     return parse(message_type, value, keep_output_only=True)
 
 
 def clear_output_only(message: Message) -> None:
-    """Clear every field that only the service writes, however deep."""
+    """Clear every field that only the service writes, at any depth."""
     _clear(plans.plan_for(message), message)
 
 
 def check_received(message: Message) -> None:
-    """Read a message that came in the binary form as `parse` reads the same request in JSON: without what
-    only the service writes. Raises WireError for more values than `counts` allows and for numbers that their
-    enums do not have; the message is left without those."""
+    """Check a message that came in binary form as `parse` checks the same request in JSON: output-only fields
+    are cleared. Raises WireError for more values than `counts` allows, and for numbers that their enums do
+    not have, which are unset."""
     walk = Walk(keep_output_only=True)
     walk.received(plans.plan_for(message), message, "")
     if walk.violations:
@@ -139,7 +138,7 @@ def _clear(plan: plans.Plan, message: Message) -> None:
 
 
 def decode_text(data: bytes | bytearray) -> Any:
-    """JSON text to values; raises WireError for what is not UTF-8, not JSON, or ambiguous.
+    """Decode JSON text to values; raises WireError for what is not UTF-8, not JSON, or ambiguous.
 
     Duplicate keys, NaN and Infinity are refused, and more values than `counts` allows; blank text is an empty
     object.
@@ -167,19 +166,19 @@ def decode_text(data: bytes | bytearray) -> Any:
 
 
 def encode_text(value: Any, *, pretty: bool = False) -> bytes:
-    """JSON values to UTF-8 text: compact, or indented by two with a final line end."""
+    """Encode JSON values as UTF-8 text: compact, or indented by two with a final newline."""
     if pretty:
         return json.dumps(value, ensure_ascii=False, indent=2).encode() + b"\n"
     return _encode(value)
 
 
 def compact_text(value: Any) -> str:
-    """JSON values to compact text."""
+    """Encode JSON values as compact text."""
     return _encode(value).decode()
 
 
 _encode: Final = msgspec.json.Encoder().encode
-"""Takes a fifth of the time that Python's own takes, which each submit pays twice."""
+"""Takes a fifth of the time of Python's own, which each submit pays twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

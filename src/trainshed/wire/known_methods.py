@@ -1,7 +1,7 @@
-"""The methods that the public APIs have, whether or not they are served here (made by
+"""Knows the methods that the public APIs have, whether or not they are served here (made by
 `tools/known_methods.py`).
 
-Owns finding one by its request line or its name. Read with the first request that nothing serves.
+It finds one by its request line or its name. The list is read with the first request that no method serves.
 """
 
 import json
@@ -17,15 +17,15 @@ from trainshed.wire.pool import read_data
 class KnownMethod(Struct, frozen=True):
     """A method that a public API has."""
 
-    #: Of the RPC with its service, or the discovery document's id.
+    #: Full name of the RPC, or the discovery document's id.
     name: str
-    #: Its template, or that of another method of the service where only gRPC has this one; "" where none has
-    #: a path.
+    #: Path template of the method, or of another method of its service if it exists only in gRPC; "" if none
+    #: has a path.
     path: str
 
 
 def by_request(verb: str, path: str) -> KnownMethod | None:
-    """The method that a public API has at this verb and encoded path (no query)."""
+    """Return the public method at this verb and encoded path (without query); None if there is none."""
     found = _methods().router.match(verb, path)
     if found is None:
         return None
@@ -33,7 +33,8 @@ def by_request(verb: str, path: str) -> KnownMethod | None:
 
 
 def by_name(name: str) -> KnownMethod | None:
-    """The method of this full RPC name, `google.cloud.aiplatform.v1.DatasetService.CreateDataset`."""
+    """Return the method of a full RPC name such as `google.cloud.aiplatform.v1.DatasetService.CreateDataset`;
+    None if there is none."""
     methods = _methods()
     path = methods.paths.get(name)
     if path is None:

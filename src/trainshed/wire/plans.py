@@ -1,7 +1,7 @@
-"""How each message type is read and written: descriptors compiled once into flat tables.
+"""Compiles the descriptor of each message type once into a flat table that says how it is read and written.
 
-Owns the reading of descriptors for `decode` and `encode`. A plan is built on first use, never
-changes, and is shared by all threads (building one twice at once is harmless).
+It owns the reading of descriptors for `decode` and `encode`. A plan is built on first use, never changes, and
+is shared by all threads (building one twice at once is harmless).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ OUTPUT_ONLY: Final = 3  # google.api.FieldBehavior
 
 
 class Shape(Enum):
-    """What surrounds the values of a field."""
+    """How the values of a field are contained in it."""
 
     ONE = auto()
     LIST = auto()
@@ -101,7 +101,7 @@ class Value:
             self.enum_names = {value.number: value.name for value in reversed(enum.values)}
         else:
             self.label, self.read, self.write = _SCALARS[field.type]
-        #: Its JSON is what the message gives for it.
+        #: Whether its JSON value is the Python value of the field.
         self.is_verbatim = self.read is not None and self.write is None and self.enum_names is None
 
     @property
@@ -111,7 +111,7 @@ class Value:
 
     @property
     def plan(self) -> "Plan":
-        """The plan of a message value; compiled late, because types refer to themselves."""
+        """The plan of a message value; compiled late, because types may contain themselves."""
         if self._plan is None:
             assert self._message is not None
             self._plan = plan_of(self._message)
@@ -155,17 +155,17 @@ class Plan:
         self.special = special_of(message)
         fields = {field.number: Field(field) for field in message.fields}
         self.by_number = fields
-        #: In the order in which fields are written.
+        #: JSON names in the order in which fields are written.
         self.json_names = tuple(fields[number].json_name for number in sorted(fields))
         self.by_key = {field.json_name: field for field in fields.values()}
         self.by_key |= {field.name: field for field in fields.values()}
-        #: One or two plain values and no more, as times and scalars: what walks over thousands of points need
-        #: not look into.
+        #: Whether it has at most two fields, all plain values, as times and scalars have; a walk over
+        #: thousands of such messages need not enter them.
         self.is_small = len(fields) <= _SMALL and all(map(_is_plain, fields.values()))
 
 
 _SMALL: Final = 2
-"""Fields."""
+"""Most fields of a small message."""
 
 
 def _is_plain(field: Field) -> bool:
@@ -178,7 +178,7 @@ _plans: "dict[Descriptor, Plan]" = {}
 
 
 def plan_of(message: "Descriptor") -> Plan:
-    """The plan of a descriptor; built once for each."""
+    """Return the plan of a descriptor; built once for each."""
     plan = _plans.get(message)
     if plan is None:
         plan = _plans[message] = Plan(message)
@@ -186,26 +186,26 @@ def plan_of(message: "Descriptor") -> Plan:
 
 
 def plan_for(message: Message | type[Message]) -> Plan:
-    """The plan of a message or a class."""
+    """Return the plan of a message or a class."""
     # The stubs name two classes for what is one object in this implementation of protobuf.
     return plan_of(cast("Descriptor", message.DESCRIPTOR))
 
 
 def special_of(message: "Descriptor") -> Special | None:
-    """Which special JSON form the type has, if any."""
+    """Return the special JSON form that the type has; None = it has none."""
     if message.file.name == "google/protobuf/wrappers.proto":
         return Special.WRAPPER
     return _SPECIALS.get(message.full_name)
 
 
 def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
-    """The google.api.field_behavior numbers of a field."""
+    """Return the google.api.field_behavior numbers of a field."""
     options = field.GetOptions()
     return frozenset(options.Extensions[pool.field_behavior()])
 
 
 def children(shape: Shape, content: Any) -> tuple[Any, ...]:
-    """The values of a set field, one or many."""
+    """Return the values of a set field, one or many."""
     if shape is Shape.ONE:
         return (content,)
     return tuple(content.values() if shape is Shape.MAP else content)

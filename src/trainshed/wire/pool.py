@@ -1,8 +1,8 @@
-"""The message classes, in one private descriptor pool that is filled API by API on first use.
+"""Provides the message classes, from one private descriptor pool that is filled API by API on first use.
 
-Owns the pool and the data files (made by `tools/build_descriptors.py`). Must not touch protobuf's
-default pool: the SDK of the clients registers the same file names there (spec/invariants#private-pool).
-Protobuf itself (some 60 ms) is imported with the first message, not with this module.
+It owns the pool and the data files (made by `tools/build_descriptors.py`). It must not touch protobuf's
+default pool: the clients' SDK registers the same file names there (spec/invariants#private-pool). Protobuf
+itself (some 60 ms) is imported with the first message, not with this module.
 """
 
 import gzip
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from google.protobuf import descriptor, descriptor_pool
 
 Api = Literal["aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3"]
-"""The sets that ship. Shared messages (operations, statuses, policies) come with any of them."""
+"""The APIs whose descriptor sets ship. Shared messages (operations, statuses, policies) come with each of
+them."""
 
 APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2", "resourcemanager_v3")
 
@@ -39,17 +40,17 @@ _classes: dict[str, type[Message]] = {}
 
 
 def message_class(full_name: str) -> type[Message]:
-    """The class of a public message, for example `google.cloud.aiplatform.v1.CustomJob`.
+    """Return the class of a public message, such as `google.cloud.aiplatform.v1.CustomJob`.
 
-    Loads the set that defines it when it is the first of that set; any thread may call it.
-    Raises KeyError, saying what to check, for a name that no set defines.
+    Loads the set that defines it if that is not loaded yet. May be called from any thread. Raises KeyError,
+    with what to check, for a name that no set defines.
     """
     found = _classes.get(full_name)
     return found if found is not None else class_of(message_descriptor(full_name))
 
 
 def class_of(message: "descriptor.Descriptor") -> type[Message]:
-    """The class of a descriptor that came out of this pool (nested and imported ones too)."""
+    """Return the class of a descriptor of this pool (nested and imported ones too)."""
     from google.protobuf import message_factory
 
     found = message_factory.GetMessageClass(message)
@@ -58,7 +59,7 @@ def class_of(message: "descriptor.Descriptor") -> type[Message]:
 
 
 def message_descriptor(full_name: str) -> "descriptor.Descriptor":
-    """The descriptor of a public message. Raises KeyError like `message_class`."""
+    """Return the descriptor of a public message. Raises KeyError as `message_class` does."""
     load(_home(full_name))
     try:
         return pool().FindMessageTypeByName(full_name)
@@ -70,32 +71,33 @@ def message_descriptor(full_name: str) -> "descriptor.Descriptor":
 
 
 def load(api: Api) -> tuple[str, ...]:
-    """Add an API's files to the pool once; returns their names. Blocks while another thread does."""
+    """Add an API's files to the pool once; return their names. Blocks while another thread does it."""
     names = _loaded.get(api)
     if names is not None:
         return names
     with _lock:
         if api not in _loaded:
-            # Options are parsed once, with the extensions known by then: this has to be.
+            # Options are parsed once, with the extensions known by then, so this extension has to be loaded
+            # before.
             field_behavior()
             from google.protobuf import descriptor_pb2
 
             files = descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file
             for file in files:
-                # A file that two sets hold has the same bytes in both, and the pool accepts that.
+                # A file in two sets has the same bytes in both, which the pool accepts.
                 pool().AddSerializedFile(file.SerializeToString(deterministic=True))
             _loaded[api] = tuple(file.name for file in files)
         return _loaded[api]
 
 
 def load_all() -> None:
-    """Add every API's files, before anybody has to wait for them."""
+    """Add every API's files, before a request has to wait for them."""
     for api in APIS:
         load(api)
 
 
 def pool() -> "descriptor_pool.DescriptorPool":
-    """The private pool itself, for protobuf functions that ask for one; one per process."""
+    """Return the process's private pool, for protobuf functions that need one."""
     with _lock:
         if not _pools:
             from google.protobuf import descriptor_pool
@@ -106,8 +108,8 @@ def pool() -> "descriptor_pool.DescriptorPool":
 
 @cache
 def field_behavior() -> Any:
-    """The extension of google.api that the sets' fields carry, for `options.Extensions[...]`; protobuf and
-    its module are imported with the first call."""
+    """Return the google.api extension that the sets' fields carry, for `options.Extensions[...]`. The first
+    call imports protobuf and its module."""
     from google.api import (  # pyright: ignore[reportMissingTypeStubs]  the distribution ships none
         field_behavior_pb2,
     )
@@ -116,11 +118,10 @@ def field_behavior() -> Any:
 
 
 def discovery_document(api: str, root_url: str) -> bytes:
-    """The discovery document of `ml_v1` or `logging_v2` as JSON, for a service at `root_url`.
+    """Return the discovery document of `ml_v1` or `logging_v2` as JSON, for a service at `root_url`.
 
-    `root_url` is scheme and authority (`http://127.0.0.1:8080`, a trailing slash is allowed).
-    The document names the served methods only and holds no descriptions. Raises KeyError for an
-    API that has none.
+    `root_url` is scheme and authority (`http://127.0.0.1:8080`, a trailing slash is allowed). The document
+    names the served methods only and holds no descriptions. Raises KeyError for an API that has none.
     """
     if api not in _DOCUMENTS:
         raise KeyError(
@@ -140,6 +141,6 @@ def _home(full_name: str) -> Api:
 
 
 def read_data(name: str) -> bytes:
-    """The content of a data file, decompressed."""
-    # By its path: `importlib.resources` would bring the library of archives with it.
+    """Return the decompressed content of a data file."""
+    # Read by its path, because `importlib.resources` would import the library for archives.
     return gzip.decompress((_DATA / name).read_bytes())

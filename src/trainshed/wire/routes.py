@@ -1,7 +1,7 @@
-"""RPCs and REST routes, as the descriptor sets have them (a list made by `tools/http_rules.py`).
+"""Lists RPCs and REST routes as the descriptor sets define them (a list made by `tools/http_rules.py`).
 
-Owns which RPC a request line means; how one is found is `httpd.routing`'s. Knows no handler and no server.
-The sets themselves are not read for it: they take much longer, and a start does not wait for them.
+It owns which RPC a request line means; `httpd.routing` finds it. It knows no handler and no server. The sets
+themselves are not read for it, because that takes much longer, and starts of the service would wait.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,8 +14,8 @@ from msgspec import Struct
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire import pool
 
-# The operations, locations and policy mixins have no rules of their own for these paths: the
-# public services add them by configuration. (RPC, verb, template, body); spec/clients#surface.
+# The operations, locations and policy mixins have no rules of their own for these paths: the public services
+# add them by configuration. (RPC, verb, template, body); spec/clients#surface.
 _PLACE = "projects/*/locations/*"
 _OPERATION_PARENTS = ("", "/*/*", "/*/*/*/*")
 _MIXINS: Final[tuple[tuple[str, str, str, str], ...]] = (
@@ -50,7 +50,7 @@ _MIXINS: Final[tuple[tuple[str, str, str, str], ...]] = (
             ("SetIamPolicy", "POST", "setIamPolicy", "*"),
         )
     ),
-    # Anybody may ask what he may do, of whatever there is below a project, and of the project.
+    # All callers may ask for their own permissions, on a project and on everything below one.
     *(
         ("google.iam.v1.IAMPolicy.TestIamPermissions", "POST", path + ":testIamPermissions", "*")
         for path in ("/v1/{resource=projects/**}", "/v3/{resource=projects/*}")
@@ -104,7 +104,8 @@ class Route(Struct, frozen=True):
 
 
 class RouteTable:
-    """Finds the route of a request line, the first one given where two have one verb and shape."""
+    """Finds the route of a request line. Of two routes with the same verb and shape, the first one given
+    wins."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._router = Router[Route]()
@@ -113,18 +114,18 @@ class RouteTable:
         )
 
     def match(self, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-        """`Router.match`."""
+        """Return the route of a request line with its path variables, as `Router.match` does."""
         return self._router.match(verb, path)
 
 
 class _Call(Struct, frozen=True, array_like=True):
-    """As it stands in the list."""
+    """An entry of the list."""
 
     service: str
     method: str
     request: str
     response: str
-    #: HTTP methods, templates, and which fields the bodies are.
+    #: (HTTP method, template, body field) of each REST binding.
     bindings: tuple[tuple[str, str, str], ...]
 
     @property
@@ -141,13 +142,13 @@ def _calls() -> Mapping[pool.Api, tuple[_Call, ...]]:
 
 @cache
 def rpcs(api: pool.Api) -> Mapping[str, Rpc]:
-    """Every RPC of an API by its gRPC path."""
+    """Return every RPC of an API by its gRPC path."""
     return {rpc.path: rpc for rpc in (call.rpc for call in _calls()[api])}
 
 
 @cache
 def routes(api: pool.Api) -> tuple[Route, ...]:
-    """Every REST route of an API, in the order of its services and annotations."""
+    """Return every REST route of an API, in the order of its services and annotations."""
     found = [
         Route(api, rpcs(api)[call.rpc.path], verb, Template.parse(path), body)
         for call in _calls()[api]
@@ -165,10 +166,11 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
 
 @cache
 def route_table(*apis: pool.Api) -> RouteTable:
-    """The table of these APIs, the first one winning a shared path; without a name, of all."""
+    """Return the table of these APIs, where the first one wins a shared path; without arguments, of all
+    APIs."""
     return RouteTable(route for api in apis or pool.APIS for route in routes(api))
 
 
 def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """`RouteTable.match` over all APIs in the order of `pool.APIS`."""
+    """Return what `RouteTable.match` finds over all APIs, in the order of `pool.APIS`."""
     return route_table().match(verb, path)

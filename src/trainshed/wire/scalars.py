@@ -1,8 +1,8 @@
-"""Single JSON values to protobuf values and back: numbers, texts, times, masks.
+"""Converts single JSON values to protobuf values and back: numbers, texts, times, masks.
 
-Pure functions. A reader takes the decoded JSON value and gives the Python value of the field; it
-raises `Unreadable`, whose text (possibly empty) becomes the tail of the public error text. What is
-accepted follows proto3 JSON with the leniency that the public clients need (spec/clients#wire).
+Pure functions. A reader takes the decoded JSON value and returns the Python value of the field; it raises
+`Unreadable`, whose text (possibly empty) becomes the tail of the public error text. What is accepted follows
+proto3 JSON with the leniency that the public clients need (spec/clients#wire).
 """
 
 import base64
@@ -38,11 +38,11 @@ class Unreadable(ValueError):
 
 
 class UnknownValue(Unreadable):
-    """The value is none of the enum's; the text says which there are."""
+    """The value is none of the enum's; the text lists those."""
 
 
 def read_text(value: Any) -> str:
-    """A string without lone surrogates."""
+    """Read a string without lone surrogates."""
     if not isinstance(value, str):
         raise Unreadable
     if not value.isascii():
@@ -54,14 +54,14 @@ def read_text(value: Any) -> str:
 
 
 def read_bool(value: Any) -> bool:
-    """`true` or `false`, unquoted."""
+    """Read `true` or `false`, unquoted."""
     if value is True or value is False:
         return value
     raise Unreadable
 
 
 def read_bytes(value: Any) -> bytes:
-    """Base64, standard or URL-safe, padded or not."""
+    """Read base64, standard or URL-safe, padded or not."""
     if not isinstance(value, str):
         raise Unreadable
     text = value.translate(_BASE64_URLSAFE).rstrip("=")
@@ -72,7 +72,8 @@ def read_bytes(value: Any) -> bytes:
 
 
 def integer_reader(low: int, high: int) -> Reader:
-    """Integers of a range: numbers, decimal strings, and floats without a fraction (`100.0`)."""
+    """Return a reader of integers in a range: numbers, decimal strings, and floats without a fraction
+    (`100.0`)."""
 
     def read(value: Any) -> int:
         if type(value) is int:
@@ -93,8 +94,8 @@ def integer_reader(low: int, high: int) -> Reader:
 
 
 def _integer_text(text: str) -> int:
-    """Exact for plain digits; a fraction of zeros or an exponent goes through float."""
-    # 40 characters hold every 64-bit integer; longer texts would cost time for nothing.
+    """Convert plain digits exactly; a fraction of zeros or an exponent goes through float."""
+    # 40 characters hold every 64-bit integer; longer texts would only cost time.
     found = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
     if found is None:
         raise Unreadable
@@ -107,7 +108,7 @@ def _integer_text(text: str) -> int:
 
 
 def read_double(value: Any) -> float:
-    """Numbers, numeric strings, and the three names `NaN`, `Infinity`, `-Infinity`."""
+    """Read numbers, numeric strings, and the three names `NaN`, `Infinity`, `-Infinity`."""
     if isinstance(value, str):
         if value in _NAMED_FLOATS:
             return _NAMED_FLOATS[value]
@@ -125,7 +126,7 @@ def read_double(value: Any) -> float:
 
 
 def read_float(value: Any) -> float:
-    """Like `read_double`, within the range of 32 bits."""
+    """Read a number as `read_double` does, within the range of 32 bits."""
     number = read_double(value)
     if math.isfinite(number) and abs(number) > _FLOAT_MAX:
         raise Unreadable
@@ -133,8 +134,8 @@ def read_float(value: Any) -> float:
 
 
 def enum_reader(numbers: dict[str, int]) -> Reader:
-    """Names of the enum, or known numbers (the SDK sends numbers), also as strings or `1.0`. Raises
-    UnknownValue."""
+    """Return a reader of enum names, or known numbers (the SDK sends numbers), also as strings or `1.0`. It
+    raises UnknownValue."""
     known = frozenset(numbers.values())
     read_number = integer_reader(-(2**31), 2**31 - 1)
 
@@ -153,7 +154,8 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
 
 
 def enum_choices(value: Any, names: Iterable[str]) -> str:
-    """How a text about an unknown `value` goes on: the name that was probably meant, and all there are."""
+    """Return the end of an error text about an unknown `value`: the name that was probably meant, and all
+    names."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
@@ -164,7 +166,7 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
 
 
 def read_timestamp(value: Any) -> tuple[int, int]:
-    """RFC 3339 with any offset and up to nine decimals -> (seconds since the epoch, nanos)."""
+    """Read RFC 3339 with any offset and up to nine decimals as (seconds since the epoch, nanos)."""
     found = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise Unreadable("Illegal timestamp format; timestamps must be RFC 3339 with a time zone")
@@ -185,7 +187,7 @@ def read_timestamp(value: Any) -> tuple[int, int]:
 
 
 def read_duration(value: Any) -> tuple[int, int]:
-    """`"3.5s"` -> (seconds, nanos), both of the same sign."""
+    """Read `"3.5s"` as (seconds, nanos), both of the same sign."""
     if not isinstance(value, str) or not value.endswith("s"):
         raise Unreadable("Illegal duration format; duration must end with 's'")
     found = _DURATION.fullmatch(value)
@@ -199,7 +201,7 @@ def read_duration(value: Any) -> tuple[int, int]:
 
 
 def read_mask(value: Any) -> list[str]:
-    """`"labels,jobSpec.network"`, camel or snake -> proto paths."""
+    """Read `"labels,jobSpec.network"`, in camel or snake case, as proto paths."""
     if not isinstance(value, str):
         raise Unreadable
     paths = [path.strip() for path in value.split(",")] if value.strip() else []
@@ -209,7 +211,7 @@ def read_mask(value: Any) -> list[str]:
 
 
 def timestamp_text(seconds: int, nanos: int, *, nine: bool) -> str:
-    """RFC 3339 in UTC; 0, 3, 6 or 9 decimals as needed, always nine when `nine`."""
+    """Write RFC 3339 in UTC; 0, 3, 6 or 9 decimals as needed, always nine if `nine`."""
     days, rest = divmod(seconds, _DAY)
     day = date.fromordinal(days + _EPOCH_DAY)
     clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
@@ -217,7 +219,7 @@ def timestamp_text(seconds: int, nanos: int, *, nine: bool) -> str:
 
 
 def duration_text(seconds: int, nanos: int) -> str:
-    """Decimal seconds with 0, 3, 6 or 9 decimals and an `s`."""
+    """Write decimal seconds with 0, 3, 6 or 9 decimals and an `s`."""
     sign = "-" if seconds < 0 or nanos < 0 else ""
     return f"{sign}{abs(seconds)}{_fraction(abs(nanos), nine=False)}s"
 
@@ -232,14 +234,14 @@ def _fraction(nanos: int, *, nine: bool) -> str:
 
 
 def mask_text(paths: list[str]) -> str:
-    """Proto paths as one camelCase text."""
+    """Write proto paths as one camelCase text."""
     return ",".join(
         re.sub("_([a-z0-9])", lambda found: found.group(1).upper(), path) for path in paths
     )
 
 
 def double_json(value: float) -> float | int | str:
-    """A JSON number, without a fraction where there is none, or one of the three names."""
+    """Return a JSON number, without a fraction if it has none, or one of the three names."""
     if value.is_integer() and abs(value) < 1e15 and (value or math.copysign(1, value) > 0):
         return int(value)
     if math.isfinite(value):
@@ -248,7 +250,7 @@ def double_json(value: float) -> float | int | str:
 
 
 def float_json(value: float) -> float | int | str:
-    """The shortest number that gives the same 32 bits."""
+    """Return the shortest number that gives the same 32 bits."""
     if not math.isfinite(value):
         return double_json(value)
     packed = struct.pack("<f", value)
@@ -261,5 +263,5 @@ def float_json(value: float) -> float | int | str:
 
 
 def bytes_json(value: bytes) -> str:
-    """Standard base64."""
+    """Write standard base64."""
     return base64.b64encode(value).decode()

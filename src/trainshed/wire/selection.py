@@ -1,7 +1,7 @@
-"""The system parameter `fields`: which parts of an answer a caller wants to have.
+"""Implements the system parameter `fields`, which says what parts of an answer a caller wants.
 
-Owns its grammar and what it leaves of an answer. Known of the answer is its message's plan, so that a name
-which it cannot have is refused before anything is done.
+It owns the grammar and what remains of an answer. It knows the plan of the answer's message, so that a name
+which the answer cannot have is refused before anything is done.
 """
 
 import re
@@ -11,17 +11,17 @@ from trainshed.wire.plans import Plan, Shape
 from trainshed.wire.status import Violation, WireError
 
 Selection = dict[str, "Selection"]
-"""By field, in the spelling of JSON or `*`, what is wanted of it; empty: all."""
+"""By field, in JSON spelling or `*`, what is wanted of it; empty = everything."""
 
 _TOKEN: Final = re.compile(r"\s*([^\s,/.()]+|[,/.()])\s*")
 _MOST: Final = 4_096
-"""Characters."""
+"""Most characters of a `fields` parameter."""
 _DEEPEST: Final = 50
 
 
 def parse(text: str, answer: Plan) -> Selection:
-    """`a,b/c,d(e,f/*)`, also with dots in place of slashes. Raises WireError for what is none, and for a
-    field that the answer cannot have."""
+    """Parse `a,b/c,d(e,f/*)`, also with dots in place of slashes. Raises WireError for other syntax, and for
+    a field that the answer cannot have."""
     if len(text) > _MOST:
         raise _refused(text[:40] + "…", f"It has more than {_MOST} characters.")
     tokens = _TOKEN.findall(text)
@@ -35,7 +35,7 @@ def parse(text: str, answer: Plan) -> Selection:
 
 
 def select(value: Any, wanted: Selection) -> Any:
-    """What is wanted of a JSON value; of a list, of each of its elements."""
+    """Return what is wanted of a JSON value; for a list, of each of its elements."""
     if not wanted:
         return value
     if isinstance(value, list):
@@ -51,14 +51,14 @@ def select(value: Any, wanted: Selection) -> Any:
 
 
 class _Reader:
-    """Reads tokens from the front; `tokens` has the rest in reverse."""
+    """Reads tokens from the front. `tokens`: the remaining ones, in reverse."""
 
     def __init__(self, text: str, tokens: list[str]) -> None:
         self._text = text
         self.tokens = tokens[::-1]
 
     def alternatives(self, plan: Plan | None, above: tuple[str, ...], depth: int) -> Selection:
-        """Paths between commas. `plan` is None below a value that may hold anything."""
+        """Read paths separated by commas. `plan` is None below a value that may hold anything."""
         selection: Selection = {}
         while True:
             _merge(selection, self._path(plan, above, depth))
@@ -100,7 +100,7 @@ class _Reader:
 
 
 def _merge(into: Selection, more: Selection) -> None:
-    """Add what else is wanted; who wants all of a field gets all of it."""
+    """Add another selection. Whoever wants all of a field gets all of it."""
     for name, wanted in more.items():
         if name not in into:
             into[name] = wanted

@@ -1,7 +1,7 @@
-"""google.rpc statuses and the error body of the REST surfaces.
+"""Defines google.rpc statuses and the error body of the REST surfaces.
 
-Owns the code table and the JSON shape; decides nothing about which error is meant. A violation is
-the pair that BadRequest carries. Sources: facts/limits#error-texts; google.rpc.Code.
+It owns the code table and the JSON shape, and does not decide which error is meant. A violation is the pair
+that BadRequest carries. Sources: facts/limits#error-texts; google.rpc.Code.
 """
 
 import json
@@ -30,7 +30,7 @@ class StatusCode(Enum):
     FAILED_PRECONDITION = (9, 400)
     ABORTED = (10, 409)
     OUT_OF_RANGE = (11, 400)
-    # Not 501, which clients try again for half a minute (docs/choices.md).
+    # Not 501, which clients retry for half a minute (docs/choices.md).
     UNIMPLEMENTED = (12, 400)
     INTERNAL = (13, 500)
     UNAVAILABLE = (14, 503)
@@ -44,12 +44,12 @@ class StatusCode(Enum):
 
     @property
     def http(self) -> int:
-        """The HTTP status that the public services answer with, but for UNIMPLEMENTED."""
+        """The HTTP status that the public services answer with, except for UNIMPLEMENTED."""
         return self.value[1]
 
     @classmethod
     def of(cls, number: int) -> "StatusCode":
-        """The code with this number; an unknown number is UNKNOWN, as gRPC treats it."""
+        """Return the code with this number; an unknown number is UNKNOWN, as gRPC treats it."""
         return _BY_NUMBER.get(number, cls.UNKNOWN)
 
 
@@ -64,11 +64,11 @@ class Violation(Struct, frozen=True):
 
 
 MOST_TOLD: Final = 100
-"""Violations of one request that are told; of the others only how many there are."""
+"""Most violations of one request that are listed; further ones are only counted."""
 
 
 def told(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
-    """Those that a caller is told."""
+    """Return the violations that a caller is shown."""
     if len(violations) <= MOST_TOLD:
         return violations
     more = f"And {len(violations) - MOST_TOLD} more faults, which are not listed."
@@ -76,19 +76,19 @@ def told(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
 
 
 class Undecided(Struct, frozen=True):
-    """An enum field of a message that was given a value it does not have, and the numbers of those it has."""
+    """An enum field of a message that was given an unknown value, with the numbers of its known values."""
 
     message: Message
     field: str
     numbers: tuple[int, ...]
 
     def decide(self, number: int) -> None:
-        """Give the field a value; 0 leaves it unset, as it is while nothing was decided."""
+        """Give the field a value; 0 leaves it unset, as it is until this is called."""
         setattr(self.message, self.field, number)
 
 
 class WireError(ValueError):
-    """A body or a query that is not the message it should be; carries every violation found.
+    """A body or a query is not the message it should be; carries every violation found.
 
     The message is what the public services put into `error.message`: the texts, one per line, unless
     `message` is given. `partial` is the request as far as it could be read, None if it is no JSON object at
@@ -110,7 +110,7 @@ class WireError(ValueError):
 
 
 class Refused(Exception):
-    """A request made within the process, refused for what its caller is told."""
+    """A request made within the process was refused; carries what its caller is told."""
 
     def __init__(
         self, code: StatusCode, message: str, violations: tuple[Violation, ...] = ()
@@ -129,10 +129,10 @@ def error_body(
     domain: str = "googleapis.com",
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The REST error object: `{"error": {code, message, status, details}}` as UTF-8 JSON.
+    """Return the REST error object: `{"error": {code, message, status, details}}` as UTF-8 JSON.
 
     `violations` become a google.rpc.BadRequest; `reason` (with `domain` and `metadata`) a
-    google.rpc.ErrorInfo. `details` is omitted when there is neither.
+    google.rpc.ErrorInfo. `details` is omitted if there is neither.
     """
     error: dict[str, Any] = {"code": code.http, "message": message, "status": code.name}
     details: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ def error_body(
 def status_message(
     code: StatusCode, message: str, violations: Iterable[Violation] = (), *, reason: str = ""
 ) -> Message:
-    """The same as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
+    """Return the same as a google.rpc.Status message, for gRPC trailers and a resource's `error`."""
     status = pool.message_class("google.rpc.Status")(code=code.number, message=message)
     details: list[Message] = []
     if reason:

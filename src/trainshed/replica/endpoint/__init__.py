@@ -1,2 +1,1 @@
-"""A replica's own address for gs:// and Google's hosts: passes connections on to the service or to the real
-hosts."""
+"""Serves a replica's own address for gs:// and Google's hosts; connects it to the service or those hosts."""

@@ -16,46 +16,47 @@ if TYPE_CHECKING:
     from typing import Callable
 
 NEARLY_FULL = "disk_nearly_full"
-"""The name of the note that its files take nine tenths of the disk that was asked for."""
+"""Name of the note that its files take nine tenths of the disk that was asked for."""
 FULL = "disk_full"
-"""Of the one that they take all of it."""
+"""Name of the note that its files take all of that disk."""
 EXCEEDED = "disk_exceeded"
-"""Of the one that they take more than all of it, for which it is ended."""
+"""Name of the note that its files take more than that disk, for which the replica is ended."""
 NO_ROOM = "disk_no_room"
-"""Of the one that the file system on which they lie is nearly full, whoever has filled it."""
+"""Name of the note that the file system on which its files lie is nearly full, whoever has filled it."""
 ROOM_AGAIN = "disk_room_again"
-"""Of the one that it is so no more."""
+"""Name of the note that this file system has space again."""
 LOG_WAITS = "disk_log_waits"
-"""Of the one that what the program says cannot be written down, so that it waits with what it says next."""
+"""Name of the note that the program's output cannot be written, so that the program waits before it prints
+more."""
 LOG_WAITS_TEXT = (
     "the disk that its log is written to is full or read-only: the program waits with its next output until "
     "it is written down, and nothing is lost. Make room on this machine, or mount the disk for writing."
 )
 LOG_GOES_ON = "disk_log_goes_on"
-"""Of the one that all was written down."""
+"""Name of the note that all output was written."""
 LOG_GOES_ON_TEXT = (
     "the disk takes its log again: all that it has said is written down, and it goes on."
 )
 
 _FIRST = 1.0
-"""Seconds from the start to the first look, so that there is something to be seen of short programs."""
+"""Seconds from the start to the first measurement, early enough for short programs to be measured."""
 _MOMENT = 0.002
-"""Seconds; the program's output waits for as long."""
+"""Seconds of one measurement, in which the program's output has to wait."""
 _LAST_MOMENT = 0.02
-"""That of the last look, which the end of a program waits for: enough for some thousands of files."""
+"""Seconds of the last measurement, for which the program's end waits: enough for some thousands of files."""
 _WORK_SHARE = 100
-"""A moment is followed by a rest of so many times the work that it was,"""
+"""The pause after a measurement is this many times its processor time ..."""
 _ENFORCED_EVERY = 1.0
-"""Seconds between two looks where somebody is to be ended in time."""
+"""Longest interval in seconds between two measurements if the replica is ended for its files."""
 _WAIT_SHARE = 10
-"""and at least of so many times its length: files may have been waited for."""
+"""... and at least this many times its duration, most of which may have been waiting for the disk."""
 _GB = 1 << 30
-"""As the public services count the gigabytes of disks."""
+"""A gigabyte of a disk, as the public services count it."""
 _LOW = _GB
 _LOW_PART = 20
-"""Less than this part of a file system, or than `_LOW` bytes, is little room."""
+"""Space is short below this part of a file system, or below `_LOW` bytes."""
 _MOST_NOTES = 20
-"""Of one incarnation: a program may fill and empty its disk for ever."""
+"""Notes per incarnation, as a program may fill and empty its disk without end."""
 
 
 class Disk:

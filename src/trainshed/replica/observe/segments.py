@@ -30,14 +30,14 @@ PROGRESS_SECONDS = 10.0
 _TAIL_LINES = 40
 _CUT = "…".encode()
 _LONGEST_ENTRIES = 1 << 20
-"""More than two entries can take, however their text is written down."""
+"""Bytes; more than two entries can take, in whatever form their text is written."""
 _SUFFIX = ".jsonl"
 
 quoted = json.encode_basestring
 
 
 def wall_clock() -> int:
-    """Nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
+    """Return nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
     return int(time.time() * 1e9)
 
 

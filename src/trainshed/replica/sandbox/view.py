@@ -1,7 +1,7 @@
-"""The file system as one program shall see it: what is hidden, what is shown, whose files are whose, and its
+"""Builds the file system that one program sees: what is hidden, what is shown, who owns its files, and its
 /dev.
 
-Owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on
+It owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on
 Python 3.6.
 """
 
@@ -22,7 +22,7 @@ HYPERTUNE = "/var/hypertune"
 
 
 class View:
-    """What one program shall see. All paths are absolute, targets as the program sees them."""
+    """What one program sees. All paths are absolute, targets as the program sees them."""
 
     def __init__(
         self,
@@ -39,50 +39,54 @@ class View:
         self._isolation = isolation
         #: The slot's directory, shown under its own path whatever is hidden.
         self._files = files
-        #: A directory of the slot that mounts may be put together in, made if needed.
+        #: A directory of the slot in which mounts may be prepared; made if needed.
         self._scratch = scratch
-        #: Where what the program changes in the image is kept.
+        #: Directory for what the program changes in the image.
         self._layer = layer
-        #: A directory that becomes its root, with the machine's directories in it; "" = the machine's is.
+        #: A directory that becomes its root, with the machine's directories in it; "" = it has the machine's
+        #: root.
         self._own_root = root
-        #: (source, target), shown writable.
+        #: (source, target) of directories shown writable.
         self._binds = binds
-        #: (directory, names of the directories from there on, target), shown read-only; without an image.
+        #: (directory, names of the directories on the way from there, target), shown read-only; only without
+        #: an image.
         self._lent = lent
-        #: The namespace of the program's own users, if it was made ahead.
+        #: The namespace of the program's own users, if it was made in advance.
         self._namespace = namespace
         self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
-        # What belongs into /dev would be covered by the one that is made here.
+        # The /dev that is made here would cover mounts into /dev, so they are made after it.
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
         self._is_detached = False
-        #: After `enter`: the namespace of the program's own users, which who becomes the program enters last.
+        #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
+        #: last; None = it has none.
         self.owners: "users.Users | None" = None
         #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
         self._file_owner: "users.Users | None" = None
 
     def detach(self) -> None:
-        """What of `enter` touches no file. Raises OSError."""
+        """Do the part of `enter` that touches no file. Raises OSError."""
         self._is_detached = True
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
         if self._isolation.hostname:
             socket.sethostname(self._isolation.hostname)
-        # First: what follows finds itself there, and its children, by the numbers of this namespace.
+        # First, so that later steps and child processes find themselves in /proc by this namespace's process
+        # ids.
         self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
         if self._isolation.users:
             self.owners = users.Users(*self._isolation.users, made=self._namespace)
 
     def enter(self) -> None:
-        """Give this process, and all that it starts, the view. Raises OSError."""
+        """Give this process, and everything that it starts, the view. Raises OSError."""
         if not self._is_detached:
             self.detach()
         if self._own_root:
-            # First: what is opened from here on is opened where it will be seen.
+            # First, so that what is opened from here on is opened where it will be seen.
             mounts.show_machine(self._own_root, self._file_owners(), (GCS[1:],))
-        # Not they themselves: there may be more of them than files can be open.
+        # The directories around the buckets, as there may be more buckets than files can be open.
         around = {
             place: mounts.open_path(place)
             for place in {os.path.dirname(source) for _, source in self._isolation.buckets}
@@ -100,13 +104,13 @@ class View:
             source.bind(place)
         self._show_buckets(around)
         if self._root:
-            # The rest was bound where the image will be; from here on there is nothing else.
+            # The rest was mounted below the future root; from here on there is nothing else.
             kernel.pivot_root(self._root)
         if self.owners is None:
-            # The control groups may be its user's: by them it could raise its limits, and kill others.
+            # Its user may own the control groups, by which it could raise its limits and kill other programs.
             mounts.freeze(cgroups.ROOT)
 
-    # --- the machine's own file system, without what is not the program's business ---
+    # --- the machine's own file system, without what the program must not see ---
 
     def _hide(self) -> None:
         self._mounts += self._root_mounts()
@@ -138,14 +142,14 @@ class View:
                     source.make_place(first, directory or bool(rest))
                     passed += [os.path.join(target, first)] * bool(rest)
             source.show(target)
-            # Directories on the way are made in memory: on the disk each would cost a start more than all
-            # that is mounted.
+            # Directories on the way are made in memory: on the disk each would cost a start more time than
+            # all the mounts.
             for way in mounts.outermost(passed):
                 _cover(way)
                 in_memory.append(way)
         hosts.bind("/etc/hosts")
-        # Last, since what was covered so far (a private /tmp, say) must not cover these. What has something
-        # hidden in it before all others: there it is hidden again.
+        # Last, because what was covered so far (a private /tmp, for example) must not cover these. Sources
+        # that contain hidden directories come first: those are hidden again inside them.
         around = [each for each in bound if mounts.holds(each[1], places)]
         again = self._show_around(around, places)
         for source, path in kept:
@@ -156,7 +160,7 @@ class View:
             source.lend(path)
         self._show_mounts([each for each in bound if each not in around])
         read_only = [path for _, path in frozen] + [target for _, target, frost in bound if frost]
-        # Of what was covered itself there is nothing to be seen.
+        # A hidden directory below a target that was shown is covered itself, and cannot be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
         for path in read_only + seen + again + in_memory:
             kernel.make_read_only(path)
@@ -164,7 +168,8 @@ class View:
     def _show_around(
         self, shown: "list[tuple[mounts.Source, str, bool]]", places: "list[str]"
     ) -> "list[str]":
-        """Show what has something hidden in it, and hide that there; returns what was."""
+        """Show sources that contain hidden directories, and hide those there again; return the hidden
+        ones."""
         self._show_mounts(shown)
         again = mounts.outermost(
             [path for path in places if any(mounts.holds(each[1], [path]) for each in shown)]
@@ -182,8 +187,8 @@ class View:
                 source.show(target)
 
     def _root_mounts(self) -> "list[tuple[str, str, bool]]":
-        """What `roots` is shown on: each file of the machine's own, and the one place that some programs know
-        even if there is none."""
+        """Return the mounts that show `roots`: on each such file that the machine has, and on the one path
+        that some programs expect even if the machine has no file there."""
         if not self._isolation.roots:
             return []
         place = os.path.realpath(roots.PLACE)
@@ -192,24 +197,24 @@ class View:
         return [(self._isolation.roots, path, True) for path in dict.fromkeys([place, *others])]
 
     def _closed_ways(self) -> "list[str]":
-        """Directories on the way to what is shown that a user of the program's own could not pass: they are
-        covered, and only what is shown is put back."""
+        """Return the directories on the way to what is shown that a user of the program's own could not pass.
+        They are covered, and only what is shown is put back."""
         if self.owners is None:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
         return [closed for closed in map(mounts.first_closed, ways) if closed]
 
     def _source(self, path: str) -> "mounts.Source":
-        """Opened before anything is covered: afterwards its path may lead elsewhere."""
+        """Open a source before anything is covered, because its path may lead elsewhere afterwards."""
         return mounts.Source(mounts.open_path(path), self._file_owners())
 
     def _own(self, path: str) -> "mounts.Source":
-        """A directory that lies where the program can put a link in its place, which is not followed."""
+        """Open a directory of the program's own, which it could replace by a link. A link is not followed."""
         handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
         return mounts.Source(handle, self._file_owners())
 
     def _below(self, base: str, names: "Sequence[str]") -> "mounts.Source":
-        """A directory on the way to which programs can put links, none of which is followed."""
+        """Open a directory through others that programs could replace by links, none of which is followed."""
         handle = mounts.open_path(base, os.O_DIRECTORY)
         for name in names:
             try:
@@ -220,7 +225,8 @@ class View:
         return mounts.Source(handle, self._file_owners())
 
     def _file_owners(self) -> "users.Users | None":
-        """Whose what is shown shall be: root's, or the one user's whom an image's program runs as."""
+        """Return the users who own what is shown: all of the program's, or the only one that an image's
+        program runs as."""
         user = self.user[0]
         if self.owners is None or user == 0:
             return self.owners
@@ -228,7 +234,7 @@ class View:
             self._file_owner = users.Users(self.owners.first + user, 1)
         return self._file_owner
 
-    # --- an image's ---
+    # --- an image's file system ---
 
     def _show_image(self) -> None:
         self._root = mounts.show_image(
@@ -248,7 +254,7 @@ class View:
                 kernel.make_read_only(place)
             else:
                 source.show(place)
-        # What is shown under its own path may have something hidden in it.
+        # A directory shown under its own path may contain hidden ones.
         same = [target for source, target, _ in self._mounts if source == target]
         for path in mounts.outermost(list(self._isolation.hidden)):
             if any(mounts.holds(target, [path]) for target in same):
@@ -264,7 +270,8 @@ class View:
             source.bind(place)
 
     def _image_roots(self) -> "list[tuple[mounts.Source, str, bool]]":
-        """`roots` for each place where the image keeps its own, with these, which are believed as before."""
+        """Return the mounts that add `roots` to the image's own certificates, at each place where it keeps
+        them."""
         shown: "list[tuple[mounts.Source, str, bool]]" = []
         for path in roots.PLACES if self._isolation.roots else ():
             place = self._place(path)
@@ -275,10 +282,11 @@ class View:
                 shown.append((self._source(both), path, True))
         return shown
 
-    # --- both ---
+    # --- both kinds ---
 
     def _place(self, target: str) -> str:
-        """Where what the program will find at `target` is now. Links of an image do not lead out of it."""
+        """Return the current path of what the program will find at `target`. Links of an image do not lead
+        out of it."""
         return mounts.inside(self._root, target) if self._root else target
 
     def _mount(self, kind: str, target: str, flags: int, data: "str | None" = None) -> None:
@@ -287,7 +295,7 @@ class View:
         kernel.mount(kind, place, kind, flags, data)
 
     def _show_buckets(self, around: "dict[str, int]") -> None:
-        """`around`: the directories in which they lie, open."""
+        """Show the buckets below /gcs. `around`: open handles of their parent directories, closed here."""
         if not self._isolation.buckets:
             return
         self._mount("tmpfs", GCS, mounts.SAFE, "mode=755,size=1m")
@@ -298,7 +306,7 @@ class View:
             try:
                 handle = mounts.open_path(own, directory=around[above])
             except FileNotFoundError:
-                continue  # It was deleted since the plan was made.
+                continue  # It was deleted after the plan was made.
             except OSError as failure:
                 raise OSError(failure.errno, failure.strerror, source) from None
             os.mkdir(place, 0o755)
@@ -308,7 +316,7 @@ class View:
         kernel.make_read_only(gcs)
 
     def _add_missing(self, targets: "list[str]") -> None:
-        """Make the directories that binds need, where the user may not simply create them."""
+        """Make the directories that mounts need, even where the user may not create them."""
         for target in targets:
             if os.path.isdir(target):
                 continue
@@ -319,14 +327,14 @@ class View:
 
 
 def _is_of_step(name: str) -> bool:
-    """Whether a step of Slurm's calls its socket so: NODE_JOB.STEP."""
+    """Whether a name is that of a Slurm step's socket: NODE_JOB.STEP."""
     first, _, step = name.rpartition(".")
     node, _, job = first.rpartition("_")
     return bool(node) and job.isdecimal() and step.isdecimal()
 
 
 def _may_name_a_step(data: bytes) -> bool:
-    """Whether there is such a name in it; a machine has many others."""
+    """Whether `data` may contain such a name. This is quick, because a machine has many other sockets."""
     at = data.find(b"_")
     while at >= 0:
         dot = data.find(b".", at + 1, at + 12)
@@ -337,14 +345,15 @@ def _may_name_a_step(data: bytes) -> bool:
 
 
 def of_slurms_steps() -> "list[str]":
-    """Directories in which Slurm's steps have their sockets (SlurmdSpoolDir): on these they obey whoever has
-    the number of their user, as programs have that are not root's, and tell everybody of themselves."""
+    """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
+    their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
+    everybody."""
     found = {path for path in _bound_paths() if _is_of_step(path.rpartition("/")[2])}
     return sorted({os.path.dirname(path) for path in found if _is_kept_apart(path)})
 
 
 def _bound_paths() -> "list[str]":
-    """Of Unix sockets that may be Slurm's steps'."""
+    """Return the paths of Unix sockets that may belong to Slurm steps."""
     try:
         return [
             path
@@ -357,15 +366,16 @@ def _bound_paths() -> "list[str]":
 
 
 def _printed_paths() -> "list[str]":
-    """The same where the kernel does not tell of sockets otherwise: it prints all of them, which takes
+    """Return the same paths on kernels without sock_diag, from the list of all sockets, which takes
     milliseconds where a thousand programs run."""
     text = processes.read("/proc/net/unix").decode("utf-8", "surrogateescape")
     return ["/" + path for path in (line.partition(" /")[2] for line in text.split("\n")) if path]
 
 
 def _is_kept_apart(path: str) -> bool:
-    """A socket in a directory that its owner alone writes to: in one of all users anybody may call his own
-    like that. Who the owner is cannot be told: in a user namespace root is nobody."""
+    """Whether a path is a socket in a directory that only its owner can write to. In a directory that all
+    users share, anybody could give a socket such a name. Which user owns it cannot be checked, because in a
+    user namespace root shows as nobody."""
     try:
         status, around = os.lstat(path), os.lstat(os.path.dirname(path))
     except OSError:
@@ -375,7 +385,7 @@ def _is_kept_apart(path: str) -> bool:
 
 
 def _cover(path: str) -> None:
-    """Show an empty directory in its place."""
+    """Mount an empty directory over `path`."""
     kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
 
 
@@ -390,8 +400,8 @@ _LINKS = (
 
 
 def _show_devices(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
-    """Mount it on `place`. `given`: device files of the machine's, by path; those that are not there are left
-    out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
+    """Mount the program's /dev on `place`. `given`: paths of the machine's device files to show; missing ones
+    are left out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
     wanted = ["/dev/" + name for name in _HARMLESS] + list(given)
     handles = [(_open(path), path) for path in wanted]
     mounts.have_directory(place)
@@ -413,7 +423,7 @@ def _show_devices(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
     kernel.mount(
         "devpts", place + "/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=0620"
     )
-    # Shared memory of its own, so that nothing of a killed program stays behind there.
+    # Its own shared memory, so that nothing of a killed program remains there.
     os.mkdir(place + "/shm")
     size = ",size=%d" % shm_bytes if shm_bytes else ""
     shared = kernel.MS_NOSUID | kernel.MS_NODEV

@@ -1,2 +1,1 @@
-"""Starts a program, keeps it and records its end: shim, guardian, journal, and what runs beside the
-program."""
+"""Runs a replica's program and records its end: the shim, its guardian, the journal and the sidecars."""

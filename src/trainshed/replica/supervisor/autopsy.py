@@ -1,8 +1,8 @@
-"""A sandbox without a program: one shell over the files that a failed replica left, in the view that its
+"""Runs a sandbox without a program: one shell over the files that a failed replica left, in the view that its
 program had.
 
-One process for each such shell, forked by the zygote. It keeps no record: what it is for is over. If its
-caller goes away the shell is hung up, and with the shell everything here ends. Runs on Python 3.6.
+The zygote forks one process for each such shell. It keeps no record, because the replica has its own already.
+If the caller disconnects, the shell is hung up, and everything here ends with it. Runs on Python 3.6.
 """
 
 import os
@@ -16,9 +16,9 @@ from trainshed.replica.system import lean_socket as socket
 
 
 def main(order: bytes, connection: socket.socket) -> None:
-    """Do what an order says, which is also the guardian's: JSON, {"autopsy": true, "slot": the directory with
+    """Carry out an order, which the guardian gets as well: JSON, {"autopsy": true, "slot": the directory with
     the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
-    `connection` as the shim of a live replica does (`shells`)."""
+    `connection` as the shim of a live replica does (`shells`). Returns when the shell is over."""
     message = json.loads(order.decode("utf-8"))
     os.chdir(message["slot"])
     plan = protocol.LaunchDocument.from_message(message["plan"])
@@ -30,7 +30,7 @@ def main(order: bytes, connection: socket.socket) -> None:
 
 
 class Sandbox:
-    """Makes the view, has the guardian open the shell, and clears away what is left of both."""
+    """Makes the view, has the guardian open the shell, and cleans up after both."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Sandbox:
         self._ended = False
 
     def refuse(self, cause: str) -> None:
-        """Say why there is no shell, if nobody has been told anything yet."""
+        """Send the reason why there is no shell, unless the connection was handed to the guardian."""
         if self._connection is not None:
             try:
                 self._connection.sendall(protocol.encode({"e": "refused", "cause": cause}))
             except OSError:
-                return  # Nobody listens any more.
+                return  # The peer is gone.
 
     def run(self, order: bytes) -> None:
-        """Until the shell is over. Raises OSError."""
+        """Serve the shell until it is over. Raises OSError."""
         plan = self._plan
         child = guardian.GuardianHandle(plan.isolation.level)
         watched: "memory_limit.MemoryLimit | None" = None

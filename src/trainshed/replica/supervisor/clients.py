@@ -1,4 +1,5 @@
-"""The services that listen to a shim: greeted on arrival, told what happens, never waited for for long.
+"""Serves the services that are connected to a shim: greets new ones, and sends messages without waiting long
+for any.
 
 Runs on Python 3.6.
 """
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 _PATIENCE = 1.0
 _NO_ROOM_PAUSE = 0.2
-"""Seconds until a call is taken again where there were no file handles or no memory for it."""
+"""Seconds until new connections are accepted again after there were no file handles or no memory for one."""
 
 
 def listen() -> socket.socket:
-    """The socket for services to come, in the slot's directory, where this is called.
+    """Open the socket for services in the slot's directory, which is the current one.
 
-    Bound by its short name: whole paths may be too long for one.
+    Bound by its short name, because whole paths may be too long for a socket address.
     """
     try:
         os.unlink(protocol.SOCKET)
@@ -35,10 +36,10 @@ def listen() -> socket.socket:
 
 
 def connect(slot: str) -> socket.socket:
-    """A new connection to the shim that serves a slot. Raises OSError: nobody listens there. Does not
-    block."""
+    """Open a connection to the shim that serves a slot. Does not block. Raises OSError if nobody listens
+    there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A shim that accepts nothing any more must not make its caller wait.
+    # A shim that no longer accepts connections must not make its caller wait.
     connection.setblocking(False)
     try:
         unix_sockets.connect(connection, os.path.join(slot, protocol.SOCKET))
@@ -49,7 +50,8 @@ def connect(slot: str) -> socket.socket:
 
 
 class Clients:
-    """Every open connection. One that does not take a message is dropped: its owner then reads the files."""
+    """All open connections. One that does not take a message is dropped; its owner then reads the files
+    instead."""
 
     __slots__ = ("_connections", "_greeting")
 
@@ -73,7 +75,7 @@ class Clients:
         return list(self._connections)
 
     def greet(self, message: "protocol.Message") -> None:
-        """Tell everybody, and everybody who connects from now on."""
+        """Send a message to all connections, and to each later one."""
         self._greeting = protocol.encode(message)
         self.send(message)
 
@@ -83,21 +85,21 @@ class Clients:
             self._send_to(connection, data)
 
     def answer(self, connection: socket.socket, message: "protocol.Message") -> None:
-        """Tell one alone."""
+        """Send a message to one connection."""
         self._send_to(connection, protocol.encode(message))
 
     def _send_to(self, connection: socket.socket, data: bytes) -> None:
         try:
             connection.sendall(data)
         except OSError:
-            # Half a message may be out: end the stream, and let the loop find the end and remove it.
+            # Half a message may be sent: end the stream, so that the loop finds its end and removes it.
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # It was closed from the other side.
 
     def receive(self, connection: socket.socket) -> "list[protocol.Message] | None":
-        """What a client orders; None if it is gone. Called when the connection is readable."""
+        """Return a client's orders; None if it is gone. Call it when the connection is readable."""
         try:
             data = connection.recv(4096)
             return self._connections[connection].feed(data) if data else None
@@ -106,8 +108,8 @@ class Clients:
 
 
 class ServiceListener:
-    """Takes the calls of services on the loop. `obey`: called with every order and who gave it; `greet`:
-    called when somebody new is there."""
+    """Accepts connections of services on the loop. `obey`: called with each order and its connection;
+    `greet`: called after each new connection."""
 
     __slots__ = ("_clients", "_events", "_greet", "_listener", "_obey")
 
@@ -125,20 +127,20 @@ class ServiceListener:
         self._listener: "socket.socket | None" = None
 
     def open(self) -> None:
-        """Listen to who is connected already and to whoever calls. Raises OSError."""
+        """Serve the connections that exist already, and listen for new ones. Raises OSError."""
         self._listener = listen()
         self._listen()
         for connection in self._clients.sockets():
             self._attend(connection)
 
     def listen_again(self) -> None:
-        """The loop was cleared: go on all the same."""
+        """Serve the same connections again after the loop was cleared."""
         self._listen()
         for connection in self._clients.sockets():
             self._attend(connection)
 
     def hand_on(self, connection: socket.socket) -> None:
-        """Let go of a connection that somebody else serves from here on."""
+        """Give up a connection that another process serves from here on."""
         self._events.drop(connection.fileno())
         self._clients.remove(connection)
 
@@ -154,9 +156,10 @@ class ServiceListener:
         try:
             connection = self._listener.accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The caller went away again.
+            return  # The caller has gone again.
         except OSError:
-            # No handle or no memory for it: the caller waits, and we do not turn round and round meanwhile.
+            # No handle or no memory for it: the caller waits, and we pause instead of retrying in a busy
+            # loop.
             self._events.drop(self._listener.fileno())
             self._events.after(_NO_ROOM_PAUSE, self._listen)
             return

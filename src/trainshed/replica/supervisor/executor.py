@@ -1,7 +1,7 @@
 """Installs a job's packages inside a container image, then becomes the job's program. Runs on Python 3.6.
 
-Its own text is handed to the image's Python on the command line, so that nothing of ours has to be in the
-image.
+The text of this module is given to the image's Python on the command line, so that the image needs nothing of
+ours.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ _SCHEME = "gs://"
 
 
 def wrapped(package_uris: "tuple[str, ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
-    """The command line that installs the packages in their order and goes on as `argv`."""
+    """Return the command line that installs the packages in their order and continues as `argv`."""
     import inspect
 
     source = inspect.getsource(sys.modules[__name__])
@@ -28,7 +28,7 @@ def wrapped(package_uris: "tuple[str, ...]", argv: "tuple[str, ...]") -> "tuple[
 
 
 def main(given: "list[str]") -> None:
-    """`given`: package URIs, `--`, the command line of the program."""
+    """Run the module inside the image. `given`: package URIs, `--`, the command line of the program."""
     end = given.index(_END)
     settle_base()
     scratch = tempfile.mkdtemp(prefix="packages-")
@@ -47,7 +47,7 @@ def say(line: str) -> None:
 
 
 def settle_base() -> None:
-    """See that there is a user base to install into, and that its commands are found."""
+    """Make sure that there is a user base to install into, and that PATH finds its commands."""
     home = os.path.expanduser("~")
     if not os.access(home, os.W_OK):
         os.environ["PYTHONUSERBASE"] = tempfile.mkdtemp(prefix="python-")
@@ -56,8 +56,8 @@ def settle_base() -> None:
 
 
 def fetched(uri: str, directory: str) -> str:
-    """A file with the package: in the bucket's directory where that is shown, else a copy from the storage
-    endpoint."""
+    """Return the path of the package: its file below /gcs where the bucket is mounted, else a copy fetched
+    from the storage endpoint into `directory`. Exits if that fails."""
     bucket, _, name = uri[len(_SCHEME) :].partition("/")
     shown = os.path.join("/gcs", bucket, name)
     if os.path.isfile(shown):
@@ -79,10 +79,10 @@ def fetched(uri: str, directory: str) -> str:
 
 
 def install(path: str) -> None:
-    """By pip, as the public service does: the package itself whatever is there already, then what it
-    needs."""
+    """Install a package with pip as the public service does: first the package itself, even if it is
+    installed already, then its requirements. Exits if that fails."""
     pip = [sys.executable, "-m", "pip", "install"]
-    # A virtual environment has no user base of its own.
+    # pip refuses --user in a virtual environment.
     if sys.prefix == sys.base_prefix:
         pip.append("--user")
     if is_plain(path):
@@ -103,8 +103,8 @@ def install(path: str) -> None:
 
 
 def is_plain(path: str) -> bool:
-    """Whether it is a source package that the image's own setuptools build: then no index has to be reached
-    for others."""
+    """Whether the package is a source package that the image's own setuptools can build, so that no index is
+    needed for build requirements."""
     can_build = importlib.util.find_spec("setuptools") is not None and (
         importlib.util.find_spec("wheel") is not None
         or importlib.util.find_spec("setuptools.command.bdist_wheel") is not None

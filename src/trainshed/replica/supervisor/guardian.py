@@ -1,27 +1,28 @@
-"""The process between shim and program: first process of the replica's namespace, reaper of its orphans.
+"""Runs the process between shim and program: process 1 of the replica's namespace, which reaps its orphans.
 
-The program is never process 1 itself, because the kernel keeps process 1 from dying of its own signals and
-the way it dies decides what happens to the job. The guardian starts the main process when told to, passes on
-the request to stop, notes how the main process ended, leaves no other process of the replica behind, reports
-and ends. If the shim dies, it dies with all that is below it. Where it can, it comes to rest when its program
-has run for a second: it becomes a `reaper`, and the shim does the rest (`resting`). Runs on Python 3.6.
+The program itself is never process 1, because the kernel shields process 1 from its own signals, and how the
+program dies decides what happens to the job. The guardian starts the main process when told to, passes on the
+request to stop, records how the main process ended, kills every other process of the replica, reports and
+ends. If the shim dies, the guardian and everything below it die too. Where possible it comes to rest when its
+program has run for a second: it becomes a `reaper`, and the shim does the rest (`resting`). Runs on Python
+3.6.
 
-`GuardianHandle` is the shim's side. It can be forked before anybody knows for what, so that a start need not
-wait for that.
+`GuardianHandle` is the shim's side. It can be forked before it is known for which program, so that a start
+need not wait for the fork.
 
-Spoken over a socket pair, one line each. Shim to guardian, in this order:
-- `preloader PATH`, if at all: a fork of that preloader is to wait here for a program (`warm_start`)
+They speak over a socket pair, one line per message. Shim to guardian, in this order:
+- `preloader PATH`, optional: a fork of that preloader is to wait here for a program (`warm_start`)
 - the request with the launch document, as the zygote gave it to the shim
 - `claimed`, with the slot's lock; until then nothing of the slot is touched
 - `go`: run the program
 - at any time `stop` (SIGTERM to the main process's group), `kill` (SIGKILL to everything), `segv`
-  (SIGSEGV to the main process), and `shell ORDER` with a file handle beside it (`shells`)
-- `rest`, its last word: come to rest
+  (SIGSEGV to the main process), and `shell ORDER` with a file handle (`shells`)
+- `rest`, the last message: come to rest
 Guardian to shim:
-- `asked`, with a file handle beside it: the program's socket calls are asked about there (`socket_calls`)
+- `asked`, with a file handle on which the program's socket calls are asked about (`socket_calls`)
 - `started NS`, and of a program that was to begin in a fork `warm WHAT` or `cold WHY`; then `ended STATUS NS`
   (STATUS as of wait)
-- `resting OFFER` with two handles beside it (`resting`): it can come to rest
+- `resting OFFER` with two handles (`resting`): it can come to rest
 - in place of all that `failed TEXT` if the sandbox could not be made, or `full TEXT` if the disk has no space
 """
 
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
 
 
 _REST_SECONDS = 1.0
-"""A program that runs for so long may run for hours; most that are over sooner would pay for the change with
-processor time while others start."""
+"""Age at which a program's guardian rests. A program that runs this long may run for hours; for most shorter
+ones the change would only cost processor time while others start."""
 
 
 class Guardian:
@@ -71,41 +72,41 @@ class Guardian:
         warm: "warm_start.WarmStart | None" = None,
         note_pages: "Callable[[], None] | None" = None,
     ) -> None:
-        """`note_pages`: called when all has been done that a start waits for."""
+        """`note_pages`: called when everything that a start waits for has been done."""
         self._note_pages = note_pages
         self._control = control
-        #: This process is process 1 of a process namespace.
+        #: Whether this process is process 1 of a process namespace.
         self._namespaced = namespaced
-        #: Makes the sandbox, once the slot is ours. Returns what was read from the control socket beyond
+        #: Makes the sandbox once the slot is claimed. Returns what was read from the control socket beyond
         #: that, and the slot's lock.
         self._prepare = prepare
-        #: Gives up what the program may not have, in whichever process becomes or starts it. Returns handles
-        #: by which a process joins the program's control groups.
+        #: Gives up the rights that the program may not have; called in the process that becomes or starts it.
+        #: Returns handles by which a process joins the program's control groups.
         self._settle = settle
-        #: A preloader was asked to fork the program; None = none was.
+        #: The warm start, if a preloader was asked to fork the program; None = none was.
         self._warm = warm
         self._program = main
         #: Handles to be closed here once the program has them.
         self._outputs = outputs
         self._main = 0
         self._main_reaped = False
-        #: What was read from the control socket and not taken yet.
+        #: What was read from the control socket and not handled yet.
         self._inbox = b""
         self._handed: "list[int]" = []
         self._settled = False
         self._may_go = False
-        #: Of the slot; held as long as anything of the replica lives.
+        #: The slot's lock; held as long as anything of the replica lives.
         self._lock = -1
-        #: When to offer to come to rest; 0 = not, or not again.
+        #: When to offer to come to rest, in seconds of the monotonic clock; 0 = not, or not again.
         self._rest_at = 0.0
-        #: Where a `reaper` is to tell who has died; -1 = not offered.
+        #: Where a `reaper` reports which processes have died; -1 = no rest was offered.
         self._reports = -1
         self._may_rest = False
 
     def run(self) -> None:
-        """Do all of it; returns when nothing of the replica lives any more."""
+        """Run the program to its end; return when nothing of the replica lives any more."""
         if self._namespaced and os.getpid() != 1:
-            # Everything here is killed at the end: never where that would mean the whole machine.
+            # Everything in this namespace is killed at the end, which must never be the whole machine's.
             raise RuntimeError("the guardian is not the first process of a namespace of its own")
         if self._namespaced:
             kernel.die_with_parent(signal.SIGKILL)
@@ -128,10 +129,10 @@ class Guardian:
         try:
             self._control.sendall((text + "\n").encode("utf-8", "replace"))
         except OSError:
-            self._kill_all()  # The shim is gone: nobody to tell, nothing may stay.
+            self._kill_all()  # The shim is gone: there is nobody to report to, and nothing may remain.
 
     def _start_main(self, close: "list[int]") -> "int | None":
-        """Have the program run as soon as the shim says so. Returns a wait status if it cannot be run."""
+        """Start the program as soon as the shim says so. Returns a wait status if it cannot be run."""
         if not self._program.argv:
             self._close_outputs()
             self._await_go()
@@ -146,7 +147,7 @@ class Guardian:
                 self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
 
     def _start_warm(self) -> bool:
-        """Have a fork of a preloader be the program; false: there is none."""
+        """Have a fork of a preloader become the program. Returns false if there is no such fork."""
         assert self._warm is not None
         self._await_go()
         at = now()
@@ -163,13 +164,13 @@ class Guardian:
         return True
 
     def _start_cold(self, close: "list[int]") -> "int | None":
-        """As `_start_main`, in an interpreter of its own."""
+        """Start the program in its own interpreter; returns as `_start_main`."""
         if self._namespaced and self._program.can_spawn():
             self._await_go()
             at = now()
             try:
                 self._settle_once()
-                # Another user is another process to the kernel: it forgets who our parent is to us.
+                # A change of user makes the kernel forget that we are to die with our parent.
                 kernel.die_with_parent(signal.SIGKILL)
                 self._main = self._program.spawn()
             except program.NotRun as refusal:
@@ -185,7 +186,8 @@ class Guardian:
         return None
 
     def _settle_once(self) -> None:
-        """In whichever process needs it: another one may have done so for itself alone."""
+        """Give up rights, unless this process has done so; another process may have done it for itself
+        alone."""
         if not self._settled:
             self._settle()
             self._settled = True
@@ -196,9 +198,11 @@ class Guardian:
             self._note_pages = None
 
     def _fork_main(self, close: "list[int]") -> None:
-        """Fork the main process at once and let it wait for `go`: the fork overlaps with the shim's work.
+        """Fork the main process at once and let it wait for `go`, so that the fork overlaps with the shim's
+        work.
 
-        It asks the kernel to die with this process, which nothing else ensures without a namespace.
+        The main process asks the kernel to die with this process, which nothing else ensures without a
+        namespace.
         """
         gate_read, gate_write = os.pipe()
         parent = os.getpid()
@@ -227,7 +231,7 @@ class Guardian:
         self._say("started %d" % at)
 
     def _close_outputs(self) -> None:
-        """The pipes are the program's alone from here on, so that they end with it."""
+        """Leave the pipes to the program alone, so that they end with it."""
         for handle in self._outputs:
             os.close(handle)
 
@@ -244,8 +248,8 @@ class Guardian:
         self._may_go = True
 
     def _watch(self, children: int) -> int:
-        """Serve the shim and reap orphans until the main process is over; returns its wait status. Where
-        there is none: until there are no more shells."""
+        """Serve the shim and reap orphans until the main process has ended; return its wait status. Without a
+        main process, return 0 when the last shell is over."""
         poll = select.poll()
         poll.register(children, select.POLLIN)
         poll.register(self._control, select.POLLIN)
@@ -281,12 +285,12 @@ class Guardian:
             offer = resting.offer(self._main, self._program)
             unix_sockets.send_with(self._control, b"resting " + offer + b"\n", handed)
         except OSError:
-            return  # It goes on as it is: without handles from outside another might die for its program.
+            return  # No rest: signals sent without such handles might hit another process.
         finally:
             kernel.close_all(handed)
 
     def _come_to_rest(self) -> None:
-        """Become a `reaper`. Returns only if that cannot be."""
+        """Become a `reaper`. Returns only if that fails."""
         self._may_rest = False
         try:
             self._settle_once()
@@ -307,7 +311,8 @@ class Guardian:
         self._handed += handles
 
     def _leave_guardian(self) -> None:
-        """In a child that is to be a shell: be no guardian any more, and no more than the program is."""
+        """Turn a child that is to be a shell from a guardian into a process with no more rights than the
+        program."""
         self._control.close()
         self._settle_once()
 
@@ -335,7 +340,7 @@ class Guardian:
             running.reaped(child, status)
 
     def _kill_all(self) -> None:
-        """Leave nobody: every other process of the namespace, or every descendant, killed and reaped."""
+        """Kill and reap every other process of the namespace, or, without one, every descendant."""
         if not self._namespaced:
             if self._main:
                 program.signal_group(self._main, signal.SIGKILL, is_reaped=self._main_reaped)
@@ -345,11 +350,11 @@ class Guardian:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return  # Nobody is left. To find whom to kill the kernel goes past all processes of the machine.
+            return  # Nobody is left. A kill of all would have the kernel pass every process of the machine.
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # Nobody is left to be signalled; zombies may be left to be reaped.
+            pass  # Nobody is left to be signalled; zombies may still have to be reaped.
         try:
             while True:
                 os.waitpid(-1, 0)
@@ -358,7 +363,8 @@ class Guardian:
 
 
 def _sooner(pause: "int | None", at: float) -> "int | None":
-    """Milliseconds until the earlier of the two; `at`: a moment, 0 = never."""
+    """Return the milliseconds until the earlier of `pause` and `at`, a moment of the monotonic clock (0 =
+    never)."""
     if not at:
         return pause
     left = max(0, int((at - time.monotonic()) * 1000) + 1)
@@ -366,24 +372,25 @@ def _sooner(pause: "int | None", at: float) -> "int | None":
 
 
 PRELOADER = b"preloader "
-"""What a line begins with that names the preloader of which a fork is to wait."""
+"""Start of the line that names the preloader of which a fork is to wait."""
 _NOTHING = 0
-"""The null device in every shim: a line always comes with a handle."""
+"""The null device in every shim, sent where a line has no handle of its own: every line comes with one."""
 
 
 class GuardianHandle:
-    """A forked guardian from its shim's side. It waits until it is told a plan, and ends if the shim does."""
+    """The shim's side of a forked guardian, which waits until it is given a plan, and ends if the shim
+    does."""
 
     __slots__ = ("control", "errors", "output", "process")
 
     def __init__(self, level: str, pages: "touched_pages.TouchedPages | None" = None) -> None:
         """Fork it into its process namespace. `pages`: what it is to copy while it waits; None = nothing.
-        Raises OSError: the namespace cannot be made."""
-        #: The read end of the pipe that its program will write its standard output to.
+        Raises OSError if the namespace cannot be made."""
+        #: Read end of the pipe that its program writes its standard output to.
         self.output, output = os.pipe()
-        #: The same of its standard error.
+        #: Read end of the pipe for its program's standard error.
         self.errors, errors = os.pipe()
-        #: Our end of the pair that it speaks over (see above).
+        #: Our end of the socket pair (see above).
         self.control, control = socket.socketpair()
         if level == protocol.LEVEL_SESSION:
             kernel.adopt_orphans()
@@ -400,7 +407,7 @@ class GuardianHandle:
                 _guard(control, (output, errors), namespace, pages, level)
             except (
                 Exception
-            ) as error:  # The shim records it; this process has no other way to speak.
+            ) as error:  # The shim records it; this process has no other way to report.
                 control.sendall(("failed %r\n" % error).encode("utf-8", "replace"))
             finally:
                 os._exit(0)
@@ -410,24 +417,24 @@ class GuardianHandle:
             namespace.close()
 
     def announce(self, order: bytes) -> None:
-        """Let it begin with what needs nothing of the slot, or have a fork wait with it. `order`: the line
-        that the shim itself was given. Raises OSError: it is dead."""
+        """Send the line that the shim itself was given, or `preloader PATH` before it. The guardian begins
+        with what needs nothing of the slot, or has a fork wait with it. Raises OSError if it is dead."""
         unix_sockets.send(self.control, order + b"\n", _NOTHING)
 
     def grant(self, lock: int) -> None:
-        """Let it make the sandbox. From here on it holds the slot's lock as well. Raises OSError: it is
+        """Let it make the sandbox. From here on it holds the slot's lock as well. Raises OSError if it is
         dead."""
         unix_sockets.send(self.control, b"claimed\n", lock)
 
     def give_up(self) -> None:
-        """End it: there is nothing for it to do."""
+        """Kill it, because there is nothing for it to do, and reap it."""
         os.kill(self.process, signal.SIGKILL)
         os.waitpid(self.process, 0)
 
 
 def _namespace(level: str) -> "users.Namespace | None":
-    """Of the program's own users: made with the guardian, since it takes a process. None where there is none,
-    or where it cannot be made, which is told when it is needed."""
+    """Return the namespace of the program's own users, made before the guardian because it takes a process.
+    None if the level has none, or if it cannot be made; the guardian reports the latter when it needs it."""
     if level != protocol.LEVEL_OWN:
         return None
     try:
@@ -463,13 +470,13 @@ def _guard(
         groups=groups,
     )
     seen = _view(isolation, message["slot"], files, namespace)
-    # Now: what leads to a preloader is among what is hidden.
+    # Before anything is hidden, which includes the way to the preloader's socket.
     fork = warm_start.fork_for(plan, waiting)
     warm = warm_start.WarmStart(plan.warm, fork) if fork is not None else None
 
     def prepare() -> "tuple[bytes, int]":
-        # The service keeps what it makes to itself; directories on the way to what is shown are for
-        # everybody.
+        # The service keeps the files that it makes to itself, but everybody may pass the directories on the
+        # way to what the program is shown.
         os.umask(0o022)
         kernel.leave_keyring()
         refused: "OSError | None" = None
@@ -478,7 +485,7 @@ def _guard(
                 groups.keep_bases()
                 seen.detach()
             except OSError as error:
-                refused = error  # Told when there is an incarnation that it ends.
+                refused = error  # Reported when there is an incarnation that it ends.
         _, lock = _next(receiver)
         if refused is not None:
             raise refused
@@ -488,7 +495,7 @@ def _guard(
         if namespaced:
             seen.enter()
             if not (isolation.image and isolation.level == protocol.LEVEL_USER):
-                kernel.forbid_inspection()  # There `drop` does, once it needs no more of /proc.
+                kernel.forbid_inspection()  # There `drop` does it, once it needs no more of /proc.
         else:
             kernel.forbid_new_privileges()
         if isolation.image:
@@ -522,7 +529,7 @@ def _guard(
 
 
 def _order(receiver: unix_sockets.Receiver, level: str) -> "tuple[bytes, warm_start.Fork | None]":
-    """The line with the plan, and the fork that has waited for it, if one was to."""
+    """Return the line with the launch document, and the fork that has waited for it, if one was asked for."""
     (line, _), waiting = _next(receiver), None
     if line.startswith(PRELOADER):
         waiting = warm_start.waiting_fork(os.fsdecode(line[len(PRELOADER) :]), level)
@@ -531,7 +538,7 @@ def _order(receiver: unix_sockets.Receiver, level: str) -> "tuple[bytes, warm_st
 
 
 def _next(receiver: unix_sockets.Receiver) -> "tuple[bytes, int]":
-    """The next line of the shim's and its handle, which stays open; ends this process if the shim is gone."""
+    """Return the shim's next line and its handle, which stays open; ends this process if the shim is gone."""
     received = receiver.receive_one()
     if received is None:
         os._exit(1)
@@ -539,14 +546,14 @@ def _next(receiver: unix_sockets.Receiver) -> "tuple[bytes, int]":
 
 
 def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:
-    """What the image's own files say: who its user is, and where that one is at home."""
+    """Apply what the image's own files say: its user and that user's home directory."""
     user, group, home = seen.user
     plan.program.environ.setdefault("HOME", home)
     mounts.make_directory(plan.program.directory, 0o755, seen.owners)
     mounts.make_directory("/tmp", 0o1777, seen.owners)
     if user or group:
         if plan.isolation.level == protocol.LEVEL_USER:
-            return  # There is one user only, and it finds itself root.
+            return  # There is only one user, who is root inside the namespace.
         main.run_as(user, group)
 
 

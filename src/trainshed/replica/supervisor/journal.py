@@ -1,11 +1,11 @@
-"""The journal of a slot: what became of its incarnations, in one file of JSON lines whose lock is the fence.
-Runs on Python 3.6.
+"""Reads and writes the journal of a slot: a file of JSON lines about its incarnations, whose lock is the
+fence. Runs on Python 3.6.
 
-At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and checks
-under it that this incarnation may start; `expel` ends one whose shim does not answer.
+At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and then
+checks that this incarnation may start; `expel` ends one whose shim does not answer.
 
-Only the holder of the lock appends; anybody reads. One small file, because making a file costs a start more
-than anything that is written into one. An entry is one of
+Only the holder of the lock appends; anybody may read. All entries share one small file, because creating a
+file costs a start more time than anything written into one. An entry is one of
 
     {"starting": N, "shim": PID, "shim_since": START}  incarnation N has ended if nobody holds the lock
     {"guardian": PID, "since": START, "groups": [..]}  what a successor has to clear away
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def try_lock(slot: str) -> int:
-    """Take the exclusive lock of a slot; the open handle holds it. -1: somebody else has it."""
+    """Take the exclusive lock of a slot without waiting; return the open handle that holds it, -1 if another
+    process has it. Creates the journal if there is none. Raises OSError."""
     path = os.path.join(slot, protocol.JOURNAL)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -42,12 +43,12 @@ def try_lock(slot: str) -> int:
 
 
 class _TooLong(Exception):
-    """A lock was not to be had in time."""
+    """The lock could not be taken in time."""
 
 
 def wait_for_lock(slot: str, seconds: float) -> int:
-    """The same as soon as its holder lets go, or is gone. -1: not within `seconds`. Only for the main
-    thread."""
+    """Take the lock as `try_lock` does, as soon as its holder releases it or ends. -1: not within `seconds`.
+    Uses SIGALRM, so that only the main thread may call it."""
     path = os.path.join(slot, protocol.JOURNAL)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     before = signal.signal(signal.SIGALRM, _give_up)
@@ -70,36 +71,39 @@ def _give_up(number: int, frame: object) -> None:
 
 
 def release(lock: int) -> None:
-    """Give the slot free, for all processes that inherited the lock."""
+    """Release the slot's lock, for all processes that inherited it."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
 def append(lock: int, entry: "dict[str, Any]") -> None:
-    """Add an entry; it outlives this process at once, and a power cut after `os.fsync(lock)`.
+    """Append an entry. It outlives this process at once, and a power cut after `os.fsync(lock)`. Raises
+    OSError.
 
     Syncing the file is enough: the file systems in use (ext4, XFS, Btrfs) make a new file's name durable with
     it.
     """
-    # Begun by a line's end as well: what a full disk or a power cut left unfinished then stands alone.
+    # Starts with a newline as well, so that what a full disk or a power cut left incomplete is a line of its
+    # own.
     view = memoryview(b"\n" + protocol.encode(entry))
     while view:
         view = view[os.write(lock, view) :]
 
 
 class Entries:
-    """What a slot's journal says at one moment."""
+    """The content of a slot's journal at one moment."""
 
     __slots__ = ("_notes", "_records", "latest", "left", "shim")
 
     def __init__(self, slot: str) -> None:
-        """A slot without a journal has never been used."""
+        """Read the journal. A slot without one has never been used."""
         #: The highest incarnation that was ever started; 0 if none was.
         self.latest = 0
-        #: Guardian and control groups of the latest incarnation, as far as it came.
+        #: The entry with guardian and control groups of the latest incarnation that wrote one; None if none
+        #: did.
         self.left: "dict[str, Any] | None" = None
-        #: Process id and start of the shim of the latest incarnation; start 0: an earlier version did not
-        #: write it.
+        #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; start 0: an
+        #: earlier version did not write it.
         self.shim = (0, 0)
         self._records: "dict[int, protocol.Message]" = {}
         self._notes: "dict[int, list[protocol.Message]]" = {}
@@ -115,11 +119,11 @@ class Entries:
                 self.left = entry
 
     def record(self, incarnation: int) -> "protocol.Message | None":
-        """The attempt record of an incarnation; None while there is none."""
+        """Return the attempt record of an incarnation; None while there is none."""
         return self._records.get(incarnation)
 
     def notes(self, incarnation: int) -> "list[protocol.Message]":
-        """The notes of an incarnation, in their order."""
+        """Return the notes of an incarnation, in their order."""
         return self._notes.get(incarnation, [])
 
 
@@ -150,7 +154,7 @@ def _read(path: str) -> "list[dict[str, Any]]":
 _PATIENCE = 2.0
 _LOOK_EVERY = 0.05
 _GOES_BY_ITSELF = 0.5
-"""Seconds for a guardian to clear up after its shim's death."""
+"""Seconds in which a guardian may clean up by itself after its shim's death."""
 
 
 class Refused(Exception):
@@ -164,14 +168,15 @@ class Refused(Exception):
 
 
 class Claim:
-    """The right to run one incarnation, held until `release` or the death of all who hold the lock."""
+    """The right to run one incarnation, held until `release` or until every process that holds the lock has
+    ended."""
 
     __slots__ = ("_ahead", "_before", "_incarnation", "_outlasts_power", "lock")
 
     def __init__(
         self, incarnation: int, lock: int, before: int = 0, *, outlasts_power: bool = True
     ) -> None:
-        """`before`: bytes that the journal had before it said that this incarnation starts.
+        """`before`: size of the journal, in bytes, before the entry that this incarnation starts.
         `outlasts_power`: as in a launch document."""
         self._outlasts_power = outlasts_power
         self._incarnation = incarnation
@@ -180,16 +185,16 @@ class Claim:
         self.lock = lock
 
     def describe(self, guardian: int, groups: "list[str]") -> None:
-        """Leave word for a successor that has to clear away what we left, and begin to make durable what was
-        written."""
+        """Record what a successor has to clear away after this incarnation, and begin to make all entries so
+        far durable."""
         since = protocol.process_start(guardian)
         append(self.lock, {"guardian": guardian, "since": since, "groups": groups})
         if self._outlasts_power:
             self._ahead = durable.SyncAhead(self.lock)
 
     def sync(self) -> None:
-        """Make durable what was written, that this incarnation starts above all: before this nothing of the
-        program may run. Of what was written after `describe` it says nothing. Raises OSError."""
+        """Make the entries up to `describe` durable, above all that this incarnation starts; nothing of the
+        program may run before this returns. Later entries are not covered. Blocks. Raises OSError."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.wait()
@@ -201,32 +206,33 @@ class Claim:
             os.fsync(self.lock)
 
     def note(self, note: "protocol.Message") -> None:
-        """Write down what is to be told of this incarnation; it outlives this process. Raises OSError."""
+        """Append a note of this incarnation; it outlives this process. Raises OSError."""
         append(self.lock, {"noted": self._incarnation, "note": note})
 
     def finish(self, record: "protocol.Message") -> None:
-        """Make the attempt record durable."""
+        """Append the attempt record and make it durable. Raises OSError."""
         append(self.lock, {"over": self._incarnation, "record": record})
         if self._ahead is not None:
-            self.sync()  # A failure is told but once.
+            self.sync()  # An error of the earlier sync is reported only once.
         self._sync_all()
 
     def undo(self) -> None:
-        """Nothing of this incarnation ran, and nobody lives who could have it run: take back that it starts.
-        Takes no room on the disk. Raises OSError: it cannot be taken back."""
+        """Take back the entry that this incarnation starts. Only valid if nothing of it ran, and no process
+        lives that could still run it. Takes no disk space. Raises OSError if it cannot be taken back."""
         os.ftruncate(self.lock, self._before)
 
     def release(self) -> None:
-        """Give the slot free, for all processes that inherited the lock."""
+        """Release the slot's lock, for all processes that inherited it."""
         release(self.lock)
 
 
 def claim(incarnation: int, *, outlasts_power: bool = True) -> Claim:
-    """Take the slot for an incarnation that never ran. `outlasts_power`: as in a launch document. Raises
-    Refused, OSError (nothing says that it starts).
+    """Claim the slot, the current directory, for an incarnation that never ran. Waits up to `_PATIENCE` for a
+    predecessor that ends. `outlasts_power`: as in a launch document. Raises Refused, OSError (it is not
+    recorded that it starts).
 
     The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
-    the lock, a shim first takes the lock and then looks for the mark, so one of them sees the other.
+    the lock; a shim first takes the lock and then looks for the mark. So one of them sees the other.
     """
     deadline = time.monotonic() + _PATIENCE
     lock = try_lock(".")
@@ -234,7 +240,7 @@ def claim(incarnation: int, *, outlasts_power: bool = True) -> Claim:
         left = deadline - time.monotonic()
         if Entries(".").latest >= incarnation or left <= 0:
             raise Refused(protocol.REFUSED_HELD)
-        # The predecessor was killed and is about to be gone: the kernel says when.
+        # The predecessor was killed and is about to be gone: the kernel wakes us when it releases the lock.
         lock = wait_for_lock(".", min(left, _LOOK_EVERY))
     try:
         entries = Entries(".")
@@ -259,9 +265,10 @@ def _write_start(lock: int, incarnation: int, shim: int) -> None:
 
 
 def clear(entries: Entries) -> bool:
-    """End what a killed shim may have left dying: its guardian, hence the program, and its control groups.
+    """Kill what a killed shim may have left: its guardian, hence the program, and its control groups.
 
-    For holders of the lock. True: all of it is gone; false: the guardian cannot die (it waits for a device).
+    Only for holders of the lock. True: all of it is gone; false: the guardian cannot die (it waits for a
+    device).
     """
     if entries.left is None:
         return True
@@ -281,19 +288,19 @@ def clear(entries: Entries) -> bool:
 
 
 def expel(slot: str, incarnation: int, cause: str) -> bool:
-    """End an incarnation whose shim does not answer, and all before it: kill, clear away, record it as lost
-    through `cause`. It can never start after that, even if a request for it is still on its way. A later
-    incarnation is left in peace. Blocks for some seconds at most; safe to repeat.
+    """End an incarnation whose shim does not answer, and all before it: kill it, clear it away, record it as
+    lost because of `cause`. It can never start after that, even if a request for it is still on its way. A
+    later incarnation is left alone. Blocks for some seconds at most; safe to repeat.
 
     True: nothing of it lives. False: something of it cannot die (it waits for a device); try again later.
-    Raises OSError: that it is lost cannot be written down.
+    Raises OSError if the loss cannot be recorded.
     """
     begin = time.monotonic()
     lock = try_lock(slot)
     while lock < 0:
         entries = Entries(slot)
         if entries.latest > incarnation:
-            return True  # Its successor holds the lock, so it was gone before.
+            return True  # Its successor holds the lock, so it had ended before.
         waited = time.monotonic() - begin
         if waited > _PATIENCE:
             return False
@@ -316,8 +323,8 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 
 
 def _end_holders(slot: str, entries: Entries, force: bool) -> None:
-    """Kill the shim of the latest incarnation; its guardian then ends all else, then itself, or is made
-    to."""
+    """Kill the shim of the latest incarnation. If that is gone already, let its guardian end everything;
+    `force`: kill the guardian and its descendants."""
     shim, since = entries.shim
     if shim and (protocol.is_process(shim, since) if since else _has_open(shim, slot)):
         processes.send(shim, signal.SIGKILL)
@@ -333,7 +340,8 @@ def _end_holders(slot: str, entries: Entries, force: bool) -> None:
 
 
 def _has_open(process: int, slot: str) -> bool:
-    """Whether a process has a slot's journal open: what tells a shim from a stranger with the same number."""
+    """Whether a process has a slot's journal open, which tells a shim from another process with the same
+    id."""
     try:
         file = os.stat(os.path.join(slot, protocol.JOURNAL))
     except OSError:
@@ -355,11 +363,12 @@ def ended_record(
     stalled: bool = False,
     out_of_disk: bool = False,
 ) -> "Message":
-    """The attempt record of a program that ran. Exactly one of exit_code and signal is not None.
+    """Return the attempt record of a program that ran. Exactly one of exit_code and signal is not None.
 
-    `oom`: the main process died of the memory limit; `child_oom`: how many others did. `stopped`: the main
-    process was asked to stop before it ended. `stalled`: it was ended because it made no progress;
-    `out_of_disk`: because of what its files took.
+    `oom`: the main process died of the memory limit; `child_oom`: how many other processes did. `stopped`:
+    the main process was asked to stop before it ended. `stalled`: it was ended because it made no progress;
+    `out_of_disk`: it was ended because of what its files took. `started` and `ended`: nanoseconds since the
+    epoch.
     """
     return {
         "exit_code": exit_code,
@@ -377,9 +386,9 @@ def ended_record(
 
 
 def lost_record(cause: str, *, by_service: bool = False) -> "Message":
-    """The attempt record of an incarnation that is gone through no fault of its program.
+    """Return the attempt record of an incarnation that ended through no fault of its program.
 
-    `by_service`: the service could not do its part (a sandbox, a template); otherwise something outside did
-    it.
+    `by_service`: the service could not do its part (a sandbox, a template); otherwise the cause came from
+    outside.
     """
     return {"lost": cause, "by_service": by_service}

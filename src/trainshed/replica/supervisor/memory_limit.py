@@ -1,13 +1,14 @@
-"""A replica's memory limit: who died of it, and how it is held where there are no control groups.
+"""Finds out whether processes of a replica died of its memory limit, and enforces the limit where control
+groups do not.
 
-With a memory control group the kernel holds the limit, and its counter of kills is the evidence. Without one,
-or if it is asked for, this looks at the processes several times a second and kills the largest one of them
-when they have more than the limit between them: the same verdicts, a moment later. What is between two looks
-is not seen; neither is shared memory that no process has mapped. A look costs at most a twentieth of a
+With a memory control group the kernel enforces the limit, and its counter of kills is the evidence. Without
+one, or on request, this module measures the processes several times a second and kills the largest one when
+together they exceed the limit: the verdicts are the same, a moment later. It misses peaks between two
+measurements, and shared memory that no process has mapped. Measuring costs at most a twentieth of a
 processor. Runs on Python 3.6.
 
-The verdict (spec/failures#out-of-memory): out of memory is when the main process died by SIGKILL of a kill at
-the limit; a kill that it survived is an event beside, whatever kills it later.
+The verdict (spec/failures#out-of-memory): a replica ran out of memory if its main process died by the SIGKILL
+of a kill at the limit. A kill that the main process survived is only counted, whatever kills it later.
 """
 
 import time
@@ -23,24 +24,24 @@ if TYPE_CHECKING:
 _SETTLES = 0.05
 """Seconds after a kill until the main process, if it was the victim, is at least seen to be dying."""
 _PATIENCE = 2.0
-"""Seconds for a killed process to give its memory back before another one is killed."""
+"""Seconds for a killed process to release its memory before another one is killed."""
 _EAGER = 2.0
-"""A program's first seconds, in which it grows fastest."""
+"""Seconds after a program's start in which it grows fastest."""
 _SHARE = 20
-"""A look may take the twentieth part of the time between two looks."""
+"""A measurement may take the twentieth part of the time between two of them."""
 
 
 def interval(used: int, limit: int, age: float) -> float:
-    """Seconds until the next look: the fewer, the nearer the limit. `age`: for how long the program has run,
-    s."""
+    """Return the seconds until the next measurement: fewer near the limit. `age`: seconds that the program
+    has run."""
     if used * 4 > limit * 3 or age < _EAGER:
         return 0.1
     return 0.25 if used * 2 > limit else 0.5
 
 
 class MemoryLimit:
-    """One incarnation's. `has_ended`: whether the main process is known to have ended. `polled`: look, kernel
-    or not."""
+    """The memory limit of one incarnation. `limit`: bytes, 0 = none. `polled`: measure even if a control
+    group enforces it. `has_ended`: whether the main process is known to have ended."""
 
     __slots__ = (
         "_begun",
@@ -87,7 +88,7 @@ class MemoryLimit:
         self._drilled = False
 
     def listen(self) -> None:
-        """Be told by the kernel from here on."""
+        """Have the loop report from here on when the kernel acts at the limit."""
         if self._handle >= 0:
             self._events.add(self._handle, self._limit_was_hit, loop.READABLE | loop.URGENT)
 
@@ -97,15 +98,16 @@ class MemoryLimit:
             self._events.after(0.1, self._look)
 
     def drill(self) -> None:
-        """The main process is about to be killed, as if it had run out of memory."""
+        """Note that the main process is about to be killed as if it had run out of memory."""
         self._drilled = True
 
     def close(self) -> None:
-        """Count for the last time; the groups may go after that."""
+        """Count the kills for the last time; the control groups may be removed after that."""
         self._total = self._kills()
 
     def verdict(self, killed_by: "int | None") -> "tuple[bool, int]":
-        """Whether the main process, which died by this signal, ran out of memory; and how many others did."""
+        """Return whether the main process, which died by this signal, ran out of memory, and how many other
+        processes did."""
         killed = killed_by == signal.SIGKILL
         if killed and self._total > self._survived:
             return True, self._total - 1
@@ -119,7 +121,7 @@ class MemoryLimit:
         self._see_who_survives()
 
     def _see_who_survives(self) -> None:
-        """In a moment: whether the main process does."""
+        """Find out shortly whether the main process survives the latest kill."""
         if not self._main[0]:
             main = processes.oldest_child(self._guardian)
             self._main = (main, protocol.process_start(main)) if main else (0, 0)
@@ -133,7 +135,7 @@ class MemoryLimit:
             return
         main, start = self._main
         if start and protocol.process_start(main) != start:
-            return  # Its end is about to be told.
+            return  # Its end is about to be reported.
         if main and processes.is_dying(main):
             self._settled = False
             self._events.after(_SETTLES, self._settle)
@@ -150,11 +152,11 @@ class MemoryLimit:
         self._events.after(max(pause, (end - begin) * _SHARE), self._look)
 
     def _hold(self) -> int:
-        """Look once, and kill if it must be; returns the bytes in use, at most."""
+        """Measure once, and kill if the limit is exceeded; returns the bytes in use, at most."""
         sizes = processes.resident(self._guardian)
         if sum(sizes.values()) <= self._limit:
             return sum(sizes.values())
-        # Over the limit only if what is counted twice, and files, are left out.
+        # Without memory counted twice, and without files, they may be within the limit.
         for process, size in sizes.items():
             own = processes.own_memory(process)
             sizes[process] = size if own < 0 else own

@@ -1,7 +1,8 @@
-"""The last steps before a program runs: its directories, its own Python, holds on what it lives in, and
-becoming it; and the signals that it gets.
+"""Prepares and starts a replica's program: makes its directories, copies its Python, locks what it runs from,
+executes it, and signals it.
 
-A copied Python is the shim's work, all else the guardian's and the main process's. Runs on Python 3.6.
+The shim copies the Python and takes those locks; the guardian and the main process do the rest. Runs on
+Python 3.6.
 """
 
 import errno
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 WORK = "work"
 TEMPORARY = "tmp"
 KEPT_TEMPORARY = "var-tmp"
-"""Of its /var/tmp."""
+"""Shown to the program as /var/tmp."""
 PYTHON = "python"
 PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
 TRAINER_TOKEN = ".trainer-token"
-"""In `HYPERTUNE`: the token of `trainer_status`."""
+"""File in `HYPERTUNE` with the token that `trainer_status` checks."""
 LAYER = "layer"
-"""What a program has changed in its container image."""
+"""What the program has changed in its container image."""
 ROOT = "root"
-"""What it has made in a root directory of its own."""
+"""What the program has made in its own root directory."""
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 
-# What the interpreter ignores or we handle, and what a program must find as the system has it.
+# Signals that the interpreter ignores or we handle; the program must find them with the system's defaults.
 _IGNORED_OR_HANDLED = (
     signal.SIGCHLD,
     signal.SIGPIPE,
@@ -45,10 +46,10 @@ _IGNORED_OR_HANDLED = (
 
 
 def make_directories(files: str, *others: str) -> None:
-    """Make the program's directories, and those that not every program has; what an earlier incarnation left
-    in them stays (spec/failures#lost-replicas).
+    """Make the program's directories, and the `others`, which not every program has. What an earlier
+    incarnation left in them stays (spec/failures#lost-replicas).
 
-    `files` itself is its home directory: each directory more is felt in every start.
+    `files` itself is the home directory: each further directory would slow down every start.
     """
     for name in ("", WORK, TEMPORARY, KEPT_TEMPORARY, HYPERTUNE, *others):
         path = os.path.join(files, name)
@@ -56,14 +57,14 @@ def make_directories(files: str, *others: str) -> None:
             os.mkdir(path, 0o700)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
-                # A link, say: what it leads to would be shown in its place, by us, who may read anything.
+                # It may be a link: we, who may read anything, would show the program what the link leads to.
                 os.unlink(path)
                 os.mkdir(path, 0o700)
 
 
 def leave_token(files: str, token: str) -> None:
-    """Write the file with the token by which the program reports how far it is, in the place of an earlier
-    incarnation's."""
+    """Write the file with the token by which the program reports its progress, replacing that of an earlier
+    incarnation."""
     path = os.path.join(files, HYPERTUNE, TRAINER_TOKEN)
     try:
         os.unlink(path)
@@ -78,7 +79,7 @@ def leave_token(files: str, token: str) -> None:
 
 
 def limit_processes(most: int) -> None:
-    """So many processes and threads at most, where no control group counts them."""
+    """Limit the user's processes and threads to `most`, where no control group counts them."""
     _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
     if ceiling != resource.RLIM_INFINITY:
         most = min(most, ceiling)
@@ -86,7 +87,8 @@ def limit_processes(most: int) -> None:
 
 
 def install_python(files: str, template: str) -> None:
-    """Copy the template of a Python environment once; later incarnations find it as it was left."""
+    """Copy the template of a Python environment into the slot, unless an earlier incarnation has its copy
+    there; "" = no template."""
     target = os.path.join(files, PYTHON)
     if template and not os.path.isdir(target):
         copy_tree(template, target + ".new")
@@ -94,7 +96,8 @@ def install_python(files: str, template: str) -> None:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy directories, files and links as they are. A half copy of before is completed."""
+    """Copy directories, files and links; their owner may write the copies of files. An incomplete earlier
+    copy is completed."""
     os.makedirs(target, exist_ok=True)
     with os.scandir(source) as entries:
         for entry in entries:
@@ -114,12 +117,13 @@ def copy_tree(source: str, target: str) -> None:
 
 
 def obey(order: bytes, main: int) -> None:
-    """Do to the program whose main process is `main`, and is not reaped, what `stop`, `kill` or `segv` asks
-    for; nothing for other words."""
+    """Carry out the order `stop`, `kill` or `segv` on the program whose main process, not reaped yet, is
+    `main`. Other words are ignored."""
     if order == b"stop":
         signal_group(main, signal.SIGTERM)
     elif order == b"kill":
-        # The main process first dies alone: what it ends with is what gets recorded.
+        # Only its group at first: the guardian kills the rest once the main process has ended, whose end is
+        # recorded.
         signal_group(main, signal.SIGKILL)
         processes.send(main, signal.SIGKILL)
     elif order == b"segv":
@@ -127,24 +131,24 @@ def obey(order: bytes, main: int) -> None:
 
 
 def signal_group(main: int, number: int, *, is_reaped: bool = False) -> None:
-    """Signal the main process and those that it has in its group."""
+    """Send a signal to the main process and all others in its process group."""
     try:
         os.killpg(main, number)
     except (ProcessLookupError, PermissionError):
-        # It has not made its session yet: it alone, unless its number may already be another's.
+        # It has no session yet: signal it alone, unless it is reaped and its id may be another process's.
         if not is_reaped:
             processes.send(main, number)
 
 
 def is_on_path(name: str, environ: "dict[str, str]") -> bool:
-    """Whether a program of that name can be run in that environment."""
+    """Whether the environment's PATH leads to an executable program of that name."""
     places = environ.get("PATH", os.defpath).split(":")
     return any(os.access(os.path.join(place or ".", name), os.X_OK) for place in places)
 
 
 class NotRun(Exception):
-    """The program could not be executed; the reason is in its error output. `code`: what a shell would exit
-    with."""
+    """The program could not be executed; the reason is in its error output. `code`: the exit code that a
+    shell would give."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -152,7 +156,7 @@ class NotRun(Exception):
 
 
 class Program:
-    """What to run, where, with which outputs, in which control groups."""
+    """A program to be run: its arguments, environment, directory, outputs and control groups."""
 
     def __init__(
         self,
@@ -164,7 +168,7 @@ class Program:
         errors: int,
         groups: cgroups.ControlGroups,
     ) -> None:
-        """`directory`: where it starts; made if it is not there."""
+        """`directory`: its working directory, which has to exist when it starts."""
         self._argv = argv
         self._environ = environ
         self._directory = directory
@@ -176,7 +180,7 @@ class Program:
 
     @property
     def argv(self) -> "list[str]":
-        """Empty: there is nothing to run, only a place where something could."""
+        """The program and its arguments; empty = none is run, but shells can be opened in its place."""
         return self._argv
 
     @property
@@ -185,7 +189,7 @@ class Program:
 
     @property
     def directory(self) -> str:
-        """Where it starts."""
+        """Its working directory."""
         return self._directory
 
     @property
@@ -198,12 +202,13 @@ class Program:
 
     @property
     def user(self) -> "tuple[int, int] | None":
-        """Whom it runs as, if not as this process's user."""
+        """(user, group) that it runs as; None = this process's."""
         return self._user
 
     def beside(self, argv: "list[str]", environ: "dict[str, str]", streams: int) -> "Program":
-        """Another program in the same place and as the same user. `streams`: the handle that is all three of
-        its own; who becomes it leads a session already."""
+        """Return another program for the same directory and control groups, run as the same user. `streams`:
+        the handle that becomes its standard input, output and error. The process that becomes it must lead a
+        session already."""
         other = Program(
             argv=argv,
             environ=environ,
@@ -217,7 +222,7 @@ class Program:
         return other
 
     def run_as(self, user: int, group: int) -> None:
-        """Another user than this process's."""
+        """Have it run as another user than this process's."""
         self._user = (user, group)
 
     def can_spawn(self) -> bool:
@@ -227,7 +232,7 @@ class Program:
     def spawn(self) -> int:
         """Start the program as a child that shares no memory with us; returns its process id.
 
-        Spares the copy of this process that a fork makes. Raises NotRun, OSError (control groups).
+        Saves the copy of this process that a fork makes. Raises NotRun, OSError (control groups).
         """
         os.umask(0o022)
         os.chdir(self._directory)
@@ -274,7 +279,8 @@ class Program:
         self._first(lambda path: os.execve(path, self._argv, self._environ))
 
     def _first(self, attempt: "Callable[[str], int]") -> int:
-        """Try the places on the program's PATH as a shell would; raises NotRun when none will do."""
+        """Call `attempt` with each place on the program's PATH, as a shell would; raises NotRun if none can
+        be executed."""
         name, path = self._argv[0], self._environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
         if not name:
@@ -282,7 +288,7 @@ class Program:
         refusal = errno.ENOENT
         for place in places:
             try:
-                os.stat(place)  # `spawn` would make a process to find out that there is nothing.
+                os.stat(place)  # `spawn` would make a process only to find that there is no file.
                 return attempt(place)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -300,13 +306,13 @@ class Program:
 
 
 BUILT = ".built"
-"""The file of a finished directory that is locked (`trainshed.runtimes.shelf`)."""
+"""The file by which a finished directory is locked (`trainshed.runtimes.shelf`)."""
 
 
 def hold_leases(places: "list[str]") -> "list[int]":
-    """Lock, shared, the finished directories that the `places` are, or lie in. The locks last until the
-    descriptors are closed, at the latest with the process; other places, and file systems without locks, are
-    passed over."""
+    """Take a shared lock on each finished directory that one of the `places` is, or lies in; return the open
+    handles. The locks last until the handles are closed, at the latest by the end of the process. Other
+    places, and file systems without locks, are skipped."""
     held: "list[int]" = []
     for directory in {where for place in places for where in (place, os.path.dirname(place))}:
         try:

@@ -1,8 +1,9 @@
-"""A guardian at rest, from its shim's side: what a guardian does for a running program, done from outside.
+"""Stands in for a guardian at rest, on its shim's side: does from outside what a guardian does for a running
+program.
 
-At rest it is a `reaper`, which only tells who has died. Signals are the shim's to send then; a shell is begun
-in a fork of the shim that joins the replica's namespaces, as a child of the reaper, so that it is one of the
-replica's processes like any other. Runs on Python 3.6.
+A guardian at rest is a `reaper`, which only reports who has died. The shim sends the signals then. A shell is
+opened by a fork of the shim that joins the replica's namespaces as a child of the reaper, so that it is one
+of the replica's processes. Runs on Python 3.6.
 """
 
 import os
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def offer(number: int, main: program.Program) -> bytes:
-    """What a guardian tells that can come to rest: the number of its main process in its namespace, and what
-    is known of the program only there. Beside it travel the reading end of the reports and a handle of that
-    process."""
+    """Return what a guardian sends when it can come to rest: the number of its main process in its namespace,
+    and what only the guardian knows of the program. With it travel the read end of the reports and a handle
+    of that process."""
     told = {
         "main": number,
         "user": main.user,
@@ -35,7 +36,8 @@ def offer(number: int, main: program.Program) -> bytes:
 
 
 class RestingGuardian:
-    """One that has offered to come to rest. Until it does so it may still speak over its own socket."""
+    """A guardian that has offered to come to rest. Until it does so, it may still speak over its own
+    socket."""
 
     def __init__(
         self,
@@ -47,22 +49,23 @@ class RestingGuardian:
         events: loop.Loop,
         take_calls: "Callable[[int], None]",
     ) -> None:
-        """`process`: its process id; `told` and `handles`: as `offer` says, the handles ours from here on;
-        `take_calls`: called with a handle by which a shell's socket calls are asked about."""
+        """`process`: the guardian's process id. `told` and `handles`: as of `offer`; the handles are owned by
+        this object from here on. `take_calls`: called with a handle on which a shell's socket calls are asked
+        about."""
         self._plan = plan
         self._process = process
         self._told: "protocol.Message" = json.loads(told)
-        #: Where the reaper tells who has died. Readable when there is something to `hear`.
+        #: Where the reaper reports deaths; readable when there is something to `hear`.
         self.reports, self._main = handles
         self._events = events
         self._take_calls = take_calls
         self._received = b""
-        #: Of each process that serves a shell, as long as that lives.
+        #: Connection to each process that serves a shell, while that lives.
         self._hosts: "list[socket.socket]" = []
 
     def hear(self) -> "int | None":
-        """Read what there is; the wait status of the main process if it is over, None = not yet. Raises
-        EOFError: nobody is left who could tell."""
+        """Read the reports that have come; return the wait status of the main process, None = it has not
+        ended. Raises EOFError if the reaper is gone."""
         data = os.read(self.reports, 4096)
         if not data:
             raise EOFError
@@ -75,21 +78,22 @@ class RestingGuardian:
         return None
 
     def obey(self, order: bytes) -> None:
-        """Do what the guardian would if it were told so: `stop`, `kill` or `segv`."""
+        """Carry out `stop`, `kill` or `segv` as the guardian would."""
         main = self._number()
-        if main:  # Else it is gone, which is about to be told.
+        if main:  # Otherwise its end is about to be reported.
             program.obey(order, main)
 
     def _number(self) -> int:
-        """Of the main process in our namespace; 0 = it is gone, and its number may be another's."""
+        """Return the main process's number in our namespace; 0 = it is gone, and its number may be
+        another's."""
         for line in processes.read("/proc/self/fdinfo/%d" % self._main).splitlines():
             if line.startswith(b"Pid:"):
                 return max(0, int(line.split()[1]))
         return 0
 
     def open_shell(self, order: "protocol.Message", connection: socket.socket) -> None:
-        """Begin a shell; it is answered on the connection, of which the shell has a copy. Raises OSError:
-        none can be begun, and why."""
+        """Open a shell, answered on the connection, of which the shell has a copy. Raises OSError with the
+        reason if none can be opened."""
         if len(self._hosts) >= shells.MOST:
             raise OSError(shells.TOO_MANY)
         ours, theirs = socket.socketpair()
@@ -104,7 +108,7 @@ class RestingGuardian:
                 kernel.forbid_inspection()
                 kept = {0, 1, 2, connection.fileno(), theirs.fileno()}
                 kernel.close_all(each for each in kernel.open_handles() if each not in kept)
-                # Whoever has lost its parent is the reaper's.
+                # Its parent ends at once, so that it becomes the reaper's child.
                 if os.fork() == 0:
                     _Host(self._plan, self._told, theirs).serve(order, connection, self._process)
             finally:
@@ -130,7 +134,7 @@ class RestingGuardian:
 
 
 class _Host:
-    """In a process of its own among the replica's: serves one shell. Lives as long as that, and so does its
+    """A process among the replica's own that serves one shell. It lives as long as the shell, and so does its
     end of `shim`."""
 
     def __init__(
@@ -170,7 +174,7 @@ class _Host:
         running.attend(children)
 
     def _join(self, process: int) -> None:
-        """Be where the program is, with its rights. Raises OSError."""
+        """Enter the program's namespaces and control groups, and give up the same rights. Raises OSError."""
         limits, level = self._plan.limits, self._plan.isolation.level
         self._groups.keep_bases()
         kernel.leave_keyring()
@@ -182,6 +186,6 @@ class _Host:
             program.limit_processes(limits.pids_limit)
 
     def _leave(self, handles: "list[int]") -> None:
-        """In the child that is to be the shell."""
+        """Close, in the child that is to be the shell, what only its host needs."""
         self._shim.close()
         kernel.close_all(handles)

@@ -1,14 +1,13 @@
-"""Shells in a replica: forked beside its program with the program's own rights, each handed to whoever asked
-for it.
+"""Opens shells in a replica: forked beside its program with the program's rights, each handed to the service
+that asked for it.
 
-Lives in the guardian, so that a shell has the view, the users and the control groups of the program, and ends
-with it; of a guardian at rest, in a process of its own that has joined them (`resting`). A shell never keeps
-a replica alive, and how it ends is not the program's end. Runs on Python 3.6.
+This runs in the guardian, so that a shell has the view, the users and the control groups of the program, and
+ends with it. If the guardian is at rest, it runs in a process of its own that has joined them (`resting`). A
+shell never keeps a replica alive, and how it ends does not count as the program's end. Runs on Python 3.6.
 
-An order (`protocol`) comes with the connection of who gave it, which is answered by one line: `shell`, beside
-which travels the handle of the terminal's other side (or of a stream, where no terminal is wanted), or
-`refused` (cause). When the shell is over `ended` (status, as a shell would say it) follows. A connection that
-is closed takes its shell with it.
+An order (`protocol`) comes with the connection of its sender, who gets one line in answer: `shell`, with the
+handle of the terminal's other side (or of a stream, if no terminal is wanted), or `refused` (cause). When the
+shell is over, `ended` (status, as a shell reports it) follows. Closing the connection ends its shell.
 """
 
 import fcntl
@@ -30,20 +29,19 @@ if TYPE_CHECKING:
     from typing import Callable
 
 MOST = 8
-"""Shells of one replica at a time."""
+"""Number of shells that may be open in one replica at a time."""
 TOO_MANY = "%d shells are open in it already; close one" % MOST
 NO_PROCESS = "no more process can be made in it: %s"
 _GRACE = 2.0
-"""Seconds for a shell that was hung up to end by itself."""
+"""Seconds for a shell to end after SIGHUP before it is killed."""
 
-# What runs before bash's first prompt, and only then: the files that bash reads at its start set a prompt as
-# well.
+# Runs before bash's first prompt, because the files that bash reads at its start set a prompt as well.
 _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
-    """The shells of one replica. `poll`: the guardian's, told of the connections. `take_leave`: called in
-    each child before anything else."""
+    """The shells of one replica. `poll`: the guardian's, to which connections are added. `take_leave`: called
+    in each forked child before anything else that a shell needs."""
 
     __slots__ = ("_begun", "_connections", "_doomed", "_main", "_poll", "_take_leave")
 
@@ -62,16 +60,17 @@ class Shells:
 
     @property
     def are_open(self) -> bool:
-        """Whether there is one now."""
+        """Whether a shell is open now."""
         return bool(self._connections)
 
     @property
     def are_over(self) -> bool:
-        """Somebody asked for one, and there is none any more."""
+        """Whether at least one shell was asked for, and none is open any more."""
         return self._begun and not self._connections
 
     def open(self, order: bytes, handle: int) -> None:
-        """Fork a shell; `handle`, the connection, is ours from here on."""
+        """Fork a shell, or refuse it on its connection. `handle`: the connection, owned by this object from
+        here on."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
         connection.setblocking(True)
         self._begun = True
@@ -88,10 +87,12 @@ class Shells:
         if child == 0:
             _be_shell(json.loads(order.decode("utf-8")), connection, self._main, self._take_leave)
         self._connections[child] = connection
-        self._poll.register(connection, 0)  # That it was closed is always told.
+        self._poll.register(
+            connection, 0
+        )  # Even without events asked for, poll reports that the peer closed it.
 
     def reaped(self, child: int, status: int) -> None:
-        """A child of the guardian has ended; nothing if it is none of ours."""
+        """Report the end of a shell to its connection. A `child` that is no shell of ours is ignored."""
         connection = self._connections.pop(child, None)
         self._doomed.pop(child, None)
         if connection is None:
@@ -101,11 +102,11 @@ class Shells:
         self._let_go(connection)
 
     def closed(self, handle: int) -> bool:
-        """Somebody has let go of the connection with that number: hang its shell up. False if it is none of
-        ours."""
+        """Hang up the shell whose connection, with this handle, was closed by the peer. False if the handle
+        is none of ours."""
         for child, connection in self._connections.items():
             if connection.fileno() == handle:
-                # Not twice: who is gone stays gone.
+                # Otherwise poll would report it again and again.
                 self._poll.unregister(connection)
                 self._doomed[child] = time.monotonic() + _GRACE
                 for number in (signal.SIGHUP, signal.SIGCONT):
@@ -114,13 +115,13 @@ class Shells:
         return False
 
     def pause(self) -> "int | None":
-        """Milliseconds until `tick` has something to do."""
+        """Return the milliseconds until `tick` has something to do; None = nothing to do."""
         if not self._doomed:
             return None
         return max(0, int((min(self._doomed.values()) - time.monotonic()) * 1000) + 1)
 
     def tick(self) -> None:
-        """End those that were hung up and have not gone."""
+        """Kill the shells that were hung up and did not end in time."""
         now = time.monotonic()
         for child, until in list(self._doomed.items()):
             if until <= now:
@@ -128,8 +129,8 @@ class Shells:
                 processes.send(child, signal.SIGKILL)
 
     def attend(self, children: int) -> None:
-        """All that they need, until they are over, in a process that has no other task. `children`: readable
-        whenever one of its children has ended."""
+        """Serve the shells until all are over, in a process with no other task. `children`: a handle that is
+        readable whenever a child has ended."""
         self._poll.register(children, select.POLLIN)
         while not self.are_over:
             for handle, _ in self._poll.poll(self.pause()):
@@ -164,7 +165,7 @@ def _be_shell(
     main: "program.Program",
     take_leave: "Callable[[], None]",
 ) -> None:
-    """In a child: become the shell that was asked for. Does not return."""
+    """Become, in a child, the shell that was asked for. Does not return."""
     code = program.EXIT_NOT_EXECUTABLE
     try:
         signal.set_wakeup_fd(-1)
@@ -187,13 +188,14 @@ def _be_shell(
 def _streams(
     order: "protocol.Message", connection: socket.socket, owner: "tuple[int, int] | None"
 ) -> int:
-    """Make the shell's streams and hand their other side over; returns the shell's own. Raises OSError."""
+    """Make the shell's streams and send their other side over the connection; returns the shell's own handle.
+    Raises OSError."""
     if not order.get("tty", True):
         theirs, ours = socket.socketpair()
         unix_sockets.send(connection, protocol.encode({"e": "shell"}), theirs.fileno())
         theirs.close()
         return ours.detach()
-    # Made here, in the program's own view and as its user: whom it belongs to, and where it is called what.
+    # Made here, inside the program's view and as its user, so that its owner and its path are right.
     master, slave = os.openpty()
     if owner is not None:
         os.fchown(slave, *owner)
@@ -211,7 +213,7 @@ def _resize(terminal: int, rows: int, columns: int) -> None:
 def _argv(order: "protocol.Message", environ: "dict[str, str]") -> "list[str]":
     name = "bash" if program.is_on_path("bash", environ) else "sh"
     command = order.get("command", "")
-    # No login shell: what the system does for one puts another PATH in the place of the program's.
+    # No login shell, because a system's profile would replace the program's PATH.
     return [name, "-c", command] if command else [name]
 
 
@@ -228,7 +230,7 @@ def _environ(order: "protocol.Message", environ: "dict[str, str]") -> "dict[str,
 
 
 def refuse(connection: socket.socket, cause: str) -> None:
-    """Say on it why there is no shell."""
+    """Send the reason why there is no shell."""
     _say(connection, {"e": "refused", "cause": cause})
 
 
@@ -236,4 +238,4 @@ def _say(connection: socket.socket, message: "protocol.Message") -> None:
     try:
         connection.sendall(protocol.encode(message))
     except OSError:
-        return  # Nobody listens any more.
+        return  # The peer is gone.

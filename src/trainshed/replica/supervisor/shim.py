@@ -1,9 +1,10 @@
-"""One replica's shim: from the order to start an incarnation to its attempt record and the report of its end.
+"""Runs one replica's shim: from the order to start an incarnation to its attempt record and the report of its
+end.
 
-One process per replica, which outlives the service; its program dies with it. It starts the program, writes
-its log, records how it ended and tells whoever listens. What it knows that matters is in the slot's files
-(`protocol`) before it is told to anybody. Where it cannot do its part the replica has ended, and that is
-recorded. Runs on Python 3.6.
+There is one process per replica. It outlives the service, and its program dies with it. It starts the
+program, writes its log, records how it ended and reports to the services that are connected. What matters is
+in the slot's files (`protocol`) before it is reported. If the shim cannot do its part, the replica has ended,
+and that is recorded. Runs on Python 3.6.
 """
 
 import os
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 _KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
 _MOST_WAITS_TOLD = 10
-"""Of an incarnation: a disk may be full and not full for ever."""
+"""Notes per incarnation about a full disk, which may fill up and empty again without end."""
 
 
 class Shim:
-    """The event loop around one program. Works in the slot's directory; one thread, no state on disk but the
-    log."""
+    """The event loop around one program. Works in the slot's directory with one thread; keeps no state on
+    disk but the log."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Shim:
         child: guardian.GuardianHandle,
         note_pages: "Callable[[], None] | None" = None,
     ) -> None:
-        """`note_pages`: called when all has been done that a start waits for."""
+        """`note_pages`: called when everything that a start waits for has been done."""
         self._plan = plan
         self._note_pages = note_pages
         self._clients = listeners
@@ -78,7 +79,7 @@ class Shim:
         self._failure = ""
         self._sandbox_failed = False
         self._may_run = False
-        #: The disk was full before anything of the program ran, and nothing of it is going to.
+        #: The disk was full before anything of the program ran, and nothing of it is going to run.
         self.found_disk_full = False
         self._status = -1
         self._started = 0
@@ -91,7 +92,8 @@ class Shim:
         self._is_reaped = False
 
     def run(self) -> "protocol.Message":
-        """Everything from the guardian's orders to the sealed log; returns the attempt record."""
+        """Supervise the incarnation from the guardian's orders to the sealed log; return the attempt
+        record."""
         try:
             self._begin()
             self._serve()
@@ -105,7 +107,7 @@ class Shim:
         return self._seal()
 
     def _begin(self) -> None:
-        """What can be done while the guardian makes the sandbox; then say go."""
+        """Do what can be done while the guardian makes the sandbox; then send it `go`."""
         plan = self._plan
         self._claim.describe(self._child, self._groups.directories())
         self._groups.create()
@@ -128,19 +130,20 @@ class Shim:
             retries=self._retries,
             mask=mask,
         )
-        # The last thing that takes room on the disk: what finds none before the program runs costs nothing.
+        # The last step that takes disk space. Up to here a full disk costs nothing, as the program has not
+        # run.
         self._reception.open()
         self._claim.sync()
         self._may_run = True
         self._tell_guardian(b"go")
-        # From here on beside the program: nobody waits for it.
+        # The program runs by now, and does not wait for the rest.
         for handle, stream in self._outputs:
             script.open(handle, stream)
         self._loop.add(self._control.fileno(), self._hear_guardian)
         self._sidecars.memory.listen()
 
     def _serve(self) -> None:
-        """The loop: until the program is over and both pipes are at their end."""
+        """Turn the loop until the program has ended and both pipes are at their end."""
         assert self._transcript is not None
         drained_by = 0.0
         while self._transcript.is_open or self._status < 0:
@@ -148,9 +151,9 @@ class Shim:
                 return
             now = time.monotonic()
             if self._status >= 0 and self._transcript.waits:
-                drained_by = 0.0  # Both pipes are kept until there is room for what is in them.
+                drained_by = 0.0  # No limit: the pipes are kept until the disk takes their data.
             elif self._status >= 0:
-                # Nobody of the replica lives; an end that stays open belongs to a process that got away.
+                # No process of the replica lives. A pipe that stays open is held by a process that escaped.
                 drained_by = drained_by or now + _DRAIN_SECONDS
                 if now >= drained_by:
                     return
@@ -158,13 +161,13 @@ class Shim:
             self._tick(time.monotonic())
 
     def _pause(self, now: float) -> "float | None":
-        """Milliseconds until something is due without anybody calling."""
+        """Return the milliseconds until the next thing is due by the clock; None = nothing is."""
         assert self._transcript is not None
         due = self._transcript.due()
         due += [at for at in (self._kill_at, self._force_at) if at]
         if self._status >= 0 and not self._transcript.waits:
             due.append(now + 0.1)
-        # Rounded up: a wait that ends too early would only turn round once more.
+        # Rounded up, because a wait that ends too early would only turn the loop once more.
         return max(0, int((min(due) - now) * 1000) + 1) if due else None
 
     def _tick(self, now: float) -> None:
@@ -176,7 +179,7 @@ class Shim:
         if self._force_at and now >= self._force_at:
             self._force_at = 0.0
             if self._status < 0:
-                # It does not listen; its program dies with it.
+                # It does not respond; killing it kills its program too.
                 os.kill(self._child, signal.SIGKILL)
 
     def _tell_guardian(self, order: bytes) -> None:
@@ -194,7 +197,7 @@ class Shim:
         except BlockingIOError:
             return
         except ConnectionResetError:
-            data, handles = b"", []  # It was killed before it had read what we said.
+            data, handles = b"", []  # It was killed before it had read what we sent.
         self._handed += handles
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
@@ -203,7 +206,7 @@ class Shim:
         if not data:
             self._loop.drop(self._control.fileno())
             if self._resting is not None:
-                return  # At rest it is heard from in another way.
+                return  # At rest it reports in another way.
             if self._status < 0 and self._started:
                 # The guardian was killed, and the kernel killed the program with it.
                 self._status, self._ended = signal.SIGKILL, log.now()
@@ -211,7 +214,7 @@ class Shim:
                 self._failure = "the replica's guardian was killed before its program ran"
 
     def _take(self, word: str, rest: str) -> None:
-        """Something that the guardian says."""
+        """Handle one line from the guardian."""
         assert self._sidecars is not None
         if word == "started":
             self._note_start(int(rest))
@@ -229,12 +232,12 @@ class Shim:
             self.found_disk_full = word == "full"
 
     def _let_rest(self, offer: str) -> None:
-        """The guardian has nothing more to do that we could not do."""
+        """Take over from the guardian, which has nothing left to do that we could not do."""
         assert self._sidecars is not None
         handles, self._handed = self._handed[:2], self._handed[2:]
         if len(handles) < 2:
             kernel.close_all(handles)
-            return  # We may not have as many open: it goes on as it is.
+            return  # We may have too many handles open: the guardian continues.
         self._tell_guardian(b"rest")
         self._resting = resting.RestingGuardian(
             self._plan,
@@ -252,13 +255,13 @@ class Shim:
             status = self._resting.hear()
         except EOFError:
             self._loop.drop(self._resting.reports)
-            # It was killed, and the kernel killed the program with it; or it never came to rest, and told us
-            # the end before it ended itself.
+            # Either it was killed, and the kernel killed the program with it; or it never came to rest, and
+            # told us the program's end before its own.
             self._hear_guardian()
             status = signal.SIGKILL
         if status is not None and self._status < 0:
             self._status, self._ended = status, log.now()
-            os.kill(self._child, signal.SIGKILL)  # And with it whoever else is left of the replica.
+            os.kill(self._child, signal.SIGKILL)  # This kills everything else of the replica too.
 
     def _note_start(self, at: int) -> None:
         assert self._sidecars is not None and self._transcript is not None
@@ -274,7 +277,7 @@ class Shim:
 
     def _note_beginning(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
-            return  # Nobody has asked.
+            return  # The job did not ask for a warm start.
         name, told = warm_start.note(word, text)
         self._notes.add(name, reduction_reports.INFO, told)
 
@@ -283,7 +286,7 @@ class Shim:
         return self._status >= 0
 
     def output_bytes(self) -> int:
-        """How much the program has written so far."""
+        """Return the bytes that the program has written to its outputs so far."""
         assert self._transcript is not None
         return self._transcript.read
 
@@ -293,18 +296,18 @@ class Shim:
         return self._transcript.waits
 
     def say(self, line: str) -> None:
-        """Write a line of ours to the program's log."""
+        """Write a line of the service's own to the program's log."""
         assert self._transcript is not None
         self._transcript.say(line)
 
     def tell(self, message: "protocol.Message") -> None:
-        """Send a message to whoever listens."""
+        """Send a message to all connected services."""
         self._clients.send(message)
 
     def end_stalled(self) -> None:
-        """End the program, which makes no progress, and leave its stacks in the log."""
+        """Write the stacks of the program, which makes no progress, to the log, and then kill it."""
         if self._stopped:
-            return  # One that is being stopped has a time limit of its own.
+            return  # A program that is being stopped has its own time limit.
         self._stalled = True
         self.say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
@@ -313,14 +316,14 @@ class Shim:
         stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill"))
 
     def end_for_disk(self) -> None:
-        """End the program, whose files take more than they may."""
+        """Kill the program, whose files take more disk than they may."""
         if not self._stopped:
             self._out_of_disk = True
             self._tell_guardian(b"kill")
 
     def _greet(self) -> None:
-        """Somebody has connected, and does not know how many lines there are, nor whether there are
-        metrics."""
+        """Tell a service that has connected the number of log lines, whether there are metrics, and all
+        notes."""
         if self._transcript is not None:
             self._transcript.tell_again()
         if self._sidecars is not None:
@@ -358,7 +361,7 @@ class Shim:
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: "protocol.Message") -> None:
-        """Answered on the connection, which is the shell's from here on."""
+        """Open a shell. The answer goes to the connection, which belongs to the shell from here on."""
         cause = "its program has not begun yet"
         if self._started and self._status < 0:
             try:
@@ -375,16 +378,18 @@ class Shim:
         self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:
-        """Do what a drill asks for; nothing once the program is over."""
+        """Do what a drill asks for; nothing once the program has ended."""
         if self._status >= 0:
             return
         if kind == protocol.FAULT_OOM and self._sidecars is not None:
-            # A limit set below what is in use would kill whom the kernel likes: this kills the right one.
+            # A memory limit below what is in use would make the kernel choose the victim; this kills the
+            # right one.
             self._sidecars.memory.drill()
         self._tell_guardian(b"segv" if kind == protocol.FAULT_SEGV else b"kill")
 
     def _end_children(self) -> None:
-        """Leave no process: the guardian has ended by itself unless something went wrong."""
+        """Leave no process of the replica: reap the guardian, which has ended by itself unless something went
+        wrong."""
         if self._status < 0:
             os.kill(self._child, signal.SIGKILL)
         self._control.close()
@@ -392,19 +397,20 @@ class Shim:
             self._sidecars.program_ends()
         _, _, used = os.wait4(self._child, 0)
         if self._plan.isolation.level == protocol.LEVEL_SESSION:
-            # A guardian that was killed could not clear up; its orphans came to us.
+            # A guardian that was killed could not clean up; its orphans became our children.
             processes.end_descendants()
         if self._sidecars is not None:
             self._sidecars.program_ended(used)
         cgroups.remove(self._groups.directories())
-        # What was there for the program is done; who asks how it stands still gets an answer.
+        # The program's handlers are done; services that ask for the state still get an answer.
         self._loop.clear()
         self._is_reaped = True
         self._reception.listen_again()
         self._retries.resume()
 
     def _seal(self) -> "protocol.Message":
-        """Metrics and log first, then the record, then the report (spec/invariants#last-lines-first)."""
+        """Seal metrics and log, which come before the record and the report
+        (spec/invariants#last-lines-first); return the attempt record."""
         assert self._transcript is not None and self._sidecars is not None
         self._transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
@@ -430,15 +436,15 @@ class Shim:
         )
 
     def insist(self, write: "Callable[[], bool]") -> None:
-        """Call `write` until it says that it is done: on a full disk that may take as long as it is full. Who
-        asks meanwhile how the replica is hears that it lives. Raises what `write` raises."""
+        """Call `write` until it returns true. On a full disk that lasts as long as the disk is full;
+        meanwhile services that ask still hear that the replica lives. Raises what `write` raises."""
         if not write():
             self._retries.wait(write)
             while self._retries.has_waiting:
                 self._loop.turn(None)
 
     def _note_full_disk(self, is_short: bool) -> None:
-        """Something begins to wait for room on the disk, or nothing does any more."""
+        """Add a note that writing has begun to wait for disk space, or that nothing waits for it any more."""
         if is_short:
             self._waits_told += 1
         if self._waits_told > _MOST_WAITS_TOLD:
@@ -451,8 +457,8 @@ class Shim:
 
 _NO_SPACE_PAUSE = 0.5
 _NO_SPACE_PATIENCE = 15.0
-"""Seconds for a broken disk to take an attempt record, and for a full one where the shim cannot answer
-meanwhile: less than a service's lease."""
+"""Seconds for which an attempt record is tried on a broken disk, or on a full one where no shim answers
+meanwhile; shorter than a service's lease."""
 
 
 def main(
@@ -461,10 +467,11 @@ def main(
     child: "guardian.GuardianHandle | None",
     note_pages: "Callable[[], None] | None" = None,
 ) -> None:
-    """Run one incarnation, reporting to `connection` and to whoever connects later.
+    """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
+    ended.
 
     `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits
-    already. `note_pages`: to be called when the program has been started.
+    already; None = one is made. `note_pages`: called when the program has been started.
     """
     if child is not None:
         _announce(child, order)
@@ -486,13 +493,13 @@ def main(
             child = guardian.GuardianHandle(plan.isolation.level)
             child.announce(order)
         child.grant(claim.lock)
-        # Whoever clears the cache leaves what a live program runs in alone. What was cleared away just
-        # before, the guardian does not find, and says so.
+        # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
+        # before, the guardian does not find it, and reports that.
         directories = [*plan.isolation.read_only, plan.isolation.image]
         program.hold_leases([directory for directory in directories if directory])
         shim = Shim(plan, listeners, claim, child, note_pages)
         record, waits = shim.run(), shim
-    except Exception as error:  # Whatever it is, the replica is over and that is recorded.
+    except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
         if shim is None or not shim.found_disk_full:
             _keep_trace()
         record = journal.lost_record(_cause(error), by_service=True)
@@ -514,11 +521,11 @@ def _announce(child: guardian.GuardianHandle, order: bytes) -> None:
     try:
         child.announce(order)
     except OSError:
-        return  # It is dead, which is recorded as soon as there is something to record it in.
+        return  # It is dead, which is recorded as soon as there is a journal for it.
 
 
 def _refusal(error: "journal.Refused | OSError") -> "protocol.Message":
-    """What to say where the slot could not be taken: nothing ran."""
+    """Return the message for a slot that could not be claimed, so that nothing ran."""
     if isinstance(error, journal.Refused):
         return {"e": "refused", "cause": error.cause}
     if growing_files.takes_nothing(error):
@@ -527,7 +534,7 @@ def _refusal(error: "journal.Refused | OSError") -> "protocol.Message":
 
 
 def _is_undone(claim: journal.Claim) -> bool:
-    """Take back that the incarnation starts; false: that is not to be had, so it has to end."""
+    """Undo the record that the incarnation starts; false: that failed, so a record of its end is needed."""
     try:
         claim.undo()
     except OSError:
@@ -536,7 +543,7 @@ def _is_undone(claim: journal.Claim) -> bool:
 
 
 def _cause(error: Exception) -> str:
-    """In words, why this process could not do its part."""
+    """Describe why this process could not do its part."""
     if isinstance(error, OSError) and growing_files.takes_nothing(error):
         return (
             "the disk takes nothing (%s): the replica's log or its records cannot be written; make room, or "
@@ -546,17 +553,18 @@ def _cause(error: Exception) -> str:
 
 
 def _keep_trace() -> None:
-    import traceback  # Only here: every module imported before makes every fork dearer.
+    import traceback  # Only here: every module imported earlier makes each fork slower.
 
     try:
         durable.write("shim.err", traceback.format_exc(), sync=False)
     except OSError:
-        return  # A full disk: what happened is in the record in short.
+        return  # The disk is full: the record holds a short form.
 
 
 def _write_down(claim: journal.Claim, record: "protocol.Message", shim: "Shim | None") -> None:
-    """Make the record durable. On a full disk `shim` waits for room however long that takes, and answers who
-    asks; a disk that is broken, or where there is no shim, is waited for a while."""
+    """Make the record durable. On a full disk `shim` waits for space without limit, and answers services
+    meanwhile. A broken disk is retried for `_NO_SPACE_PATIENCE`, and so is a full one without a shim; after
+    that the record is given up."""
     deadline = time.monotonic() + _NO_SPACE_PATIENCE
     while True:
         try:
@@ -567,12 +575,12 @@ def _write_down(claim: journal.Claim, record: "protocol.Message", shim: "Shim | 
             return
         except OSError:
             if time.monotonic() > deadline:
-                return  # Whoever listens hears it all the same; who comes later finds that we were lost.
+                return  # Connected services hear it all the same; later ones find the shim lost.
         time.sleep(_NO_SPACE_PAUSE)
 
 
 def _fits(claim: journal.Claim, record: "protocol.Message") -> bool:
-    """Write the record down, if there is room for it. Raises OSError: it is no matter of room."""
+    """Write the record, if the disk has space for it. Raises OSError for any other failure."""
     try:
         claim.finish(record)
     except OSError as error:

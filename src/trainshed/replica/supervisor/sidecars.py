@@ -1,6 +1,5 @@
-"""The helpers that a shim runs beside its program: endpoint, calls made in the program's place, memory limit,
-metrics, usage, disk, the part in a reduction, the stall watchdog. Runs on Python 3.6.
-"""
+"""Builds and drives the helpers that a shim runs beside its program: endpoint, socket calls made in the
+program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog. Runs on Python 3.6."""
 
 import os
 
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
     from trainshed.replica.endpoint import trainer_status
 
     class Reporter(Protocol):
-        """What the sidecars ask of the shim that keeps the program, and tell it."""
+        """What the sidecars ask of the shim about its program, and report to it."""
 
         def has_ended(self) -> bool:
             """Whether the main process is known to have ended."""
             ...
 
         def output_bytes(self) -> int:
-            """How much the program has written so far."""
+            """Return the bytes that the program has written to its outputs so far."""
             ...
 
         def output_waits(self) -> bool:
@@ -43,28 +42,28 @@ if TYPE_CHECKING:
             ...
 
         def say(self, line: str) -> None:
-            """Write a line of ours to the program's log."""
+            """Write a line of the service's own to the program's log."""
             ...
 
         def tell(self, message: protocol.Message) -> None:
-            """Send a message to whoever listens."""
+            """Send a message to all connected services."""
             ...
 
         def end_for_disk(self) -> None:
-            """End the program: its files take more than they may."""
+            """Kill the program, whose files take more disk than they may."""
             ...
 
         def end_stalled(self) -> None:
-            """End the program: it makes no progress."""
+            """Kill the program, which makes no progress."""
             ...
 
 
 _LOOK_EVERY = 10.0
-"""Seconds between two looks at its disk where its use is not looked at."""
+"""Seconds between two measurements of the disk if the replica's other use is not measured."""
 _TAKEN_FOR_A_BUCKET = os.path.join(protocol.FILES, program.WORK, "gs:")
-"""What `os.makedirs("gs://…")` makes in a program's working directory, without an error."""
+"""The directory that `os.makedirs("gs://…")` makes in a program's working directory, without an error."""
 WRITTEN_HERE = "storage_written_here"
-"""The name of the note that there is such a directory at the program's end."""
+"""Name of the note that this directory exists at the program's end."""
 _WRITTEN_HERE_TEXT = (
     'there is a directory named "gs:" in its working directory: what was written there went to no bucket and '
     "goes with the replica. open(), os.makedirs(), joblib.dump() and torch.save() know no gs://: write to "
@@ -73,10 +72,10 @@ _WRITTEN_HERE_TEXT = (
 
 
 class Sidecars:
-    """The helpers of one incarnation: each is there only if the plan asks for it.
+    """The helpers of one incarnation; each exists only if the plan asks for it.
 
-    `guardian`: its process id. `retries`: tries again what found a full disk. `mask`: what must not be
-    written down. Raises OSError: the endpoint's port is somebody else's.
+    `guardian`: its process id. `retries`: retries writes that found a full disk. `mask`: texts that must not
+    be written. Raises OSError if the endpoint's port is taken.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Sidecars:
         self._guardian = guardian
         self._loop = events
         self._reporter = reporter
-        #: Of the guardian and what it starts, and of a program that a preloader has forked.
+        #: Those of the guardian and what it starts, of a program that a preloader has forked, and of shells.
         self._calls: "list[socket_calls.SocketCalls]" = []
         self.memory = memory_limit.MemoryLimit(
             groups=groups,
@@ -182,7 +181,7 @@ class Sidecars:
         )
 
     def program_started(self, at: int) -> None:
-        """It runs since then (ns): watch over what has been asked for."""
+        """Start the helpers that watch the program, which runs since `at` (ns since the epoch)."""
         self.memory.program_started()
         launches.note(self._plan, at, self._mask)
         if self._usage is not None:
@@ -210,7 +209,7 @@ class Sidecars:
         self._notes.add(name, severity, text)
 
     def take_calls(self, handle: int) -> None:
-        """Make some calls in the program's place from here on (`socket_calls`)."""
+        """Answer the socket calls that are asked about on `handle`, from here on (`socket_calls`)."""
         network = self._plan.network
         endpoint = network.address, network.storage_port
         calls = socket_calls.SocketCalls(
@@ -231,14 +230,14 @@ class Sidecars:
         self._loop.add(calls.fileno(), asked)
 
     def tell_again(self) -> None:
-        """Somebody has connected, and does not know whether there are metrics, nor any notes."""
+        """Tell a service that has connected whether there are metrics, and all notes."""
         if self._metrics is not None:
             self._metrics.tell_again()
         self._notes.tell_again()
 
     def program_ends(self) -> None:
-        """Its processes are about to be reaped: see for the last time what they use, and leave none of ours
-        among them."""
+        """Measure the program's use for the last time, before its processes are reaped, and end the relay,
+        which is one of them."""
         if self._disk is not None:
             self._disk.end()
         if os.path.isdir(_TAKEN_FOR_A_BUCKET):
@@ -246,13 +245,13 @@ class Sidecars:
         if self._usage is not None:
             self._usage.stop()
         if self._storage is not None:
-            # The first process of a namespace cannot end before all others in it are reaped, and the relay,
-            # forked after the namespace was made, is in it and is ours to reap.
+            # The first process of a namespace cannot end before all others in it are reaped. The relay is in
+            # it, since it was forked after the namespace was made, and only we can reap it.
             self._storage.stop()
 
     def program_ended(self, used: "Any") -> None:
-        """All is reaped; these are the resources that it `used` (`os.wait4`). The control groups may go after
-        that."""
+        """Record what the replica `used` (`os.wait4`), now that all of it is reaped. The control groups may
+        be removed after that."""
         if self._usage is not None:
             self._usage.seal(used)
         for calls in self._calls:
@@ -261,19 +260,19 @@ class Sidecars:
         self.memory.close()
 
     def seal(self, *, succeeded: bool) -> None:
-        """Write down what it measured last, to be saved. May have something to say in the log. `succeeded`:
-        the program."""
+        """Take the last measurements, for `save`. May write to the log. `succeeded`: whether the program
+        did."""
         if self._metrics is not None:
             self._metrics.seal()
         if self._reduction is not None:
             self._reduction.seal(succeeded=succeeded)
 
     def save(self) -> bool:
-        """Have what it measured, and all notes, survive; False: there is no room for that now."""
+        """Make measurements and notes durable; False: the disk is full now, call it again."""
         is_saved = self._metrics is None or self._metrics.save()
         return self._notes.save() and is_saved
 
     def close(self) -> None:
-        """Nothing is written down from here on."""
+        """Close the files; nothing is recorded after that."""
         if self._metrics is not None:
             self._metrics.close()

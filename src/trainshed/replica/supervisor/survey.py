@@ -1,12 +1,13 @@
-"""How replicas stand, by what the files of their slots say, whoever wrote them and whatever was killed since.
+"""Finds the state of replicas from their slots' files, whichever version wrote them and whatever was killed
+since.
 
-A service that starts has the zygote do so for all slots at once (`main`), in a process of its own, while the
-service still loads itself. Nobody is woken by it: that a shim holds a slot is seen from the slot's lock. What
-it finds goes over a stream socket as JSON lines:
+When a service starts, the zygote does this for all slots at once (`main`), in a process of its own, while the
+service is still loading. No shim is woken: the slot's lock shows whether one holds it. The results go over a
+stream socket as JSON lines:
 
-    {"job": UID, "attempt": NUMBER, "slots": {REPLICA: {..}}}    as the list of the attempt's slots has them
+    {"job": UID, "attempt": NUMBER, "slots": {REPLICA: {..}}}    the attempt's list of slots (`SLOTS`)
     {"replica": REPLICA, "incarnation": N, "answers": true, ..}  of the attempt before; with a `Standing`
-    {"end": true}                                                this was all; without it something went wrong
+    {"end": true}                                                the last line; without it it is incomplete
 
 Blocks. Runs on Python 3.6.
 """
@@ -26,26 +27,26 @@ if TYPE_CHECKING:
     from trainshed.replica.protocol import Message
 
     Standing = Message
-    """How an incarnation stands, one of
+    """The state of an incarnation, one of
 
-    {"over": RECORD, "notes": [..]}  it ended; its attempt record (exited or lost), all that its shim noted
-    {"alive": true}                  a shim holds the slot: it serves it, or begins, ends or dies
-    {"changing": true}               what a shim left is not cleared away yet, or it cannot be told now
-    {"never": true}                  nothing of it ever ran, and nobody is about to run it
+    {"over": RECORD, "notes": [..]}  it ended; its attempt record (exited or lost), and all notes of its shim
+    {"alive": true}                  a shim holds the slot: it serves it, or begins, ends or dies {"changing":
+    true}               what a shim left is not cleared away yet, or its state cannot be told now {"never":
+    true}                  nothing of it ever ran, and nobody is about to run it
     """
 
 SLOTS = "slots.json"
-"""In the directory of an attempt: its slots, by replica."""
+"""File in the directory of an attempt: its slots, by replica."""
 _PLACE = ".place"
-"""In the directory of all slots: which directory that was when it was written."""
+"""File in the directory of all slots that identifies the directory in which it was written."""
 _LONGEST = 1 << 15
-"""Bytes from which on lines are sent."""
+"""Bytes of text from which on lines are sent."""
 
 
 def standing(slot: str, entries: journal.Entries, incarnation: int) -> "Standing":
-    """How an incarnation stands. `entries`: as they were read just now. If its shim was killed, what is left
-    of it is cleared away and the loss recorded, so that the answer stays the same for ever. Raises OSError:
-    this cannot be found out now."""
+    """Return the state of an incarnation. `entries`: its journal, just read. If its shim was killed, what is
+    left of it is killed and the loss is recorded, so that the answer never changes again. Raises OSError if
+    the state cannot be found out now."""
     record = entries.record(incarnation)
     if record is not None:
         return _over(entries, record, incarnation)
@@ -53,7 +54,7 @@ def standing(slot: str, entries: journal.Entries, incarnation: int) -> "Standing
     if lock < 0:
         return {"alive": True}
     try:
-        # Its holder may have written the record between the two looks.
+        # Its holder may have written the record between our two readings.
         entries = journal.Entries(slot)
         record = entries.record(incarnation)
         if record is not None:
@@ -74,8 +75,8 @@ def _over(entries: journal.Entries, record: "Message", incarnation: int) -> "Sta
 
 
 def attempts(slots: str) -> "Iterator[tuple[int, int]]":
-    """Job and number of every attempt that has a directory below that of all slots, in no order. Jobs that
-    have none any more lose theirs."""
+    """Yield job uid and number of every attempt that has a directory below `slots`, in no order. Directories
+    of jobs without attempts are removed."""
     for job in os.scandir(slots):
         if job.name.isdigit():
             found = [entry.name for entry in os.scandir(job.path) if entry.name.isdigit()]
@@ -89,8 +90,8 @@ def attempts(slots: str) -> "Iterator[tuple[int, int]]":
 
 
 def looked_into(directory: str, documents: "dict[str, Any]") -> "Iterator[Message]":
-    """The slots of one attempt, by the list of them, of which anything was ever started: as the lines that
-    tell of them."""
+    """Yield a line for each slot of one attempt in which anything was ever started. `documents`: the
+    attempt's list of slots."""
     for replica in documents:
         place = os.path.join(directory, replica)
         entries = journal.Entries(place)
@@ -99,12 +100,12 @@ def looked_into(directory: str, documents: "dict[str, Any]") -> "Iterator[Messag
         try:
             found = standing(place, entries, entries.latest)
         except OSError:
-            # To be looked at again, by somebody who has time to wait.
+            # To be looked at again by a caller that can wait.
             found = {"changing": True}
         told = {
             "replica": replica,
             "incarnation": entries.latest,
-            # Its shim is of a version that answers to pings.
+            # Whether its shim is of a version that answers pings.
             "answers": entries.shim[1] > 0,
         }
         told.update(found)
@@ -112,24 +113,24 @@ def looked_into(directory: str, documents: "dict[str, Any]") -> "Iterator[Messag
 
 
 def here(slots: str) -> "Message":
-    """Which directory it is: two that are there at once are never the same."""
+    """Return what identifies the directory: two that exist at once always differ."""
     status = os.stat(slots)
     return {"device": status.st_dev, "inode": status.st_ino}
 
 
 def was_here(slots: str) -> "Message | None":
-    """Which directory it was when a service wrote that down last; None: no service has."""
+    """Return what `note_here` wrote last; None if no service has written it."""
     return durable.read_document(os.path.join(slots, _PLACE))
 
 
 def note_here(slots: str) -> None:
-    """Write down which directory it is. Raises OSError."""
+    """Record the directory's identity in it, for `was_here`. Raises OSError."""
     durable.write(os.path.join(slots, _PLACE), json.dumps(here(slots)))
 
 
 def main(slots: str, connection: socket.socket) -> None:
-    """Tell of all slots below a directory. Of one that was copied nothing is told: the processes that it
-    names are the original's. Raises OSError: nobody listens."""
+    """Send the lines of all slots below a directory. Nothing is sent of a copied directory, because the
+    processes that it names are the original's. Raises OSError if the receiver is gone."""
     if was_here(slots) != here(slots):
         return
     text = b""

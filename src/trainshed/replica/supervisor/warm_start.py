@@ -1,7 +1,7 @@
-"""The guardian's side of a warm start: asks a preloader to fork the program into the replica.
+"""Does the guardian's part of a warm start: asks a preloader to fork the program into the replica.
 
-`trainshed.replica.preloader` says what is spoken. Whatever goes wrong, the program is started by itself, and
-the reason is told. Runs on Python 3.6.
+`trainshed.replica.preloader` describes the messages. If anything goes wrong, the program is started in its
+own interpreter, and the reason is reported. Runs on Python 3.6.
 """
 
 import errno
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PATIENCE = 1.5
-"""Seconds for each of a preloader's answers. It takes milliseconds; a program that waited longer would have
-started by itself meanwhile."""
+"""Seconds to wait for each of a preloader's answers. An answer takes milliseconds; in more than this the
+program would have started in its own interpreter."""
 
 WARM, COLD = "warm", "cold"
-"""How a program began, as the guardian tells its shim."""
+"""How a program began, in the guardian's messages to its shim."""
 
 
 def note(word: str, text: str) -> "tuple[str, str]":
-    """Name and text of the note that says how a program began. `text`: what is imported, or why it is not, as
-    a clause."""
+    """Return name and text of the note that says how a program began. `text`: what is imported, or why it is
+    not, as a clause."""
     told = "started warm: %s imported" if word == WARM else "started cold: %s"
     return "started_" + word, told % text
 
 
 class NotWarm(Exception):
-    """The program is to be started by itself. The message says why, as a clause."""
+    """The program is to be started in its own interpreter. The message says why, as a clause."""
 
 
 class Fork:
-    """A fork of a preloader, from the guardian's side: it enters this process's process namespace, becomes
-    its child and waits there to be told what program it is to be."""
+    """The guardian's side of a fork of a preloader, which enters this process's process namespace, becomes
+    its child and waits there for the program that it is to be."""
 
     __slots__ = ("_connection", "_handles", "_process", "_received", "preloader")
 
     def __init__(self, preloader: str, level: str) -> None:
-        """Asks for it, and waits for nothing. Never raises: if something went wrong, whoever uses it next
+        """Ask for the fork without waiting. Never raises: if something went wrong, the next use of the fork
         finds that it has ended."""
         self.preloader = preloader
         self._process = 0
@@ -64,7 +64,7 @@ class Fork:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was asked for and has not ended since, as far as is known without waiting."""
+        """Whether the fork was asked for and has not ended since, as far as is known without waiting."""
         if self._connection is None:
             return False
         self._connection.settimeout(0)
@@ -78,20 +78,20 @@ class Fork:
             self._connection.settimeout(_PATIENCE)
 
     def process(self) -> int:
-        """Its process id, as soon as it waits. Raises NotWarm."""
+        """Return its process id, once it waits. Raises NotWarm."""
         if not self._process:
             self._process = int(self.expect("waiting "))
         return self._process
 
     def end(self) -> None:
-        """Kill it, since it is of no use, and return when it is gone."""
+        """Kill the fork, which is not needed, and return when it is gone."""
         try:
             if self._process or self.is_there:
                 process = self.process()
                 processes.send(process, signal.SIGKILL)
                 os.waitpid(process, 0)
         except (NotWarm, ChildProcessError):
-            pass  # It ends as soon as it finds that nobody is there to tell it anything.
+            pass  # It ends by itself when it finds its connection closed.
         self.close()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Fork:
     def send_with_namespaces(
         self, message: "dict[str, Any]", names: "list[str]", handles: "list[int]"
     ) -> None:
-        """As `send`; it is to enter these namespaces of this process first."""
+        """Send a message as `send` does; first the fork is to enter these namespaces of this process."""
         places = [os.open("/proc/self/ns/" + name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
         try:
             self.send(dict(message, namespaces=names), places + handles)
@@ -110,7 +110,7 @@ class Fork:
             kernel.close_all(places)
 
     def send(self, message: "dict[str, Any]", handles: "list[int]") -> None:
-        """Tell it something. Raises NotWarm."""
+        """Send the fork a message with handles. Raises NotWarm."""
         text = json.dumps(message).encode("utf-8") + b"\n"
         try:
             if self._connection is None:
@@ -120,15 +120,15 @@ class Fork:
             raise NotWarm("the preloader ended (%s)" % error) from None
 
     def expect(self, start: str) -> str:
-        """Wait for a line that starts like this; returns the rest of it. Raises NotWarm: it said something
-        else, or nothing."""
+        """Wait for a line that starts with `start`; return the rest of it. Raises NotWarm if another line
+        comes, or none."""
         line = self._next_line()
         if not line.startswith(start):
             raise NotWarm("the preloader said %r" % line[:100])
         return line[len(start) :]
 
     def _next_line(self) -> str:
-        """Without its end. Raises NotWarm."""
+        """Return the next line without its end. Raises NotWarm."""
         while b"\n" not in self._received:
             try:
                 self._receive()
@@ -142,8 +142,8 @@ class Fork:
         return line
 
     def handle(self) -> int:
-        """The oldest file handle that came beside a line and was not taken yet; -1 = there is none. Which
-        line it came with is not known: several may have been read at once."""
+        """Return the oldest file handle that was received and not taken yet; -1 = there is none. Which line
+        it came with is not known, because several lines may have been read at once."""
         return self._handles.pop(0) if self._handles else -1
 
     def _receive(self) -> None:
@@ -162,14 +162,14 @@ class Fork:
 
 
 def waiting_fork(preloader: str, level: str) -> "Fork | None":
-    """A fork that is to wait before its program is known; None: there is to be none, because no preloader is
-    named, or the replica has no namespaces."""
+    """Return a fork that waits before its program is known. None: no preloader is named, or the replica has
+    no namespaces."""
     return Fork(preloader, level) if preloader and level != protocol.LEVEL_SESSION else None
 
 
 def fork_for(plan: protocol.LaunchDocument, waiting: "Fork | None") -> "Fork | None":
-    """The fork that is to be this program; None: it starts by itself. `waiting`: one that waits already; it
-    is ended if it is another preloader's."""
+    """Return the fork that is to be this program; None: the program starts in its own interpreter. `waiting`:
+    a fork that waits already; it is ended if it is another preloader's."""
     wanted = plan.warm.preloader
     if waiting is not None:
         if waiting.preloader == wanted and waiting.is_there:
@@ -179,21 +179,21 @@ def fork_for(plan: protocol.LaunchDocument, waiting: "Fork | None") -> "Fork | N
 
 
 class WarmStart:
-    """That of one program. To be called in this order: `__init__` before anything of the machine is hidden,
-    `prepare` when the view is made, `run`."""
+    """The warm start of one program. Make it before anything of the machine is hidden, call `prepare` when
+    the view is made, then `run`."""
 
     def __init__(self, warm: protocol.WarmStart, fork: Fork) -> None:
         self._warm = warm
         self._fork = fork
         self._python = ""
-        #: Why the program is to be started by itself, as a clause; "" = it is not.
+        #: Why the program is to start in its own interpreter, as a clause; "" = it is not.
         self.cold_because = ""
         if not fork.is_there:
             self.cold_because = "its preloader has ended; the next one is made for programs to come"
 
     @property
     def preloaded(self) -> str:
-        """What the program finds imported, for people."""
+        """What the program finds imported, as a text for people."""
         return self._warm.preloaded
 
     def prepare(
@@ -203,11 +203,11 @@ class WarmStart:
         users: "sandbox_users.Users | None",
         filtered: "bool | None",
     ) -> int:
-        """Have a fork of the preloader enter this process's namespaces and wait there.
+        """Have the fork of the preloader enter this process's namespaces and wait there.
 
         `users`: the program's own, None = it has none. `filtered`: whether calls of connect are asked about
-        besides those of bind, None = no call is. Returns the handle by which the program's calls are asked
-        about, -1 = none is.
+        besides those of bind, None = no call is. Returns the handle on which the program's calls are asked
+        about, -1 = none are.
         """
         if self.cold_because:
             return -1
@@ -219,8 +219,8 @@ class WarmStart:
             return -1
 
     def run(self, main: program.Program, groups: "list[int]") -> int:
-        """Have the program run; `groups`: handles by which it joins its control groups. Returns its process
-        id, 0 = it is to be started by itself."""
+        """Have the fork become the program. `groups`: handles by which it joins its control groups. Returns
+        its process id; 0 = it is to be started in its own interpreter."""
         if self.cold_because:
             return 0
         try:
@@ -268,8 +268,8 @@ class WarmStart:
 
 
 def _python(main: program.Program, template: str) -> str:
-    """The interpreter that the program's first argument names, in its environment `template`. Raises
-    NotWarm."""
+    """Return the path of the interpreter that the program's first argument names, in its environment
+    `template`. Raises NotWarm if that is no Python of the environment, or not there."""
     binaries = os.path.join(template, "bin")
     name = main.argv[0]
     for place in main.environ.get("PATH", os.defpath).split(":"):
@@ -282,6 +282,6 @@ def _python(main: program.Program, template: str) -> str:
 
 
 def _limits() -> "list[int]":
-    """Numbers of all limits that this Python knows."""
+    """Return the numbers of all resource limits that this Python knows."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return sorted({getattr(resource, name) for name in names})

@@ -1,2 +1,1 @@
-"""Calls of the kernel and what lies close to it: processes, control groups, sockets, files, the event
-loop."""
+"""Wraps what is close to the kernel: processes, control groups, sockets, files, the event loop."""

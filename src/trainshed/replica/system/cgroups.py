@@ -1,8 +1,8 @@
-"""Control groups of a replica: memory limit, out-of-memory verdict, CPU share, process limit. Versions 1 and
-2.
+"""Manages the control groups of a replica: memory limit, out-of-memory kills, CPU share, process limit.
+Versions 1 and 2.
 
-Owns one directory per replica and controller; the directories under which they are made are found once by
-`find_bases`. Runs on Python 3.6.
+It owns one directory per replica and controller; `find_bases` finds the directories in which they are made.
+Runs on Python 3.6.
 """
 
 import os
@@ -16,7 +16,7 @@ ROOT = "/sys/fs/cgroup"
 
 
 def _read(path: str) -> str:
-    # Not as text: Python would load what decodes it, in each shim anew.
+    # Not read as text, because Python would load the decoder anew in each shim.
     with open(path, "rb") as file:
         return file.read().decode("utf-8", "replace")
 
@@ -26,12 +26,12 @@ def _is_v2(directory: str) -> bool:
 
 
 def find_bases(root: str = ROOT, membership: str = "/proc/self/cgroup") -> "tuple[str, str, str]":
-    """Directories (memory, cpu, pids) under which this process may make groups with limits; "" where it may
-    not.
+    """Return the directories (memory, cpu, pids) under which this process may make groups with limits; ""
+    where it may not.
 
-    Version 1: this process's own group, so that limits set on the service hold for its replicas. Version 2:
-    its parent group if that hands the controllers on, else its own (a group with processes cannot hand them
-    on).
+    Version 1: this process's own group, so that limits set on the service apply to its replicas, or else the
+    topmost one. Version 2: its parent group if that delegates the controllers, else its own (a group with
+    processes cannot delegate them).
     """
     try:
         lines = _read(membership).splitlines()
@@ -76,7 +76,7 @@ def _v2_base(base: str, controller: str) -> str:
 
 
 def _can_make(base: str) -> bool:
-    """Whether groups may be made there, and processes put into them."""
+    """Whether groups may be made in `base`, and processes moved into them."""
     trial = os.path.join(base, "trainshed-probe-%d" % os.getpid())
     try:
         os.mkdir(trial)
@@ -88,18 +88,18 @@ def _can_make(base: str) -> bool:
 
 
 def memory_limit(base: str) -> int:
-    """The memory limit, in bytes, that holds for a group and all below it; 0 = none is known."""
+    """Return the memory limit in bytes of a group and all below it; 0 = none is known."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         try:
             text = _read(os.path.join(base, name)).strip()
         except OSError:
-            continue  # The other version, or the topmost group, which has none.
+            continue  # It is of the other version, or the topmost group, which has none.
         return int(text) if text.isdigit() else 0
     return 0
 
 
 class ControlGroups:
-    """One replica's control groups. Without bases it does nothing and knows nothing."""
+    """The control groups of one replica. Without bases it does nothing, and reports no kills."""
 
     __slots__ = ("_bases", "_cpu", "_inside", "_limits", "_memory", "_outside", "_pids")
 
@@ -113,22 +113,22 @@ class ControlGroups:
         self._outside: "list[int]" = []
 
     def directories(self) -> "list[str]":
-        """Where they are, each once."""
+        """Return the directories of the groups, each once."""
         return sorted({path for path in (self._memory, self._cpu, self._pids) if path})
 
     @property
     def memory(self) -> str:
-        """The directory of the group that counts memory, "" = there is none."""
+        """Directory of the group that counts memory; "" = there is none."""
         return self._memory
 
     @property
     def cpu(self) -> str:
-        """The directory of the group that shares out the processors, "" = there is none."""
+        """Directory of the group that shares the processors; "" = there is none."""
         return self._cpu
 
     def create(self) -> None:
-        """Make the groups, empty ones of an earlier incarnation anew. Raises OSError: the limit that was
-        promised cannot be set."""
+        """Make the groups, replacing those of an earlier incarnation. Raises OSError if a promised limit
+        cannot be set."""
         limits = self._limits
         remove(self.directories())
         for path in self.directories():
@@ -158,11 +158,11 @@ class ControlGroups:
             try:
                 kernel.write(os.path.join(self._memory, name), text)
             except OSError:
-                continue  # A kernel without swap accounting: nothing to turn off.
+                continue  # The kernel has no swap accounting: there is nothing to turn off.
 
     def keep_bases(self) -> None:
-        """Hold on to where they are made, for a process that will see it read-only when `hold` is called.
-        Raises OSError."""
+        """Keep the bases open, for a process that will see them read-only when it calls `hold`. Raises
+        OSError."""
         for path in self.directories():
             base = os.path.dirname(path)
             if base not in self._bases:
@@ -170,11 +170,11 @@ class ControlGroups:
                 self._bases[base] = os.open(base, flags)
 
     def hold(self) -> None:
-        """Open the ways in and out, for a process that will not be allowed to open them later. Raises
-        OSError."""
+        """Open the files for `enter` and `leave`, for a process that will not be allowed to open them later.
+        Raises OSError."""
         for path in self.directories():
-            # By thread where that can be done: moving a process waits for every processor to have
-            # noticed (a grace period of some milliseconds), moving the calling thread does not.
+            # By thread where possible: moving a process waits until every processor has noticed (a grace
+            # period of some milliseconds), while moving the calling thread does not.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
             base, own = os.path.split(path)
             for place, held in ((own, self._inside), ("", self._outside)):
@@ -185,34 +185,35 @@ class ControlGroups:
                 held.append(os.open(where, os.O_WRONLY | os.O_CLOEXEC, dir_fd=kept))
 
     def enter(self) -> None:
-        """Move the calling process, which has one thread and has called `hold`, in. Raises OSError."""
+        """Move the calling process, which has one thread and has called `hold`, into the groups. Raises
+        OSError."""
         for handle in self._inside:
             os.write(handle, b"0")
 
     @property
     def ways_in(self) -> "list[int]":
-        """Handles by which a process of one thread moves itself in, by writing 0; after `hold`."""
+        """Handles by which a process of one thread moves itself into the groups, by writing 0; only after
+        `hold`."""
         return self._inside
 
     @property
     def holds_memory(self) -> bool:
-        """Whether the kernel holds a memory limit here."""
+        """Whether the kernel enforces a memory limit here."""
         return bool(self._memory)
 
     @property
     def moves_cheaply(self) -> bool:
-        """Whether `enter` and `leave` are a matter of microseconds."""
+        """Whether `enter` and `leave` take only microseconds."""
         return not any(_is_v2(path) for path in self.directories())
 
     def leave(self) -> None:
-        """Move the calling process back to where groups are made. Only where `moves_cheaply`. Raises
-        OSError."""
+        """Move the calling process back into the bases. Only if `moves_cheaply`. Raises OSError."""
         for handle in self._outside:
             os.write(handle, b"0")
 
     def watch(self) -> int:
-        """A handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there is
-        none."""
+        """Return a handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there
+        is none."""
         if not self._memory:
             return -1
         try:
@@ -220,7 +221,7 @@ class ControlGroups:
                 return os.open(os.path.join(self._memory, "memory.events"), os.O_RDONLY)
             return self._watch_v1()
         except OSError:
-            return -1  # The verdict is then by the count alone.
+            return -1  # The verdict then depends on the count alone.
 
     def _watch_v1(self) -> int:
         control = os.open(os.path.join(self._memory, "memory.oom_control"), os.O_RDONLY)
@@ -234,13 +235,13 @@ class ControlGroups:
         return handle
 
     def clear_watch(self, handle: int) -> None:
-        """Take note of what `handle` tells, so that it polls as quiet until the next time."""
+        """Read what `handle` reports, so that it is not ready until the next time."""
         if _is_v2(self._memory):
             os.lseek(handle, 0, os.SEEK_SET)
         os.read(handle, 4096)
 
     def oom_kills(self) -> int:
-        """How many processes the kernel has killed at the memory limit so far."""
+        """Return how many processes the kernel has killed at the memory limit so far."""
         if not self._memory:
             return 0
         name = "memory.events" if _is_v2(self._memory) else "memory.oom_control"
@@ -254,7 +255,7 @@ class ControlGroups:
 
 
 def kill(directories: "list[str]") -> None:
-    """Send SIGKILL to all that is left in a replica's groups."""
+    """Send SIGKILL to all processes left in a replica's groups."""
     for path in directories:
         try:
             members = _read(os.path.join(path, "cgroup.procs")).split()
@@ -266,7 +267,8 @@ def kill(directories: "list[str]") -> None:
 
 
 def remove(directories: "list[str]") -> None:
-    """Remove groups whose processes are dead or dying; waits for the kernel to notice, a second at most."""
+    """Remove groups whose processes are dead or dying. Waits for the kernel to notice, about a second per
+    group at most."""
     for path in directories:
         for _ in range(100):
             try:

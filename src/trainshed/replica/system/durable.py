@@ -1,4 +1,5 @@
-"""Writes that survive a power cut, and reading what may have been cut. Runs on Python 3.6."""
+"""Writes files so that they survive a power cut, and reads files that may be incomplete. Runs on Python
+3.6."""
 
 import _thread
 import os
@@ -20,8 +21,8 @@ def sync_directory(path: str) -> None:
 
 
 class SyncAhead:
-    """A sync of an open file that goes on beside what its caller does meanwhile: a disk takes milliseconds,
-    and no processor. Nothing may be forked until it is waited for."""
+    """A sync of an open file in a thread, while its caller continues: a disk takes milliseconds, and no
+    processor. No process may be forked before `wait` returns."""
 
     __slots__ = ("_failure", "_is_running")
 
@@ -31,7 +32,7 @@ class SyncAhead:
         self._is_running.acquire()
         try:
             _thread.start_new_thread(self._run, (handle,))
-        except RuntimeError:  # No more threads here.
+        except RuntimeError:  # No more threads are allowed here.
             self._run(handle)
 
     def _run(self, handle: int) -> None:
@@ -43,14 +44,15 @@ class SyncAhead:
             self._is_running.release()
 
     def wait(self) -> None:
-        """Return when all is durable that had been written before it began. Raises OSError."""
+        """Return when everything is durable that was written before it began. Raises OSError."""
         with self._is_running:
             if self._failure is not None:
                 raise self._failure
 
 
 def read_document(path: str) -> "dict[str, Any] | None":
-    """A JSON object in a file; None if it is not there or was never completely written."""
+    """Return the JSON object in a file; None if the file does not exist, or holds no complete JSON object.
+    Raises OSError for other errors."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.loads(file.read())
@@ -60,16 +62,17 @@ def read_document(path: str) -> "dict[str, Any] | None":
 
 
 def write(path: str, content: "str | bytes", sync: bool = True, is_shared: bool = False) -> None:
-    """Replace a file in one step: readers see the old content or the new one, also after a crash.
+    """Replace a file in one step: readers see the old content or the new one, also after a crash. Raises
+    OSError.
 
-    Without `sync` that holds for crashes of processes, not for a power cut. `is_shared`: several may write it
-    at once. The file is its owner's alone.
+    Without `sync` that holds for crashes of processes, not for a power cut. `is_shared`: several processes
+    may write it at once. Only the file's owner may read and write it.
     """
     unfinished = "%s.%s.new" % (path, os.urandom(6).hex()) if is_shared else path + ".new"
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         view = memoryview(content.encode("utf-8") if isinstance(content, str) else content)
-        while view:  # A disk that is nearly full takes a part, and only then says so.
+        while view:  # A disk that is nearly full takes a part first, and then refuses the rest.
             view = view[os.write(handle, view) :]
         if sync:
             os.fsync(handle)

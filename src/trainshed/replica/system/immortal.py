@@ -1,8 +1,9 @@
-"""Objects whose references nobody counts, so that forks of a process share the pages that they lie in.
+"""Makes objects immortal, whose references are not counted, so that forks of a process share the pages that
+hold them.
 
-Who calls a function writes to the count of all that it touches, and the first write to a page in a fork
+A call writes to the reference counts of all objects that it touches, and the first write to a page in a fork
 copies it. Python 3.12 and later have objects whose counts are not written ("immortal", PEP 683) but no call
-to make one. Here code, modules and constants that a process has loaded are made so before it forks.
+to make one. This module marks code, modules and constants that a process has loaded before it forks.
 """
 
 import gc
@@ -10,7 +11,7 @@ import sys
 import types
 
 _FIRST, _LAST = (3, 12), (3, 13)
-"""Pythons of which it is known how they mark them: all bits of the lower half of the count are set."""
+"""Python versions whose marking is known: all bits of the lower half of the count are set."""
 _MARK = 0xFF
 _MARKED_BYTES = 4
 _UNCOUNTED = 2**31
@@ -18,9 +19,9 @@ _UNCOUNTED = 2**31
 
 
 def make_immortal() -> int:
-    """Mark the classes, functions, modules, texts and collections that there are, and return how many; 0
-    where it is not known how. None of them is freed any more: what shall be closed by the end of its last
-    reference must not be in one. Frozen objects (`gc.freeze`) are marked as well, and stay frozen."""
+    """Mark the existing classes, functions, modules, texts and collections as immortal; return how many, 0 on
+    a Python whose marking is not known. They are never freed, so none may refer to an object that the loss of
+    its last reference is to close. Frozen objects (`gc.freeze`) are marked as well, and stay frozen."""
     if not _is_possible():
         return 0
     from ctypes import memset
@@ -28,8 +29,8 @@ def make_immortal() -> int:
     lasting = _lasting_kinds()
     made = 0
     is_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()  # What is frozen is not listed.
-    # Their counts tell which were looked at. A set of them would leave freed memory behind, which forks copy.
+    gc.unfreeze()  # Frozen objects are not listed.
+    # Their counts show which were visited. A set of them would leave freed memory behind, which forks copy.
     rest = gc.get_objects()
     while rest:
         one = rest.pop()
@@ -47,13 +48,13 @@ def _is_possible() -> bool:
         return False
     from ctypes import string_at
 
-    # Not built for debugging, nor without the global lock: these count elsewhere as well.
+    # Debug builds and those without the global lock count in other fields as well.
     is_usual = not sys.abiflags and sys.byteorder == "little" and sys.maxsize > 2**32
     return is_usual and string_at(id(None), _MARKED_BYTES) == bytes([_MARK]) * _MARKED_BYTES
 
 
 def _lasting_kinds() -> "frozenset[type]":
-    """Those of which no object does anything when it ends, as files, sockets and generators do."""
+    """Return the types whose objects do nothing when they are freed, unlike files, sockets and generators."""
     return frozenset(
         {
             *(str, bytes, int, float, complex, tuple, frozenset, dict, set, list),

@@ -1,4 +1,4 @@
-"""The few system calls that Python of all ages lacks: namespaces, mounts, process attributes.
+"""Makes the few system calls that not every version of Python has: namespaces, mounts, process attributes.
 
 Importable everywhere; on systems other than Linux the calls raise OSError. Runs on Python 3.6.
 """
@@ -68,13 +68,13 @@ _ENCODING = sys.getfilesystemencoding()
 
 
 def _bytes(path: "str | None") -> "bytes | None":
-    """As `os.fsencode`, in a third of the time: there are some hundred of them in a start."""
+    """Encode as `os.fsencode` does, in a third of the time: a start encodes some hundred paths."""
     return None if path is None else path.encode(_ENCODING, "surrogateescape")
 
 
 class NamespaceRefused(OSError):
-    """There may be no more namespaces of a kind: none at all is allowed here, most likely
-    (`user.max_*_namespaces`). Its error number is that of a full disk, which may be emptied; this lasts."""
+    """The limit of namespaces of a kind is reached, most likely because none are allowed here
+    (`user.max_*_namespaces`). The error number is that of a full disk, but this condition lasts."""
 
 
 def unshare(flags: int) -> None:
@@ -89,14 +89,15 @@ def unshare(flags: int) -> None:
 
 _CLONE_VM = 0x00000100
 _IDLE_STACK = 8192
-"""Bytes, for a function of the C library that only waits."""
+"""Bytes of stack for a function of the C library that only waits."""
 _IDLE_SECONDS = 60
-"""After which it ends by itself, should whoever made it be killed over it."""
+"""Seconds after which it ends by itself, in case its maker is killed."""
 
 
 class IdleChild:
-    """The process id of a child in new namespaces, there as long as the context is, for a minute at most. It
-    only waits, in this process's own memory, so it costs nothing of what a fork copies."""
+    """A context whose value is the process id of a child in new namespaces, which lives as long as the
+    context, for a minute at most. The child only waits, in this process's own memory, so that it costs none
+    of what a fork copies."""
 
     __slots__ = ("_flags", "_process", "_stack")
 
@@ -106,8 +107,8 @@ class IdleChild:
         self._process = 0
 
     def __enter__(self) -> int:
-        """Raises OSError."""
-        # A handler would run in it as well, on the memory that we work with.
+        """Start the child and return its process id. Raises OSError."""
+        # A signal handler would run in the child as well, in the memory that we work with.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
         try:
             end = (ctypes.addressof(self._stack) + _IDLE_STACK) & ~15
@@ -122,7 +123,8 @@ class IdleChild:
 
 
 def _clone(flags: int, stack: int) -> int:
-    """A child in this process's memory that waits on a stack which begins there, downwards."""
+    """Start a child in this process's memory that waits; its stack grows downwards from `stack`. Raises
+    OSError."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "clone: only Linux can do this")
     kinds = ctypes.c_int(flags | _CLONE_VM | signal.SIGCHLD)
@@ -133,13 +135,13 @@ def _clone(flags: int, stack: int) -> int:
 
 
 def enter_namespace(handle: int, kind: int) -> None:
-    """Move this process into the namespace behind `handle`, of which `kind` is the `CLONE_*` flag."""
+    """Move this process into the namespace behind `handle`. `kind`: its `CLONE_*` flag. Raises OSError."""
     _call("setns", "setns(%#x)" % kind, ctypes.c_int(handle), ctypes.c_int(kind))
 
 
 def syscall(number: int, what: str, *arguments: "Any") -> int:
-    """A system call that the C library has no function for. Integers are passed as C longs, bytes as pointers
-    to them. Raises OSError."""
+    """Make a system call for which the C library has no function. Integers are passed as C longs, bytes as
+    pointers to them. Raises OSError."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "%s: only Linux can do this" % what)
     long = ctypes.c_long
@@ -169,18 +171,19 @@ def mount(
 
 
 def bind(source: str, target: str) -> None:
-    """Show a file or a directory tree in a second place."""
+    """Mount a file or a directory tree in a second place as well. Raises OSError."""
     mount(source, target, None, MS_BIND | MS_REC)
 
 
 def make_read_only(target: str) -> None:
-    """Forbid writing through the mount at `target` (its sub-mounts keep their own flags)."""
+    """Forbid writing through the mount at `target` (its sub-mounts keep their own flags). Raises OSError."""
     kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
     mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
 
 def pivot_root(new_root: str) -> None:
-    """Make the mount at `new_root` the root of this mount namespace and let go of the old one."""
+    """Make the mount at `new_root` the root of this mount namespace and detach the old one. Raises
+    OSError."""
     os.chdir(new_root)
     _call("pivot_root", "pivot_root to %s" % new_root, b".", b".")
     _call("umount2", "umount the old root", b".", ctypes.c_int(MNT_DETACH))
@@ -188,47 +191,49 @@ def pivot_root(new_root: str) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal to this process when its parent dies (not carried over a fork)."""
+    """Have the kernel send this signal to this process when its parent dies (not inherited by forks)."""
     if LINUX:
         _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def help_parent(parent: int) -> None:
-    """In a fork: be killed with `parent`, also if that has died already. One outside our namespace is not to
-    be seen (0); there the death of the namespace's first process is ours."""
+    """In a fork of `parent`: have the kernel kill this process when `parent` dies, and exit if it has died
+    already. A parent outside our namespace cannot be seen (its id is 0); then the death of the namespace's
+    first process kills us."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() not in (0, parent):
         os._exit(0)
 
 
 def leave_keyring() -> None:
-    """Have a session keyring of this process's own, with none of the keys of who started it."""
+    """Join a new session keyring, without the keys of the process that started this one."""
     number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if LINUX and number:
         try:
             syscall(number, "keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
         except OSError:
-            return  # A kernel without keys, or a policy that lets nobody near them.
+            return  # The kernel has no keys, or a policy forbids them.
 
 
 def forbid_new_privileges() -> None:
-    """No program that this process becomes gets more rights than it has, whatever bits its file carries."""
+    """Have programs that this process becomes get no more rights than it has, whatever bits their files
+    carry."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def forbid_inspection() -> None:
-    """Other processes of this user may not trace this one, nor read its memory."""
+    """Forbid other processes of this user to trace this one or read its memory."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def allow_inspection() -> None:
-    """Take `forbid_inspection` back; a change of users forbids it as well."""
+    """Undo `forbid_inspection`, and a change of users, which forbids inspection as well."""
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def keep_capabilities(kept: "Iterable[int]") -> None:
-    """Drop every capability but these from what programs run from here on can have, root in this namespace or
-    not."""
+    """Remove all capabilities but these from what programs executed from here on can have, even as root of
+    this namespace. Raises OSError."""
     allowed = frozenset(kept)
     for number in range(64):
         if number not in allowed:
@@ -236,19 +241,20 @@ def keep_capabilities(kept: "Iterable[int]") -> None:
                 _prctl(_PR_CAPBSET_DROP, number)
             except OSError as error:
                 if error.errno == errno.EINVAL:
-                    return  # The kernel knows no more of them.
+                    return  # The kernel knows no further capabilities.
                 raise
 
 
 def drop_all_capabilities() -> None:
-    """Have none from here on, and no program that is run may get any, root or not. Raises OSError."""
+    """Drop all capabilities, for this process and every program that it executes, even as root. Raises
+    OSError."""
     keep_capabilities(())
     have_capabilities(())
 
 
 def have_capabilities(held: "Iterable[int]") -> None:
-    """Have these from here on, of those that this process has; what it becomes is another question. Raises
-    OSError."""
+    """Reduce this process's capabilities to these; it must have them already. Programs that it executes get
+    theirs by other rules. Raises OSError."""
     mask = sum(1 << number for number in held)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     # Version 3 of the call, this process; three words of each half: effective, permitted, inheritable.
@@ -263,7 +269,7 @@ def adopt_orphans() -> None:
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show of this process, at most 15 bytes."""
+    """Set the name that `ps` and `top` show of this process, at most 15 bytes."""
     if LINUX:
         _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode("ascii")[:15]))
 
@@ -290,7 +296,7 @@ def _prctl(option: int, value: "int | ctypes.Array[ctypes.c_char]") -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Say something to the kernel by one of its files, in one call. Raises OSError."""
+    """Write a text to one of the kernel's files, in one call. Raises OSError."""
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, text.encode("ascii"))
@@ -304,12 +310,12 @@ _PIDFD_OPEN, _PROCESS_MADVISE = 434, 440
 _RUN = struct.Struct("QQ")
 """An address and a length, as the kernel takes them."""
 _MOST_RUNS = 1024
-"""In one call."""
+"""Runs of pages in one call."""
 
 
 def make_executable(address: int, length: int) -> None:
-    """Have code in this process's own memory be run there, and written to no more. Raises OSError: that is
-    not allowed."""
+    """Make pages of this process's memory executable, and no longer writable. Raises OSError if that is not
+    allowed."""
     rights = _PROT_READ | _PROT_EXEC
     arguments = ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_int(rights)
     _call("mprotect", "mprotect", *arguments)
@@ -321,13 +327,13 @@ def can_populate() -> bool:
 
 
 def populate(address: int, length: int) -> bool:
-    """Have pages of this process's own memory as if it had written to each, in one go. False: the kernel
-    cannot do that. What is not mapped there is passed over."""
+    """Copy or map pages of this process's memory as if each had been written to, in one call. False: the
+    kernel cannot do that. Pages that are not mapped are skipped."""
     return _advise(address, length) in (0, errno.ENOMEM)
 
 
 def populate_all(runs: bytes) -> bool:
-    """The same of many runs of pages in one call for a thousand of them, each an address and a length as two
+    """Populate many runs of pages, about a thousand per call. `runs`: each an address and a length as two
     64-bit words. False: the kernel cannot do that (before Linux 6.13)."""
     try:
         own = process_handle(os.getpid())
@@ -346,14 +352,14 @@ def populate_all(runs: bytes) -> bool:
                 done -= lengths[first]
                 first += 1
             if first < last:
-                first += 1  # It stops at what is not mapped.
+                first += 1  # The call stops at a run that is not mapped: skip it.
     finally:
         os.close(own)
     return True
 
 
 def _advise_all(own: int, runs: bytes, count: int) -> int:
-    """Bytes that are done; -1: the kernel cannot do it."""
+    """Return the number of bytes that were populated; -1: the kernel cannot do it."""
     try:
         return syscall(_PROCESS_MADVISE, "process_madvise", own, runs, count, _POPULATE_WRITE, 0)
     except OSError as error:
@@ -361,14 +367,15 @@ def _advise_all(own: int, runs: bytes, count: int) -> int:
 
 
 def _advise(address: int, length: int) -> int:
-    """The number of the error, 0 = none."""
+    """Return the number of the error, 0 = none."""
     advice = ctypes.c_int(_POPULATE_WRITE)
     done = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
     return ctypes.get_errno() if done else 0
 
 
 def event_handle() -> int:
-    """A kernel event counter (`os.eventfd` is younger than the oldest runtime). Raises OSError."""
+    """Return the handle of a kernel event counter (`os.eventfd` is younger than the oldest runtime). Raises
+    OSError."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "eventfd: only Linux can do this")
     handle: int = _libc.eventfd(ctypes.c_uint(0), ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -381,19 +388,19 @@ _ADD_SEALS, _ALL_SEALS = 1033, 0xF
 
 
 def process_handle(process: int) -> int:
-    """A handle by which a process stays known when its number is another's. Raises OSError: it is gone, is a
-    thread, or the kernel has none of these (before Linux 5.3)."""
+    """Return a handle that keeps identifying a process when its id is reused. Raises OSError if the process
+    is gone or is a thread, or the kernel has no such handles (before Linux 5.3)."""
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
 
 
 def executable_in_memory(name: str, content: bytes) -> int:
-    """A handle of a file that is in memory only, that nobody can change any more, and that may be executed
-    but not read. Raises OSError, AttributeError: the C library has none."""
+    """Return the handle of a file in memory that nobody can change any more, and that may be executed but not
+    read. Raises OSError, and AttributeError if the C library lacks the call."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "memfd_create: only Linux can do this")
     flags = _MFD_CLOEXEC | _MFD_ALLOW_SEALING
     handle: int = _libc.memfd_create(_bytes(name), ctypes.c_uint(flags | _MFD_EXEC))
-    if handle < 0:  # Kernels before 6.3 do not know that flag, and let all be executed.
+    if handle < 0:  # Kernels before 6.3 do not know that flag, and let every such file be executed.
         handle = _libc.memfd_create(_bytes(name), ctypes.c_uint(flags))
     _check(min(handle, 0), "memfd_create")
     try:
@@ -420,8 +427,8 @@ IN_ISDIR = 0x40000000
 
 
 def inotify_handle() -> int:
-    """A handle that brings inotify(7) events of what is added to it. Raises OSError (a user may have only so
-    many)."""
+    """Return a handle for inotify(7) events, to which watches can be added. Raises OSError (a user may have
+    only so many)."""
     if not LINUX:
         raise OSError(errno.ENOSYS, "inotify: only Linux can do this")
     handle: int = _libc.inotify_init1(ctypes.c_int(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -430,20 +437,21 @@ def inotify_handle() -> int:
 
 
 def add_watch(handle: int, directory: str, mask: int) -> int:
-    """Have an inotify handle bring events of a directory and of the files in it, too; the number that they
-    bear, the same each time. Raises OSError."""
+    """Have an inotify handle report events of a directory and of the files in it; return the watch's number
+    in these events, the same for each call. Raises OSError."""
     watch: int = _libc.inotify_add_watch(handle, _bytes(directory), ctypes.c_uint32(mask))
     _check(min(watch, 0), "watch %s" % directory)
     return watch
 
 
 def remove_watch(handle: int, watch: int) -> None:
-    """Bring no more of these events. Raises OSError."""
+    """Stop reporting the events of a watch. Raises OSError."""
     _check(_libc.inotify_rm_watch(handle, watch), "inotify_rm_watch")
 
 
 def watch_handle(directory: str, mask: int) -> int:
-    """A handle that brings inotify(7) events of one directory and of the files in it. Raises OSError."""
+    """Return a handle that reports inotify(7) events of one directory and of the files in it. Raises
+    OSError."""
     handle = inotify_handle()
     try:
         add_watch(handle, directory, mask)
@@ -454,14 +462,15 @@ def watch_handle(directory: str, mask: int) -> int:
 
 
 def open_handles() -> "list[int]":
-    """File handles open in this process; the one that listed them, already closed, may be among them."""
+    """Return the file handles open in this process. The one that listed them, already closed, may be among
+    them."""
     return [
         int(name) for name in os.listdir("/proc/self/fd" if LINUX else "/dev/fd") if name.isdigit()
     ]
 
 
 def close_all(handles: "Iterable[int]") -> None:
-    """Close handles, those that are closed already included."""
+    """Close handles; those that are closed already are ignored."""
     for handle in handles:
         try:
             os.close(handle)
@@ -470,7 +479,7 @@ def close_all(handles: "Iterable[int]") -> None:
 
 
 def close_inherited(keep: int) -> None:
-    """Close all handles that this process has from its parent but one; the standard ones lead to nothing from
+    """Close all handles inherited from the parent but one; the standard ones lead to the null device from
     here on."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -479,7 +488,7 @@ def close_inherited(keep: int) -> None:
 
 
 def child_signals() -> "tuple[int, int]":
-    """A pipe (write end, read end) that a byte comes out of whenever a child ends."""
+    """Return a pipe (write end, read end) that gets a byte whenever a child ends."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -489,4 +498,4 @@ def child_signals() -> "tuple[int, int]":
 
 
 def _noted(number: int, frame: object) -> None:
-    """A handler must exist for the wake-up byte to be written; the loop does the work."""
+    """Do nothing: a handler must exist for the wake-up byte to be written, and the loop does the work."""

@@ -1,6 +1,6 @@
-"""`json`, as far as it is used here, without what that loads (`re`, `enum` and theirs): starts on other
-machines wait for it (docs/adr/0109). Values and texts are the same. Runs on Python 3.6.
-"""
+"""Provides the part of `json` that is used here, without the modules that `json` loads (`re`, `enum` and
+their own), because starts on other machines wait for those (docs/adr/0109). Values and texts are the same.
+Runs on Python 3.6."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ else:
         _SPACE = " \t\n\r"
 
         class _Reading:
-            """What the scanner asks for: that of `json.loads` without arguments."""
+            """The settings that the scanner reads: those of `json.loads` without arguments."""
 
             strict = True
             object_hook = object_pairs_hook = None
@@ -26,12 +26,12 @@ else:
         _scan = make_scanner(_Reading)
 
         def loads(text):
-            """As `json.loads` does, of a text. Raises ValueError."""
+            """Parse a text as `json.loads` does. Raises ValueError."""
             begin = len(text) - len(text.lstrip(_SPACE))
             try:
                 value, end = _scan(text, begin)
-            # It loads the exception that says where, which a guardian cannot from within its view; until
-            # Python 3.12 it does not even, and says that it has none.
+            # To report where, the scanner loads the module of its exception, which a guardian cannot do from
+            # within its view; before Python 3.12 it does not even try, and reports that it has none.
             except (StopIteration, ImportError, SystemError):
                 raise ValueError("no JSON: %r" % text[:80]) from None
             if text[end:].strip(_SPACE):
@@ -42,7 +42,7 @@ else:
             raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
 
         def dumps(value, *, ensure_ascii=True):
-            """As `json.dumps` does."""
+            """Return a value as JSON text, as `json.dumps` does."""
             text = encode_basestring_ascii if ensure_ascii else encode_basestring
             write = make_encoder({}, _refuse, text, None, ": ", ", ", False, False, True)
             return "".join(write(value, 0))

@@ -1,6 +1,6 @@
-"""`signal`, as far as it is used here, without what that loads (`enum`, `functools` and theirs): starts on
-other machines wait for it (docs/adr/0109). Signals are plain numbers. Runs on Python 3.6.
-"""
+"""Provides the part of `signal` that is used here, without the modules that `signal` loads (`enum`,
+`functools` and their own), because starts on other machines wait for those (docs/adr/0109). Signals are plain
+numbers. Runs on Python 3.6."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""`socket`, as far as it is used here, without what that loads (`enum`, `selectors` and theirs): starts on
-other machines wait for it (docs/adr/0109). Families and kinds are plain numbers. Runs on Python 3.6.
-"""
+"""Provides the part of `socket` that is used here, without the modules that `socket` loads (`enum`,
+`selectors` and their own), because starts on other machines wait for those (docs/adr/0109). Families and
+kinds are plain numbers. Runs on Python 3.6."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ else:
     if _core.__name__ == "_socket":
 
         class socket(_core.socket):  # noqa: N801 - in the place of that one
-            """As `socket.socket`, but for files made of it and what else is not used here."""
+            """Like `socket.socket`, without `makefile` and the other methods that are not used here."""
 
             __slots__ = ()
 
@@ -55,7 +55,7 @@ else:
                 self.close()
 
             def accept(self):
-                """As there."""
+                """Accept a connection, as `socket.socket.accept` does."""
                 handle, address = self._accept()
                 taken = socket(self.family, self.type, self.proto, handle)
                 if _core.getdefaulttimeout() is None and self.gettimeout():
@@ -63,12 +63,12 @@ else:
                 return taken, address
 
         def socketpair():
-            """As there: two Unix stream sockets."""
+            """Return two connected Unix stream sockets."""
             made = _core.socketpair()
             return tuple(socket(one.family, one.type, one.proto, one.detach()) for one in made)
 
         def fromfd(handle, family, kind, proto=0):
-            """As there."""
+            """Return a socket of a copy of the handle, as `socket.fromfd` does."""
             return socket(family, kind, proto, _core.dup(handle))
 
 

@@ -1,4 +1,4 @@
-"""Listening sockets: Unix ones at paths of any length, and TCP. Runs on Python 3.6."""
+"""Opens listening sockets: Unix ones at paths of any length, and TCP. Runs on Python 3.6."""
 
 import contextlib
 import os
@@ -14,14 +14,15 @@ _BACKLOG = 1024
 
 
 def listen_unix(path: "Path") -> socket.socket:
-    """A listening socket at `path`, open to our own user only; replaces what a crash left. Raises OSError."""
+    """Return a listening socket at `path`, open to our own user only; replaces a socket that a crash left
+    there. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with unix_sockets.reachable(str(path)) as short:
             listener.bind(short)
-            # Not by a umask, which is every thread's. Nobody can call before it listens.
+            # Not by a umask, which all threads share. Nobody can connect before it listens.
             os.chmod(short, 0o600)
         listener.listen(_BACKLOG)
     except OSError:
@@ -31,7 +32,7 @@ def listen_unix(path: "Path") -> socket.socket:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
+    """Return a listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     with contextlib.suppress(OSError):

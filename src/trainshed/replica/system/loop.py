@@ -1,5 +1,5 @@
-"""The shim's event loop: handles that become readable, moments that come, and what is called then. Runs on
-Python 3.6."""
+"""Provides the shim's event loop, which calls handlers when handles become readable and at given times. Runs
+on Python 3.6."""
 
 import select
 import time
@@ -13,8 +13,8 @@ URGENT = select.POLLPRI
 
 
 class Loop:
-    """One handler per file handle, any number of handlers for moments to come. A handler may add and drop
-    handles, its own included, and ask for further moments."""
+    """An event loop with one handler per file handle, and any number of timed ones. A handler may add and
+    drop handles, its own included, and ask for further calls."""
 
     __slots__ = ("_handlers", "_moments", "_poll")
 
@@ -28,12 +28,12 @@ class Loop:
         self._poll.register(handle, events)
 
     def drop(self, handle: int) -> None:
-        """To be called before the handle is closed: its number may be another's next."""
+        """Stop watching a handle. Call it before the handle is closed, because its number may be reused."""
         if self._handlers.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
     def clear(self) -> None:
-        """Drop all handles, and all moments that were asked for."""
+        """Drop all handles and all timed calls."""
         for handle in list(self._handlers):
             self.drop(handle)
         self._moments = []
@@ -43,10 +43,10 @@ class Loop:
         self._moments.append((time.monotonic() + seconds, handler))
 
     def turn(self, pause: "float | None") -> None:
-        """Wait at most `pause` milliseconds (None: as long as it takes) and call whom it concerns."""
+        """Wait at most `pause` milliseconds (None: without limit), then call the handlers that are due."""
         if self._moments:
             left = min(at for at, _ in self._moments) - time.monotonic()
-            # Rounded up: a wait that ends too early would only turn round once more.
+            # Rounded up, because a wait that ends too early would only turn the loop once more.
             wait = max(0, int(left * 1000) + 1)
             pause = wait if pause is None else min(pause, wait)
         for handle, _ in self._poll.poll(pause):

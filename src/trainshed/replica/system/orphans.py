@@ -1,17 +1,18 @@
-"""Forks an orphan: a process whose parent ended when it had borne it, so that the first process of its
-namespace takes it in.
+"""Forks orphans: processes whose parent ends right after the fork, so that the first process of their
+namespace adopts them.
 
-By two forks that takes two copies of a process, of which one is only there to end. Where this machine's code
-is known, the one in between runs in the caller's own memory, as after `vfork`, while the caller waits:
+Two forks do that, but copy this process twice, and one copy only ends. On machines whose instructions are
+known here, the process in between runs in the caller's own memory instead, as after `vfork`, while the caller
+waits:
 
     child = vfork();
     if (child == 0 && (child = fork()) != 0)
         exit_group(child < 0);
     return child;
 
-To fork in C does what C libraries want done, and `fork` here what Python wants done, as in `os.fork`. Only
-for processes in which nothing else than Python wants anything done at a fork: what other libraries do before
-one would be done in the process in between. Runs on Python 3.6.
+The C library's `fork` runs the handlers of C libraries, and this module runs Python's, as `os.fork` does.
+Only for processes in which no other library has fork handlers, since those that come before a fork would run
+in the process in between. Runs on Python 3.6.
 """
 
 import ctypes
@@ -39,12 +40,12 @@ _X86_64 = bytes.fromhex(
 
 _CODE = {"x86_64": _X86_64}
 _kept: "list[mmap.mmap]" = []
-"""Where the code lies, for as long as somebody may call it."""
+"""Keeps the memory that holds the code, as it may be called at any time."""
 
 
 def forker() -> "Callable[[], int]":
-    """What forks an orphan: it returns 0 there, and something else to the caller; raises OSError. To be had
-    before it is needed."""
+    """Return a function that forks an orphan: it returns 0 in the orphan and another number in the caller,
+    and raises OSError. Call this before the function is needed."""
     try:
         return _in_one_copy()
     except (KeyError, AttributeError, OSError):
@@ -52,7 +53,7 @@ def forker() -> "Callable[[], int]":
 
 
 def in_two_copies() -> int:
-    """As what `forker` returns, for any process."""
+    """Fork an orphan as the function of `forker` does; works in any process."""
     child = os.fork()
     if child == 0 and os.fork():
         os._exit(0)
@@ -62,7 +63,7 @@ def in_two_copies() -> int:
 def _in_one_copy() -> "Callable[[], int]":
     code = _CODE[os.uname().machine]
     if not kernel.LINUX or sys.maxsize < 1 << 32:
-        raise KeyError  # A Python of 32 bits may run on such a machine.
+        raise KeyError  # A 32-bit Python on such a machine.
     api = ctypes.pythonapi
     before, in_parent, in_child = (
         api.PyOS_BeforeFork,

@@ -1,9 +1,9 @@
-"""A replica's processes by the system's process table: who they are, what they use, how they stand.
+"""Reads a replica's processes from the system's process table: which they are, what they use, and their
+state.
 
-Reads, and ends nobody but a caller's own descendants. From outside the replica's process namespace the
-numbers are the outer ones. Where there is no /proc (macOS) nearly nothing is known: lists are empty,
-`resident` asks `ps`. A process may end between any two looks, so nothing here raises because of that. Runs on
-Python 3.6.
+It ends no process but descendants of its caller. Outside the replica's process namespace, process ids are the
+outer ones. Without /proc (macOS) nearly nothing is known: lists are empty, and `resident` asks `ps`. A
+process may end between any two reads, so that no function raises because of that. Runs on Python 3.6.
 """
 
 import os
@@ -13,11 +13,12 @@ from trainshed.replica import protocol
 from trainshed.replica.system import lean_signal as signal
 
 _EXITING = 0x4
-"""PF_EXITING of the kernel's process flags: on its way out, which may take a while with much memory."""
+"""PF_EXITING of the kernel's process flags: the process is ending, which may take a while if it has much
+memory."""
 
 
 def read(path: str) -> bytes:
-    """A file of /proc; b"" if it is not there, not readable or not any more. Cheaper than `open`."""
+    """Return a file of /proc; b"" if it does not exist or cannot be read. Cheaper than `open`."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -36,13 +37,13 @@ def read(path: str) -> bytes:
 
 
 def stat(process: int) -> "list[bytes]":
-    """The fields of /proc/PID/stat from the state (number 3 in proc(5)) on; [] if there is no such
+    """Return the fields of /proc/PID/stat from the state (number 3 in proc(5)) on; [] if there is no such
     process."""
     return read("/proc/%d/stat" % process).rpartition(b")")[2].split()
 
 
 def parents() -> "dict[int, int]":
-    """The parent of every process that is to be seen."""
+    """Return the parent of every process that is visible."""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -57,7 +58,7 @@ def parents() -> "dict[int, int]":
 
 
 def descendants(process: int) -> "list[int]":
-    """Every process below `process`, parents before their children, by a look at all processes of the
+    """Return every process below `process`, parents before their children. Reads all processes of the
     machine."""
     return _below(process, parents())
 
@@ -73,9 +74,11 @@ def _below(process: int, parent_of: "dict[int, int]") -> "list[int]":
 
 
 def family(process: int) -> "list[int]":
-    """The same, quicker: what it costs depends on the replica alone, not on the machine.
+    """Return every process below `process`, as `descendants` does, at a cost that depends on the replica
+    alone and not on the machine.
 
-    It may miss a process that is made, or whose sibling ends, in this very moment: good enough for measuring.
+    It may miss a process that is created, or whose sibling ends, at this very moment, which is good enough
+    for measuring.
     """
     if not os.path.exists("/proc/thread-self/children"):
         return descendants(process)
@@ -91,7 +94,7 @@ def family(process: int) -> "list[int]":
 
 
 def _children(process: int) -> "list[int]":
-    """Each thread has children of its own."""
+    """Return the children of a process, which the kernel lists by thread."""
     tasks = "/proc/%d/task" % process
     try:
         threads = os.listdir(tasks)
@@ -105,8 +108,8 @@ def _children(process: int) -> "list[int]":
 
 
 def oldest_child(process: int) -> int:
-    """The child that has lived longest; 0 = none is known. A guardian's is the replica's main process: what a
-    guardian adopts descends from that, and is younger."""
+    """Return the child that has lived longest; 0 = none is known. A guardian's oldest child is the replica's
+    main process, because the processes that it adopts descend from that and are younger."""
     ages = [(protocol.process_start(child), child) for child in _children(process)]
     if not ages:
         ages = [(protocol.process_start(c), c) for c, p in parents().items() if p == process]
@@ -114,7 +117,8 @@ def oldest_child(process: int) -> int:
 
 
 def is_dying(process: int) -> bool:
-    """It has been killed and is not gone yet: giving its memory back may take seconds."""
+    """Whether a process has been killed or is ending, but still exists: releasing its memory may take
+    seconds."""
     for line in read("/proc/%d/status" % process).splitlines():
         if line.startswith((b"SigPnd:", b"ShdPnd:")) and _has(line, signal.SIGKILL):
             return True
@@ -123,7 +127,7 @@ def is_dying(process: int) -> bool:
 
 
 def handles(process: int, number: int) -> bool:
-    """Whether it has a handler of its own for a signal."""
+    """Whether a process has its own handler for a signal."""
     for line in read("/proc/%d/status" % process).splitlines():
         if line.startswith(b"SigCgt:"):
             return _has(line, number)
@@ -135,8 +139,8 @@ def _has(line: bytes, number: int) -> bool:
 
 
 def libraries(process: int) -> "set[str]":
-    """Paths of the shared libraries that it has mapped, as it sees them; nothing where it may not be looked
-    at."""
+    """Return the paths of the shared libraries that a process has mapped, as it sees them; empty if we may
+    not read them."""
     found: "set[str]" = set()
     for line in read("/proc/%d/maps" % process).splitlines():
         fields = line.split(None, 5)
@@ -146,12 +150,12 @@ def libraries(process: int) -> "set[str]":
 
 
 def name(process: int) -> str:
-    """What `ps` calls it, at most 15 characters."""
+    """Return the name that `ps` shows, at most 15 characters."""
     return read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
 
 
 def number_inside(process: int) -> int:
-    """Its process id as it sees it itself, in its own namespace."""
+    """Return a process's id in its own namespace."""
     for line in read("/proc/%d/status" % process).splitlines():
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
@@ -159,15 +163,16 @@ def number_inside(process: int) -> int:
 
 
 def used(guardian: int) -> "tuple[float, int]":
-    """What a guardian's family has used so far: seconds of processor time, and bytes read and written.
+    """Return what a guardian's family has used so far: seconds of processor time, and bytes read and written.
 
-    Sums over those that live; who was waited for is part of whoever waited, the guardian included.
+    These are sums over living processes; a process that was waited for counts with its parent, which may be
+    the guardian.
     """
     ticks = moved = 0
     for process in [guardian, *family(guardian)]:
         fields = stat(process)
         if fields:
-            # Of the guardian only what it inherited: its own work is ours.
+            # For the guardian only its children's time, because its own work is the service's.
             ticks += sum(map(int, fields[13:15] if process == guardian else fields[11:15]))
         for line in read("/proc/%d/io" % process).splitlines()[:2]:
             moved += int(line.split()[1])  # rchar, wchar
@@ -175,15 +180,15 @@ def used(guardian: int) -> "tuple[float, int]":
 
 
 def running_time(process: int) -> int:
-    """How long a process with one thread has been on a processor, in the finest unit that there is; 0 = not
-    known."""
+    """Return how long a process with one thread has been on a processor, in the finest unit available
+    (nanoseconds or clock ticks); 0 = not known."""
     fields = read("/proc/%d/schedstat" % process).split()
     return int(fields[0]) if fields else sum(map(int, stat(process)[11:13]))
 
 
 def resident(guardian: int) -> "dict[int, int]":
-    """Bytes of memory of each process below a guardian, at most: what they share is counted for each of them,
-    and so are mapped files."""
+    """Return bytes of memory, by process, of all processes below a guardian. These are upper bounds: shared
+    memory counts for each process, and so do mapped files."""
     page = os.sysconf("SC_PAGE_SIZE")
     found: "dict[int, int]" = {}
     for process in family(guardian):
@@ -196,7 +201,7 @@ def resident(guardian: int) -> "dict[int, int]":
 
 
 def _asked_for(guardian: int) -> "dict[int, int]":
-    import subprocess  # Only here: every module imported before makes every fork dearer.
+    import subprocess  # Only here: every module imported earlier makes each fork slower.
 
     try:
         table = subprocess.check_output(["ps", "-axo", "pid=,ppid=,rss="])
@@ -208,8 +213,8 @@ def _asked_for(guardian: int) -> "dict[int, int]":
 
 
 def own_memory(process: int) -> int:
-    """Bytes that a process has for itself: memory without mapped files, what is shared by halves (or as many
-    parts as share it), as control groups would count it. Dearer than `resident`; -1 = not known."""
+    """Return the bytes that a process has to itself: memory without mapped files, with shared memory split
+    among those that share it, as control groups count it. Slower than `resident`; -1 = not known."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
@@ -223,7 +228,7 @@ def own_memory(process: int) -> int:
 
 
 def has_open(process: int, file: os.stat_result) -> bool:
-    """Whether a process has a file open, as far as this one may look."""
+    """Whether a process has a file open, as far as this process may look."""
     places = "/proc/%d/fd/" % process
     try:
         handles = os.listdir(places)
@@ -234,12 +239,12 @@ def has_open(process: int, file: os.stat_result) -> bool:
             if os.path.samestat(os.stat(places + handle), file):
                 return True
         except OSError:
-            continue  # Closed meanwhile.
+            continue  # It was closed meanwhile.
     return False
 
 
 def send(process: int, number: int) -> None:
-    """Signal a process, if it is still there."""
+    """Signal a process, if it still exists and we may."""
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
@@ -247,8 +252,7 @@ def send(process: int, number: int) -> None:
 
 
 def end_descendants() -> None:
-    """Kill and reap every descendant of this process, which adopts orphans; new ones that they make as
-    well."""
+    """Kill and reap every descendant of this process, which adopts orphans, until none is left. Blocks."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

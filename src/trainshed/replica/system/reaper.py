@@ -1,7 +1,7 @@
-"""Process 1 of a replica's namespace in 300 bytes: a program of machine code that only reaps.
+"""Builds process 1 of a replica's namespace as a program of 300 bytes of machine code that only reaps.
 
-A guardian whose program runs has nothing left to do but that, and two megabytes of Python to do it with. It
-becomes this instead:
+A guardian whose program runs has only that left to do, and takes two megabytes of Python for it. It becomes
+this program instead:
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
@@ -13,8 +13,8 @@ becomes this instead:
         rt_sigtimedwait(&(sigset_t){SIGCHLD}, NULL, NULL, 8);
     }
 
-No compiler is needed for it, nor a file on the disk: it lies in memory, sealed, and all replicas of a zygote
-share it. Only on Linux, on the machines below. Runs on Python 3.6.
+It needs neither a compiler nor a file on the disk: it lies in sealed memory that all replicas of a zygote
+share. Only for Linux on the machines below. Runs on Python 3.6.
 """
 
 import os
@@ -24,12 +24,12 @@ from trainshed.replica.system import kernel
 from trainshed.replica.system import lean_signal as signal
 
 REPORT = struct.Struct("=ii")
-"""What it writes to its standard output of each process that it has reaped: number in its namespace, status
-as of wait."""
+"""What the program writes to its standard output for each process that it has reaped: number in its
+namespace, status as of wait."""
 
 _NAME = "ts-guardian"
 
-# SIGCHLD as a set of signals, then what PR_SET_NAME takes: what lies behind the instructions.
+# The data behind the instructions: SIGCHLD as a set of signals, then the name for PR_SET_NAME.
 _DATA = struct.pack("<Q", 1 << (17 - 1)) + _NAME.encode("ascii") + b"\0"
 
 _X86_64 = bytes.fromhex(
@@ -102,20 +102,20 @@ _AARCH64 = b"".join(
     )
 )
 
-#: By machine: its number in ELF, the instructions.
+#: (machine number in ELF, instructions) by machine.
 _MACHINES = {"x86_64": (62, _X86_64), "aarch64": (183, _AARCH64)}
 
 _BASE = 0x400000
-"""Where it is loaded."""
+"""Address at which it is loaded."""
 _EXECUTABLE, _WRITABLE, _READABLE = 1, 2, 4
 _LOAD, _STACK = 1, 0x6474E551
 
 _made: "list[int]" = []
-"""The handle of its file, once there is one."""
+"""Handle of the program's file, once it is made."""
 
 
 def program(machine: str) -> bytes:
-    """The whole program, as ELF has it. Raises KeyError."""
+    """Return the whole program in ELF format. Raises KeyError if the machine is not known."""
     number, code = _MACHINES[machine]
     headers = 64 + 2 * 56
     size = headers + len(code) + len(_DATA)
@@ -135,24 +135,26 @@ def program(machine: str) -> bytes:
 
 
 def prepare() -> None:
-    """Have it at hand in this process and all that it forks; nothing where that cannot be."""
+    """Make the program's file for this process and its forks; without effect where that is not possible."""
     if not kernel.LINUX or os.uname().machine not in _MACHINES:
         return
     try:
         handle = kernel.executable_in_memory(_NAME, program(os.uname().machine))
     except (AttributeError, OSError):
-        return  # A C library or a kernel without files like these, or a policy.
+        return  # The C library or the kernel lacks such files, or a policy forbids them.
     _made.append(handle)
 
 
 def file() -> "list[int]":
-    """The handle of its file, not to be closed by who may become it; [] = nobody can."""
+    """Return the handle of the program's file, which a process that may `become` it must not close; [] = none
+    could be made."""
     return _made
 
 
 def become(reports: int) -> None:
-    """Turn this process into it; `reports`: where it tells who has died. Whatever else is to stay open is
-    inheritable. Does not return. Raises OSError: this process goes on as it was."""
+    """Turn this process into the reaper. `reports`: handle that it writes its reports to. Other handles stay
+    open if they are inheritable. Does not return, unless it raises OSError; the process then continues as it
+    was."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     os.dup2(reports, 1)
     try:

@@ -1,11 +1,11 @@
-"""The places where systems keep root certificates. Runs on Python 3.6."""
+"""Knows the places where systems keep root certificates. Runs on Python 3.6."""
 
 import os
 import stat
 
 PLACE = "/etc/ssl/certs/ca-certificates.crt"
-"""Debian's, which is compiled into much that was built to run on any system: the libcurl within TensorFlow,
-say."""
+"""Debian's place, which is compiled into much software that was built to run on any system, such as the
+libcurl within TensorFlow."""
 PLACES = (
     PLACE,
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -16,7 +16,8 @@ _MOST_BYTES = 16 << 20
 
 
 def text(path: str) -> bytes:
-    """What a file of roots says; b"" if there is none. It may be an image's: anything may lie there."""
+    """Return the content of a file of root certificates, at most `_MOST_BYTES`; b"" if it is no regular file.
+    The path may be in an image, so that anything may be there."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

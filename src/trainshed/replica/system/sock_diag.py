@@ -1,5 +1,5 @@
-"""What the kernel tells of the machine's sockets (sock_diag(7)): asked for those of one state it passes by
-the others, of which /proc prints each. Runs on Python 3.6."""
+"""Asks the kernel for the machine's sockets (sock_diag(7)). A query for sockets in one state skips all
+others, while /proc prints each. Runs on Python 3.6."""
 
 import os
 import struct
@@ -18,17 +18,17 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _BUFFER = 256 << 10
 _LONGEST_WAIT = 1.0
-"""Seconds that the kernel may take to answer; it answers while it is asked."""
+"""Seconds to wait for the kernel's answer, which is there once the request is sent."""
 
 _UNIX_MESSAGE = struct.Struct("=BBBB III")
 _NAME = 0
 _SHOW_NAME = 1
 _NOT_CONNECTED = 1 << 10 | 1 << 7
-"""States of Unix sockets: one that listens, and one that does not yet or never will."""
+"""States of Unix sockets that are not connected: TCP_LISTEN and TCP_CLOSE."""
 
 
 def listen(groups: int = 0) -> socket.socket:
-    """A socket that the kernel is asked by, and that brings notices of these `groups`. Raises OSError."""
+    """Open a socket for requests, which also receives notices of these `groups`. Raises OSError."""
     opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
     try:
         opened.bind((0, groups))
@@ -40,12 +40,13 @@ def listen(groups: int = 0) -> socket.socket:
 
 
 def receive(asked: socket.socket) -> bytes:
-    """Some messages. Raises OSError."""
+    """Receive some messages. Raises OSError."""
     return asked.recv(_BUFFER)
 
 
 def answers(asked: socket.socket, request: bytes) -> "Iterator[bytes]":
-    """Messages that answer a request for all sockets of a family, some at a time. Raises OSError."""
+    """Yield the messages that answer a request for all sockets of a family, some at a time. Raises
+    OSError."""
     asked.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
     is_done = False
     while not is_done:
@@ -55,14 +56,15 @@ def answers(asked: socket.socket, request: bytes) -> "Iterator[bytes]":
 
 
 def bodies(data: bytes) -> "Iterator[bytes]":
-    """What these messages say of a socket each: of one that there is, or, of a notice, was."""
+    """Yield the body of each message that describes a socket: one that exists, or, in a notice, one that was
+    destroyed."""
     for kind, begin, end in _messages(data):
         if kind in (_BY_FAMILY, _DESTROY):
             yield data[begin:end]
 
 
 def attribute(body: bytes, at: int, wanted: int) -> bytes:
-    """An attribute of those that begin there; b"" = it has none such."""
+    """Return an attribute of a body, whose attributes begin at `at`; b"" = it has none such."""
     while at + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, at)
         if length < _ATTRIBUTE.size:
@@ -74,8 +76,8 @@ def attribute(body: bytes, at: int, wanted: int) -> bytes:
 
 
 def unix_paths() -> "Iterator[tuple[bytes, Iterator[str]]]":
-    """Paths of Unix sockets that are not connected, as whoever bound them wrote them: some at a time, as they
-    were told and as they are. Raises OSError: the kernel does not tell."""
+    """Yield the paths of Unix sockets that are not connected, as their owners bound them: some at a time,
+    first the kernel's raw messages, then the paths in them. Raises OSError if the kernel does not answer."""
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _NOT_CONNECTED, 0, _SHOW_NAME, 0, 0)
     with listen() as asked:
         for data in answers(asked, request):
@@ -90,7 +92,7 @@ def _paths(data: bytes) -> "Iterator[str]":
 
 
 def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
-    """(type, begin, end) of each message."""
+    """Yield (type, begin, end) of each message's body."""
     at = 0
     while at + _HEADER.size <= len(data):
         length, kind = _HEADER.unpack_from(data, at)[:2]
@@ -101,7 +103,7 @@ def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
 
 
 def _ends(data: bytes) -> bool:
-    """Whether the answer is whole. Raises OSError: it is a refusal."""
+    """Whether the answer is complete. Raises OSError if it is a refusal."""
     for kind, begin, _ in _messages(data):
         if kind == _ERROR:
             number = -struct.unpack_from("=i", data, begin)[0]

@@ -1,12 +1,12 @@
-"""Which pages of its memory a forked process writes to, so that the next one like it has copies of them
-before it has anything to do.
+"""Records which pages of its memory a forked process writes to, so that the next such process has copies of
+them before it has work to do.
 
 A fork shares its parent's pages until one of the two writes to them, and each first write costs a fault and a
-copy: of what a start costs in a fork of the zygote, most. Forks of one parent write to the same pages. The
-first that starts something notes which (`Touched`), on a board that it shares with its parent; those that
-wait after that copy them while they wait, by one call for all of them (Linux 6.13) or for each run of pages,
-and no page that they would not have copied themselves. Needs Linux 5.14; elsewhere nothing is noted and
-nothing copied. Runs on Python 3.6.
+copy: most of what a start costs in a fork of the zygote. Forks of one parent write to the same pages. The
+first one that starts something records them (`Touched`) on a board that it shares with its parent; later ones
+copy them while they wait, by one call for all of them (Linux 6.13) or one for each run of pages, and no page
+that they would not have copied themselves. Needs Linux 5.14; elsewhere nothing is recorded or copied. Runs on
+Python 3.6.
 """
 
 import mmap
@@ -22,28 +22,29 @@ if TYPE_CHECKING:
     Runs = list[tuple[int, int]]
 
 SHIM, GUARDIAN, PROGRAM = 0, 1, 2
-"""Kinds of processes, which write to pages of their own."""
+"""Kinds of processes, each of which writes to other pages."""
 _KINDS = (SHIM, GUARDIAN, PROGRAM)
 
 _MOST_RUNS = 4000
 _MOST_BYTES = 64 << 20
-"""Of memory that is looked at, or copied, in one piece."""
+"""Largest piece of memory that is examined or copied, in bytes."""
 _COUNT, _RUN = struct.Struct("Q"), struct.Struct("QQ")
 _PART = _COUNT.size + _MOST_RUNS * _RUN.size
 _PRESENT, _EXCLUSIVE, _FILE = 1 << 63, 1 << 56, 1 << 61
-"""Bits of a page in /proc/PID/pagemap: in memory; nobody else's; not copied, or shared for good."""
+"""Bits of a page in /proc/PID/pagemap: in memory; mapped by this process alone; file-backed, or shared for
+good."""
 
 
 class TouchedPages:
-    """The parent's side: what its forks have noted."""
+    """The parent's side: what its forks have recorded."""
 
     def __init__(self) -> None:
         self._board = mmap.mmap(-1, len(_KINDS) * _PART)
-        #: As on the board, of each kind.
+        #: The recorded runs of each kind, in the board's format.
         self._known: "dict[int, bytes]" = {}
 
     def look(self) -> None:
-        """Take in what was noted, before the next fork."""
+        """Read new records from the board, before the next fork."""
         for kind in _KINDS:
             if kind not in self._known:
                 runs = self._noted(kind)
@@ -60,9 +61,9 @@ class TouchedPages:
         )
 
     def ready(self, kind: int) -> "Callable[[], None]":
-        """In a fork that waits: copy what is known to be written to, and have nothing more to do with the
-        board. Returns what is to be called when the process has done what it waited for: it notes the pages,
-        if they were not known."""
+        """In a fork that waits: copy the pages known to be written to, and release the board. Returns a
+        function to call when the process has done what it waited for; it records the pages, if they were not
+        known."""
         if kind in self._known:
             self._board.close()
             _copy(self._known[kind])
@@ -76,13 +77,13 @@ class TouchedPages:
         first = kind * _PART + _COUNT.size
         for index, run in enumerate(runs[:_MOST_RUNS]):
             _RUN.pack_into(self._board, first + index * _RUN.size, *run)
-        # Last: who reads a number finds as many.
+        # Written last, so that a reader of the count finds as many runs.
         _COUNT.pack_into(self._board, kind * _PART, min(len(runs), _MOST_RUNS))
         self._board.close()
 
 
 def _nothing() -> None:
-    """Where there is nothing to be noted."""
+    """Do nothing, because there is nothing to record."""
 
 
 def _copy(runs: bytes) -> None:
@@ -94,7 +95,7 @@ def _copy(runs: bytes) -> None:
 
 
 class Touched:
-    """What tells of this process's pages, opened while it may still open it."""
+    """Access to the list of this process's pages, opened while that is still allowed."""
 
     __slots__ = ("_maps", "_pages")
 
@@ -104,7 +105,7 @@ class Touched:
 
     @classmethod
     def of_this_process(cls) -> "Touched | None":
-        """None: the system does not tell, or cannot copy ahead."""
+        """Open the list; None if the system has none, or cannot copy pages ahead."""
         if not kernel.can_populate():
             return None
         opened: "list[int]" = []
@@ -117,7 +118,8 @@ class Touched:
         return cls(*opened)
 
     def runs(self) -> "Runs":
-        """(address, bytes) of what this process has copied by now, or had for itself from the start. Once."""
+        """Return (address, bytes) of the memory that this process has copied by now, or had to itself from
+        the start. Closes the list, so it can be called only once."""
         found: "Runs" = []
         try:
             for first, end in self._own_memory():

@@ -1,8 +1,8 @@
-"""Directory trees that a program made: how many bytes they take on the disk, and how they are deleted.
+"""Measures and deletes directory trees that a program made.
 
-A program chose every name in there and goes on choosing while its tree is measured: no link is followed, no
-path of more than one step is opened, and what lies on another file system does not count. What was thrown
-away is deleted in a process of its own that everybody else goes before. Runs on Python 3.6.
+A program chose every name in there and may change the tree while it is measured. So no link is followed, no
+path of more than one step is opened, and what lies on another file system does not count. Discarded trees are
+deleted in a separate process of the lowest priority. Runs on Python 3.6.
 """
 
 import os
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 _BLOCK = 512
-"""Bytes of a block of `st_blocks`, whatever the file system's own are."""
+"""Bytes of a block of `st_blocks`, whatever the file system's block size is."""
 _DEEPEST = 200
-"""Directories within each other that are looked into; each of them is open while those below it are."""
+"""Depth to which nested directories are entered; each of them is open while those below it are."""
 _WAY_IN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Level:
-    """An open directory and what of it is still to be looked at."""
+    """An open directory with the entries that are still to be measured."""
 
     __slots__ = ("entries", "handle")
 
     def __init__(self, handle: int) -> None:
-        """Raises OSError; the handle stays the caller's then."""
+        """Raises OSError; the caller keeps the handle then."""
         self.handle = handle
-        # Python 3.6 reads no open directory; where there is no /proc either nothing is measured.
+        # Python 3.6 cannot list an open directory; without /proc as well, nothing is measured.
         by_handle = os.scandir in os.supports_fd
         self.entries: "Any" = os.scandir(handle if by_handle else "/proc/self/fd/%d" % handle)
 
@@ -38,13 +38,13 @@ class _Level:
 
 
 class TreeSize:
-    """How much disk a directory tree takes, counted step by step. `found`: bytes so far; a file with several
-    names counts by parts, a part for each name. `names`: how many files and directories they were."""
+    """The disk use of a directory tree, counted step by step. `found`: bytes so far; a file with several
+    names counts in equal parts, one for each name. `names`: number of files and directories counted."""
 
     __slots__ = ("_device", "_levels", "found", "names")
 
     def __init__(self, top: str) -> None:
-        """Raises OSError."""
+        """Open the tree, and measure nothing yet. Raises OSError."""
         self.found = self.names = 0
         self._levels: "list[_Level]" = []
         handle = os.open(top, _WAY_IN)
@@ -52,8 +52,8 @@ class TreeSize:
         self._descend(handle)
 
     def go_on(self, seconds: float) -> bool:
-        """Look for about so long; whether all of it has been seen. What cannot be looked at counts
-        nothing."""
+        """Measure for about so many seconds; return whether the whole tree was measured. What cannot be read
+        counts as nothing."""
         until = time.monotonic() + seconds
         while self._levels:
             self._step(self._levels[-1])
@@ -62,7 +62,7 @@ class TreeSize:
         return not self._levels
 
     def close(self) -> None:
-        """Let go of it, seen or not."""
+        """Close the tree, measured or not."""
         while self._levels:
             self._levels.pop().close()
 
@@ -84,7 +84,7 @@ class TreeSize:
             if is_directory and len(self._levels) < _DEEPEST:
                 self._descend(os.open(entry.name, _WAY_IN, dir_fd=level.handle))
         except OSError:
-            return  # Gone meanwhile, or closed to us.
+            return  # It was deleted meanwhile, or we may not read it.
 
     def _descend(self, handle: int) -> None:
         try:
@@ -97,16 +97,17 @@ class TreeSize:
 
 
 def sweep(trash: str) -> None:
-    """Delete everything in the directory `trash`, however large, at the lowest priority."""
+    """Delete everything in the directory `trash`, whatever its size, at the lowest priority. Blocks until it
+    is done."""
     os.nice(19)
     for name in os.listdir(trash):
         delete(os.path.join(trash, name))
 
 
 def delete(directory: str) -> None:
-    """Delete a tree even where a program took away its owner's rights, however deep it made it, and if
-    somebody else deletes it too."""
-    import shutil  # Only here: every module imported before makes every fork dearer.
+    """Delete a tree, even if a program took away its owner's rights or nested it too deep to be walked, and
+    if another process deletes it too."""
+    import shutil  # Only here: every module imported earlier makes each fork slower.
 
     opened: "list[str]" = []
 
@@ -118,15 +119,15 @@ def delete(directory: str) -> None:
                     os.chmod(place, stat.S_IRWXU)
                     opened.append(place)
             except OSError:
-                continue  # Gone meanwhile, or somebody else's.
+                continue  # It was deleted meanwhile, or belongs to another user.
 
     def remove() -> None:
         try:
             shutil.rmtree(directory, onerror=open_up)
         except RecursionError:
-            pass  # What lies too deep for that is brought up next.
+            pass  # What lies too deep for that is moved up next.
 
-    # One pass makes accessible what the next one deletes; nothing more to open means nothing more to do.
+    # Each pass makes accessible what the next one deletes, until there is nothing left to open.
     remove()
     while opened or _raise_deepest(directory):
         del opened[:]
@@ -134,7 +135,7 @@ def delete(directory: str) -> None:
 
 
 def _raise_deepest(top: str) -> int:
-    """Move what lies too deep below a directory up into it; how many there were."""
+    """Move directories that lie too deep below `top` up into it; return how many."""
     try:
         root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -157,7 +158,7 @@ def _raise_from(root: int, place: int, left: int) -> int:
                 continue
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
         except OSError:
-            continue  # Gone meanwhile, or somebody else's.
+            continue  # It was deleted meanwhile, or belongs to another user.
         try:
             count += _raise_from(root, inner, left - 1)
         finally:

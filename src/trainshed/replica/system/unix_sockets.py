@@ -1,6 +1,6 @@
-"""Unix stream sockets: lines that travel with one file handle each, and connections to paths of any length.
+"""Sends lines with file handles over Unix stream sockets, and connects to socket paths of any length.
 
-The kernel takes about a hundred bytes of a path; data directories nest deeper. Runs on Python 3.6.
+The kernel takes about a hundred bytes of a path, and data directories may nest deeper. Runs on Python 3.6.
 """
 
 import os
@@ -14,14 +14,14 @@ _HANDLE = struct.Struct("i")
 
 
 def send(connection: socket.socket, line: bytes, handle: int) -> None:
-    """Hand over a line, newline included, and a copy of `handle`. Raises OSError: the receiver is dead."""
+    """Send a line, newline included, and a copy of `handle`. Raises OSError if the receiver is dead."""
     sent = connection.sendmsg([line], _with(handle))
     if sent < len(line):
         connection.sendall(line[sent:])
 
 
 def send_with(connection: socket.socket, line: bytes, handles: "list[int]") -> None:
-    """As `send`, with copies of several handles."""
+    """Send a line as `send` does, with copies of several handles."""
     rights = (
         [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("%di" % len(handles), *handles))]
         if handles
@@ -33,8 +33,8 @@ def send_with(connection: socket.socket, line: bytes, handles: "list[int]") -> N
 
 
 def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
-    """As much of a line as can be handed over now, its first byte with a copy of `handle`; how much that was.
-    Raises BlockingIOError: nothing can; OSError: the receiver is dead."""
+    """Send as much of a line as fits now, its first byte with a copy of `handle`; return the number of bytes
+    sent. Raises BlockingIOError if nothing fits, OSError if the receiver is dead."""
     return connection.sendmsg([line], _with(handle), socket.MSG_DONTWAIT)
 
 
@@ -43,8 +43,8 @@ def _with(*handles: int) -> "list[tuple[int, int, bytes]]":
 
 
 def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
-    """What can be read now, and the handles that came with it, which are the caller's. Raises
-    BlockingIOError: nothing can; OSError."""
+    """Return what can be read now, and the handles that came with it, which the caller has to close. Raises
+    BlockingIOError if there is nothing, OSError."""
     space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
     handles = _handles(ancillary)
@@ -54,7 +54,7 @@ def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
 
 
 def receive_beside(connection: socket.socket) -> "tuple[bytes, list[int]]":
-    """As `receive_some`, and waits until there is something; b"" = the sender is gone. Raises OSError."""
+    """Wait for data, then return it as `receive_some` does; b"" = the sender is gone. Raises OSError."""
     space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(65536, space)
     handles = _handles(ancillary)
@@ -73,7 +73,8 @@ def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
 
 
 class Receiver:
-    """The other end. `rest`: what came after the last whole line that had a handle."""
+    """The receiving end of lines that have one handle each. `rest`: what came after the last complete line
+    with a handle."""
 
     __slots__ = ("_connection", "_handles", "_received", "rest")
 
@@ -84,7 +85,7 @@ class Receiver:
         self.rest = b""
 
     def receive(self) -> "list[tuple[bytes, int]]":
-        """Wait for lines; each with its handle, which is the caller's from here on. [] = the sender is
+        """Wait for lines; return them with their handles, which the caller has to close. [] = the sender is
         gone."""
         space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
         while True:
@@ -93,9 +94,8 @@ class Receiver:
             if not data:
                 return []
             *lines, rest = (self.rest + data).split(b"\n")
-            # A line's handle comes with its first byte, so handles without a line stay for later. Of a long
-            # line the last piece may bring along what was said after it, in lines that have no handle: those
-            # stay as well.
+            # A line's handle comes with its first byte, so handles without a line stay for later. With the
+            # last piece of a long line may come lines that follow it and have no handle: those stay as well.
             count = min(len(lines), len(self._handles))
             handles, self._handles = self._handles[:count], self._handles[count:]
             self.rest = b"\n".join([*lines[count:], rest])
@@ -105,14 +105,14 @@ class Receiver:
                 return list(zip(lines, handles))  # noqa: B905 - `strict` is too young
 
     def receive_one(self) -> "tuple[bytes, int] | None":
-        """As `receive`, one line at a time: the last piece of a long one comes with the next. None = the
-        sender is gone."""
+        """Wait for one line and return it with its handle; the last piece of a long line comes with the next
+        one. None = the sender is gone."""
         if not self._received:
             self._received = self.receive()
         return self._received.pop(0) if self._received else None
 
     def handles(self) -> "list[int]":
-        """Those received whose line is still incomplete."""
+        """Return the received handles whose line is still incomplete."""
         return list(self._handles)
 
 
@@ -120,15 +120,15 @@ _KERNEL_LIMIT = 100
 
 
 def connected(path: str, preamble: bytes = b"") -> "socket.socket | None":
-    """A connection on which `preamble`, which is short, has been said; None: not now (nobody listens there,
-    or there is no handle left)."""
+    """Return a new connection to the socket at `path`, on which the short `preamble` has been sent; None if
+    that fails now (nobody listens there, or no handle is left)."""
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:
         return None
     try:
         connect(connection, path)
-        # Nothing is in the way of so little: it does not wait for anybody to read.
+        # So little fits into the socket's buffer: it waits for no reader.
         connection.sendall(preamble)
     except OSError:
         connection.close()
@@ -143,8 +143,8 @@ def connect(connection: socket.socket, path: str) -> None:
 
 
 class reachable:  # noqa: N801 - what `with` is followed by
-    """A path of legal length to the same socket, valid inside the `with`. The process's working directory
-    stays what it is."""
+    """A context with a short enough path to the same socket, valid inside the `with`. It does not change the
+    working directory."""
 
     __slots__ = ("_handle", "_path", "_short")
 
@@ -154,14 +154,14 @@ class reachable:  # noqa: N801 - what `with` is followed by
         self._short = ""
 
     def __enter__(self) -> str:
-        """Raises OSError."""
+        """Return the path. Raises OSError."""
         directory, name = os.path.split(self._path)
         if len(os.fsencode(self._path)) <= _KERNEL_LIMIT:
             return self._path
         if kernel.LINUX:
             self._handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             return "/proc/self/fd/%d/%s" % (self._handle, name)
-        import tempfile  # Only here: every replica would hold it.
+        import tempfile  # Imported late: otherwise every replica would hold it in memory.
 
         self._short = tempfile.mkdtemp(prefix="ts")
         alias = os.path.join(self._short, "d")

@@ -1,1 +1,1 @@
-"""Container images: found, pulled and exported by podman or docker, unpacked once, run by ourselves."""
+"""Finds, pulls and exports container images by podman or docker, and unpacks them once; we run them."""

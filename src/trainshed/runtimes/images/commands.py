@@ -49,9 +49,9 @@ _FINAL = (
     "invalid reference format",
     "repository name not known",
 )
-"""What registries and tools say where another try would hear the same."""
+"""What registries and tools say if a repetition would get the same answer."""
 _OWN = ": permission denied"
-"""What the system says to the tool: no word of a registry."""
+"""The system's refusal to the tool, which is not a registry's."""
 
 
 class Commands:
@@ -66,31 +66,31 @@ class Commands:
         long: float = 3600,
     ) -> None:
         self.binary = binary
-        #: In front of each command.
+        #: Options in front of each command.
         self._options = options
-        #: The operator's own: it says where images lie, and holds proxies and how to log in.
+        #: The operator's variables, which say where images are, and hold proxies and log-ins.
         self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
         #: Seconds that a question may take.
         self._quick = quick
-        #: Seconds that anything may take that moves data.
+        #: Seconds that a command may take that moves data.
         self._long = long
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._closed = False
 
     def with_options(self, *options: str) -> "Commands":
-        """The same, each with these options in front."""
+        """Return the same commands with these options in front of each."""
         return Commands(self.binary, self.environ, *options, quick=self._quick, long=self._long)
 
     def close(self) -> None:
-        """Kill what runs, and run nothing more."""
+        """Kill running commands, and start no more."""
         with self._lock:
             self._closed = True
             for process in self._running:
                 _kill(process)
 
     def ask(self, *arguments: str) -> str:
-        """What it says on standard output. Raises ToolFailed."""
+        """Run a command and return its standard output. Raises ToolFailed."""
         with self._started(arguments, self._quick) as (process, late):
             output, errors = process.communicate()
             self._check(process, late, errors.decode(errors="replace"), self._quick)
@@ -103,9 +103,9 @@ class Commands:
         stop: Stop,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Run it to its end with a terminal to show its progress on, handing each line of that to `hear`, and
-        "" about every second in which there is none. `environ`: further variables. Raises ToolFailed, and
-        what `hear` raises."""
+        """Run a command to its end, with a terminal that shows its progress. `hear` gets each line of that,
+        and "" about every second without one. No time limit; `stop` ends it. `environ`: further variables.
+        Raises ToolFailed, and what `hear` raises."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         with Screen() as screen:
             shown = self._started(arguments, None, screen.end, environ or {})
@@ -124,7 +124,7 @@ class Commands:
                 self._check(process, late, "\n".join(last), self._long)
 
     def pour(self, *arguments: str, take: Callable[[bytes], None]) -> None:
-        """Hand its standard output to `take`. Raises ToolFailed, and what `take` raises."""
+        """Run a command and pass its standard output to `take`. Raises ToolFailed, and what `take` raises."""
         with self._started(arguments, self._long) as (process, late):
             assert process.stdout is not None
             assert process.stderr is not None
@@ -146,8 +146,9 @@ class Commands:
         output: int = subprocess.PIPE,
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
-        """The running command, and what is set if it took too long. It has ended when the context is left."""
-        # Its other end is ours alone: it closes when this process ends, however it ends.
+        """Start a command; yield it with an event that is set if it took too long. It has ended when the
+        context is left."""
+        # We alone have the other end of its input: it closes when this process ends, in whatever way.
         watched, ours = os.pipe()
         try:
             process = subprocess.Popen(
@@ -157,7 +158,7 @@ class Commands:
                 stderr=output,
                 env={**self.environ, **environ},
                 cwd="/",
-                # A group of its own: such tools start themselves anew in other namespaces.
+                # A group of its own, because such tools restart themselves in other namespaces.
                 start_new_session=True,
             )
         except OSError as failure:
@@ -183,7 +184,7 @@ class Commands:
                 yield process, late
             finally:
                 limit.cancel()
-                # Nobody reads what it still says: it would wait for that for ever.
+                # Nobody reads its further output, for which it would wait forever.
                 _kill(process)
                 process.wait()
                 os.close(ours)
@@ -205,8 +206,7 @@ class Commands:
 
 
 def logged(line: str) -> tuple[str, str]:
-    """What a tool logs: how grave it is, in its own words, and the message; "" and the line if that is none
-    of its log."""
+    """Return level and message of a line of a tool's log; "" and the line if it is none."""
     for form in _LOGGED:
         if match := form.match(line):
             return match["level"], match["message"].strip().replace('\\"', '"')
@@ -214,7 +214,7 @@ def logged(line: str) -> tuple[str, str]:
 
 
 def essence(errors: str) -> str:
-    """What of a tool's standard error says why: the last thing it complained of, without its decoration."""
+    """Return what explains the failure in a tool's standard error: its last complaint, without decoration."""
     complaints: list[str] = []
     for line in errors.splitlines():
         level, message = logged(line.strip())
@@ -229,7 +229,7 @@ def essence(errors: str) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # What a rootless tool starts may belong to others.
+    # What a rootless tool starts may belong to other users.
     with contextlib.suppress(PermissionError):
         kill(process)
 
@@ -262,9 +262,9 @@ class CommandTool:
         self._commands.follow("pull", "--", reference, hear=hear, stop=stop, environ=environ)
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
-        """See the port. By a container that is never started: the only thing both tools export."""
+        """See the port. Uses a container that is never started, the only thing that both tools export."""
         self._remove(name)
-        # The command is never run; without one, images that have none could not be exported.
+        # The command is never run; without one, an image that has none could not be exported.
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
         self._commands.ask(*create)
         try:
@@ -277,12 +277,12 @@ class CommandTool:
         self._commands.close()
 
     def stamp(self) -> str:
-        """Changes with the store. Raises OSError: it cannot be looked at."""
+        """Return a text that changes with the store. Raises OSError if it cannot be read."""
         stat = self._store.stat()
         return f"{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}"
 
     def _remove(self, name: str) -> None:
-        # There mostly is none; and what cannot be removed now is found by its name the next time.
+        # There is usually none; what cannot be removed now is found by its name next time.
         with contextlib.suppress(ToolFailed):
             self._commands.ask("rm", "--force", name)
 

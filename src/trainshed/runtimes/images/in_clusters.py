@@ -1,5 +1,5 @@
-"""Container images that an engine's cluster brings itself: programs run in them as they are, and the service
-reads of them what they start."""
+"""Describes container images that an engine's cluster provides: programs run in them as they are, and the
+service only reads which program they start."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class _Read(Struct, frozen=True):
 
 
 class ClusterImages:
-    """`now`: nanoseconds, for durations only."""
+    """The `ContainerImages` of an engine's cluster. `now`: nanoseconds, for durations only."""
 
     def __init__(self, registries: Registries, *, now: Callable[[], Nanos]) -> None:
         self._registries = registries
@@ -29,17 +29,17 @@ class ClusterImages:
         self._read: dict[str, _Read] = {}
 
     def search(self) -> None:
-        """See `ContainerImages`. Nothing is on this machine."""
+        """See `ContainerImages`. There is nothing to look for on this machine."""
 
     def close(self) -> None:
         """See `ContainerImages`."""
 
     def refusal(self, reference: str) -> str:
-        """See `ImageSupport`: whether the cluster can pull it, only that knows."""
+        """See `ImageSupport`. Only the cluster knows whether it can pull the image."""
         return fault_of(reference)
 
     def ready(self, reference: str) -> Image | None:
-        """What was read of it lately."""
+        """Return what was read of the image recently."""
         found = self._read.get(reference)
         if found is None:
             return None
@@ -47,7 +47,8 @@ class ClusterImages:
         return found.image if is_final or self._now() - found.at < _FRESH else None
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Read what it starts. Raises nothing: jobs with a command of their own do without."""
+        """Read from the registry what the image starts. Raises nothing, because jobs with their own command
+        do not need it."""
         if (known := self.ready(reference)) is not None:
             return known
         try:

@@ -1,4 +1,5 @@
-"""The pull policy: when an image is fetched from its registry, and what counts where that fails."""
+"""Decides when an image is pulled from its registry, and what is used if that fails; reports progress of
+pulls."""
 
 import re
 from collections.abc import Callable
@@ -23,14 +24,15 @@ from trainshed.runtimes.stop import Stop
 
 MISSING, ALWAYS, NEVER = "missing", "always", "never"
 POLICIES = (MISSING, ALWAYS, NEVER)
-"""`missing`: what is here is used, but for the tag `latest` of a registry, which is asked first. `always`: it
-is asked about every tag, and must answer. `never`: only what is here is used."""
+"""`missing`: images on this machine are used, except that the registry is asked first about the tag `latest`.
+`always`: the registry is asked about every tag, and must answer. `never`: only images on this machine are
+used."""
 
 _FRESH = 60 * 10**9
-"""ns for which an answer of a registry counts: replicas of one job start one after the other, and are
+"""ns for which a registry's answer is valid: replicas of one job start one after another, and are
 restarted."""
 _SILENT = 600 * 10**9
-"""ns for which a registry that did not answer is not asked again where the image is here."""
+"""ns for which a registry that did not answer is not asked again if the image is on this machine."""
 
 _ADVICE = (
     (
@@ -66,20 +68,20 @@ _ADVICE = (
         "(trainshed runtimes gc).",
     ),
 )
-"""Signs in the words of a tool, and what to do about it."""
+"""Phrases in a tool's errors, and advice for each."""
 
 
 _SECOND = 10**9
 _EVERY, _SELDOM = 3 * _SECOND, 10
-"""ns between two lines at the beginning; later each comes after another tenth of the time that has passed."""
+"""ns between two lines at first; later each comes after another tenth of the time that has passed."""
 _IDLE = 10 * _SECOND
-"""ns without a byte after which that is told."""
+"""ns without a byte after which that is reported."""
 _STUCK = 300 * _SECOND
 """ns without a byte after which a pull is given up."""
 _LONGEST_SILENCE = 3600 * _SECOND
-"""The same where the tool has nothing to show: it writes layers to its store, or gives no sizes."""
+"""The same if the tool shows no progress, because it writes layers to its store or gives no sizes."""
 _AT_ONCE = 6
-"""Layers that podman fetches side by side; it names those that come after them when it begins with them."""
+"""Layers that podman fetches at a time; it names the next ones only when it begins with them."""
 
 _LAYER = re.compile(
     r"(?:Copying blob (?:sha256:)?(?P<podman>[0-9a-f]{12})[0-9a-f]*|(?P<docker>[0-9a-f]{12}):) *(?P<state>.*)"
@@ -90,7 +92,7 @@ _FETCHED = ("done", "Verifying Checksum", "Download complete", "Extracting", "Pu
 
 
 class _Layer(Struct):
-    """`done`, `total`: bytes as they are sent; 0 of both: the tool has not said."""
+    """One layer of a pull. `done`, `total`: bytes as they are sent; both 0: the tool has not said."""
 
     done: int = 0
     total: int = 0
@@ -99,7 +101,7 @@ class _Layer(Struct):
 
 
 class PullProgress:
-    """Hears one pull of `reference`. `now`: nanoseconds. For one thread."""
+    """Reports the progress of one pull of `reference`. `now`: nanoseconds. For one thread."""
 
     def __init__(self, reference: str, tell: Progress, now: Callable[[], int]) -> None:
         self._reference = reference
@@ -110,7 +112,7 @@ class PullProgress:
         self._layers: dict[str, _Layer] = {}
 
     def hear(self, line: str) -> None:
-        """Take a line; "" = some time has passed. Raises ToolFailed if nothing has come for too long."""
+        """Handle a line; "" = some time has passed. Raises ToolFailed if nothing has come for too long."""
         now = self._now()
         if line and self._takes(line):
             self._moved = now
@@ -125,7 +127,7 @@ class PullProgress:
             self._told, self._told_bytes = now, self._bytes()
 
     def summary(self) -> str:
-        """What was pulled, for the log, when it is over."""
+        """Return a line for the log on what was pulled, when the pull is over."""
         seconds = f"{(self._now() - self._began) / _SECOND:.1f} s"
         layers = self._layers.values()
         here = sum(layer.was_here for layer in layers)
@@ -136,7 +138,7 @@ class PullProgress:
         return f"{self._reference} is pulled: {', '.join([*told, seconds])}."
 
     def _takes(self, line: str) -> bool:
-        """Whether it says something new."""
+        """Whether the line says something new."""
         match = _LAYER.match(line)
         if match is None:
             level, message = logged(line)
@@ -156,7 +158,7 @@ class PullProgress:
         return before != (self._bytes(), len(self._layers), self._fetched())
 
     def _patience(self) -> int:
-        """ns that may pass without a byte."""
+        """Return the ns that may pass without a byte."""
         waiting = [layer for layer in self._layers.values() if not layer.fetched]
         sized = all(layer.total for layer in waiting)
         return _STUCK if not self._layers or (waiting and sized) else _LONGEST_SILENCE
@@ -198,7 +200,7 @@ def _bytes(number: str, unit: str, binary: str) -> int:
 
 
 class PullPolicy:
-    """Fetches images by a policy: always, or only those that are not here."""
+    """Pulls images according to one of `POLICIES`."""
 
     def __init__(
         self,
@@ -206,20 +208,20 @@ class PullPolicy:
         scratch: Callable[[], AbstractContextManager[Path]],
         now: Callable[[], int],
     ) -> None:
-        #: Gives a directory for what is half pulled.
+        #: Makes a directory for a half-pulled image.
         self._scratch = scratch
         #: One of `POLICIES`.
         self._policy = policy
-        #: Nanoseconds.
+        #: Returns nanoseconds.
         self._now = now
         self._good_until: dict[str, int] = {}
 
     def is_due(self, reference: str) -> bool:
-        """Whether its registry is to be asked before the image that is here is used. Never blocks."""
+        """Whether the registry has to be asked before the image on this machine is used. Never blocks."""
         if self._policy == NEVER or is_pinned(reference):
             return False
-        # Without a registry in its name it may have been made here, and another one of that name would
-        # replace it.
+        # An image without a registry in its name may have been built here, and a registry's image of that
+        # name would replace it.
         moves = tag_of(reference) == "latest" and names_registry(reference)
         if self._policy == MISSING and not moves:
             return False
@@ -234,8 +236,8 @@ class PullPolicy:
         *,
         can_do_without: bool,
     ) -> ImageConfig | None:
-        """The image as the tool has it, pulled if that is due. None: it cannot be had any more, and the
-        caller can do without. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
+        """Return the image as the tool has it, pulled if that is due. None: it is no longer available, and
+        the caller can do without. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
         config = tool.inspect(reference)
         due = self.is_due(reference)
         if config is not None and not due:
@@ -275,7 +277,7 @@ class PullPolicy:
 
 def _not_pulled(tool: ImageTool, reference: str, failure: ToolFailed) -> Exception:
     words = str(failure).lower()
-    # Where one thing is most probably it, nothing else is proposed.
+    # If one cause is the most likely, only its remedy is proposed.
     advice = next((told for signs, told in _ADVICE if any(sign in words for sign in signs)), "")
     advice = advice.format(tool=tool.name, host=host_of(reference)) or _how_to_have_it(tool)
     message = f"The image {reference} could not be pulled with {tool.name}: {failure}. {advice}"

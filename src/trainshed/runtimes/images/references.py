@@ -1,4 +1,4 @@
-"""References of images, read by themselves. Pure."""
+"""Parses references of images. Pure."""
 
 import re
 
@@ -14,7 +14,7 @@ def is_pinned(reference: str) -> bool:
 
 
 def tag_of(reference: str) -> str:
-    """Its tag, `latest` where none is given; "" if it is pinned by a digest."""
+    """Return its tag, `latest` if it has none; "" if it is pinned by a digest."""
     if is_pinned(reference):
         return ""
     return reference.rpartition("/")[2].partition(":")[2] or "latest"
@@ -27,18 +27,18 @@ def names_registry(reference: str) -> bool:
 
 
 def host_of(reference: str) -> str:
-    """The registry that it comes from, as it says it; "docker.io" where it says none."""
+    """Return the registry that it names; "docker.io" if it names none."""
     return reference.partition("/")[0] if names_registry(reference) else "docker.io"
 
 
 def is_local(reference: str) -> bool:
-    """Whether it can be on this machine only: podman calls so what is built or imported without a registry in
-    its name."""
+    """Whether it can exist only on this machine: podman names images so that were built or imported without a
+    registry in their name."""
     return reference.startswith("localhost/")
 
 
 def fault_of(reference: str) -> str:
-    """What keeps it from being an image reference, as a whole sentence; "" if nothing does."""
+    """Return why it is no image reference, as a whole sentence; "" if it is one."""
     name = _DIGEST.sub("", reference)
     if "@" in name:
         return f"{reference!r} has a digest that is not sha256 and 64 hexadecimal digits."

@@ -1,5 +1,5 @@
-"""What container images say of themselves, read from their registries: for engines whose cluster pulls images
-itself. Nothing of an image but its manifest and its configuration is fetched (OCI distribution, API v2)."""
+"""Reads container images' own settings from their registries, for engines whose cluster pulls images itself.
+It fetches an image's manifest and configuration, and nothing else (OCI distribution, API v2)."""
 
 import json
 import urllib.error
@@ -15,9 +15,9 @@ from trainshed.runtimes.images.references import host_of, is_pinned, names_regis
 from trainshed.runtimes.images.tool import ImageConfig
 
 _PATIENCE = 10.0
-"""Seconds for each answer."""
+"""Seconds to wait for each answer."""
 _LARGEST = 4 << 20
-"""Bytes of a manifest, a configuration or a token at most."""
+"""Most bytes of a manifest, a configuration or a token."""
 _MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
@@ -28,7 +28,7 @@ _INDEXES: Final = (
 )
 _DOCKER_HUB: Final = "docker.io"
 _ARCHITECTURE = "amd64"
-"""Of the image that is read where a name stands for several: what they start is the same in all of them."""
+"""Architecture that is read if a name stands for several images, all of which start the same program."""
 
 
 class NotRead(Exception):
@@ -46,7 +46,7 @@ class _Descriptor(msgspec.Struct):
 
 
 class _Manifest(msgspec.Struct):
-    """An image's, or an index of several."""
+    """The manifest of an image, or an index of several."""
 
     config: _Descriptor | None = None
     manifests: tuple[_Descriptor, ...] = ()
@@ -67,15 +67,15 @@ class _Configuration(msgspec.Struct):
 
 
 class Registries:
-    """`auth`: file with log-ins, as `docker login` and `podman login` write it; None = there is none.
-    `insecure`: hosts (`HOST[:PORT]`) that are spoken to without TLS."""
+    """Reads images' settings from any registry. `auth`: file with log-ins, as `docker login` and `podman
+    login` write it; None = there are none. `insecure`: hosts (`HOST[:PORT]`) that are called without TLS."""
 
     def __init__(self, auth: Path | None = None, insecure: tuple[str, ...] = ()) -> None:
         self._auth = auth
         self._insecure = insecure
 
     def read(self, reference: str) -> ImageConfig:
-        """Blocks. Raises NotRead."""
+        """Return what an image says about itself. Blocks. Raises NotRead."""
         host, path = host_of(reference), _path_of(reference)
         version = reference.rpartition("@")[2] if is_pinned(reference) else tag_of(reference)
         line = _Line(self._base(host), path, self._login(host))
@@ -102,7 +102,7 @@ class Registries:
         return f"{scheme}://{'registry-1.docker.io' if host == _DOCKER_HUB else host}"
 
     def _login(self, host: str) -> str:
-        """`user:password` in base64; "" = there is no log-in."""
+        """Return `user:password` in base64; "" = there is no log-in. Raises NotRead."""
         if self._auth is None:
             return ""
         try:
@@ -118,7 +118,7 @@ class Registries:
 
 
 class _Line:
-    """To one repository of a registry."""
+    """Calls for one repository of a registry."""
 
     def __init__(self, base: str, path: str, login: str) -> None:
         self._base = base
@@ -145,7 +145,8 @@ class _Line:
         return _decoded(content, kind, self._base)
 
     def _authorized(self, challenge: str) -> str:
-        """By what the registry asks for: the log-in itself, or a token that is given for it."""
+        """Return the authorization that the registry asks for: the log-in itself, or a token given for it.
+        Raises NotRead."""
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._login:
             return f"Basic {self._login}"
@@ -168,10 +169,10 @@ class _Line:
 
 
 def _fetched(url: str, headers: Mapping[str, str], authorization: str) -> bytes:
-    """Raises HTTPError, NotRead."""
+    """Return the content at a URL. Raises HTTPError, NotRead."""
     request = urllib.request.Request(url, headers=dict(headers))
     if authorization:
-        # Not for whoever the registry leads on to, such as a store of blobs.
+        # Not sent to hosts that the registry redirects to, such as a store of blobs.
         request.add_unredirected_header("Authorization", authorization)
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
@@ -206,7 +207,7 @@ def _place(url: str) -> str:
 
 
 def _path_of(reference: str) -> str:
-    """The repository within its registry."""
+    """Return the repository within its registry."""
     name = reference.partition("@")[0]
     head, slash, last = name.rpartition("/")
     name = f"{head}{slash}{last.partition(':')[0]}"
@@ -219,7 +220,7 @@ def _path_of(reference: str) -> str:
 
 
 def _chosen(index: _Manifest) -> str:
-    """The digest of the manifest that is read, of several. Raises NotRead."""
+    """Return the digest of the manifest to read, of several. Raises NotRead if there is none."""
     ours = [
         one
         for one in index.manifests
@@ -237,7 +238,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _parameters(text: str) -> dict[str, str]:
-    """Of a challenge: `realm="https://…",service="…"`."""
+    """Return the parameters of a challenge such as `realm="https://…",service="…"`."""
     found: dict[str, str] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")

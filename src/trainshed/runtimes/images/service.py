@@ -1,5 +1,5 @@
-"""The container images of this machine: looked up, pulled as the operator wants it, unpacked once,
-described."""
+"""Provides the container images of this machine: looks them up, pulls them as the operator wants, unpacks
+them once, and describes them."""
 
 import contextlib
 import fcntl
@@ -41,27 +41,27 @@ class KnownImage(Struct, frozen=True):
     """What a reference meant when it was last looked up."""
 
     reference: str
-    #: Of the image.
+    #: The image's id.
     id: str
-    #: Of the tool's images then (`ImageTool.fingerprint`).
+    #: The fingerprint of the tool's images at that time (`ImageTool.fingerprint`).
     fingerprint: str
 
 
 class KnownImages:
-    """What references meant: one small file for each below `root`. Safe for several threads and processes."""
+    """What references meant, one small file for each below `root`. Safe for several threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def find(self, reference: str) -> KnownImage | None:
-        """Reads one small file."""
+        """Return what a reference meant; None = it is not known. Reads one small file."""
         try:
             return KnownImage(**json.loads(self._place(reference).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def keep(self, known: KnownImage) -> None:
-        """Raises OSError."""
+        """Write down what a reference means. Raises OSError."""
         self._root.mkdir(parents=True, exist_ok=True)
         place = self._place(known.reference)
         draft = place.with_name(f".{secrets.token_hex(8)}")
@@ -73,15 +73,16 @@ class KnownImages:
 
 
 class ScratchDirectories:
-    """Directories below `root` for what is half pulled. Safe for several threads and processes: whoever uses
-    one holds a lock on it."""
+    """Directories below `root` for half-pulled images. Safe for several threads and processes, because each
+    user of one holds a lock on it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     @contextmanager
     def place(self) -> Generator[Path]:
-        """An empty directory, removed with all that is in it when the context is left. Raises OSError."""
+        """Make an empty directory, which is removed with its content when the context is left. Raises
+        OSError."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._alone():
             place = self._root / secrets.token_hex(8)
@@ -95,7 +96,7 @@ class ScratchDirectories:
                 os.close(holding)
 
     def sweep(self) -> None:
-        """Remove what nobody holds. Blocks; raises OSError."""
+        """Remove the directories that nobody holds. Blocks; raises OSError."""
         if not self._root.is_dir():
             return
         with self._alone():
@@ -106,7 +107,8 @@ class ScratchDirectories:
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """While a directory is made and not yet held, and while it is looked which are held."""
+        """Exclude others while a directory is made but not held yet, and while held ones are told from
+        others."""
         descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -116,7 +118,7 @@ class ScratchDirectories:
 
 
 def _open_locked(place: Path) -> int | None:
-    """A locked descriptor of it; None: somebody else has it."""
+    """Open and lock a directory; None if another process has it locked."""
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     if try_lock(descriptor):
         return descriptor
@@ -134,8 +136,8 @@ class ImageSettings(Struct, frozen=True):
 
 
 class Images:
-    """The container images of this machine. `root` is the shelf that they are unpacked on, closed to other
-    users: an image may hold programs that become root."""
+    """The container images of this machine. `root`: the shelf on which they are unpacked, closed to other
+    users because an image may hold programs that become root."""
 
     def __init__(
         self,
@@ -148,9 +150,9 @@ class Images:
     ) -> None:
         settings = settings or ImageSettings()
         self._root = root.absolute()
-        #: Nanoseconds, for durations only.
+        #: Returns nanoseconds, for durations only.
         self._now = now
-        #: Why this service cannot run images at all, as a whole sentence; "" = it can.
+        #: Returns why this service cannot run images at all, as a whole sentence; "" = it can.
         self._unsupported = unsupported
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
@@ -158,17 +160,18 @@ class Images:
         self._scratch = ScratchDirectories(self._root / ".pulls")
         self._pulling = PullPolicy(settings.pull, self._scratch.place, now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
-        # Gigabytes are not fetched for nobody.
+        # A pull of gigabytes ends when no job waits for it.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
-        """Look for a tool in the background."""
+        """Look for a tool, and remove what killed pulls left, in the background."""
         with contextlib.suppress(RuntimeError):  # The service is being closed.
             heed(self._workers.submit(self._tools.search), "looking for container tools")
             heed(self._workers.submit(self._scratch.sweep), "clearing up after image pulls")
 
     def close(self) -> None:
-        """Kill what is under way and start nothing more. Stop the callers of `prepare` first."""
+        """Kill running operations and start no more. Stop the callers of `prepare` first. Blocks until the
+        threads end."""
         self._tools.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
@@ -180,12 +183,13 @@ class Images:
             return ""
         reason = self._tools.missing()
         if reason and self._tools.is_stale():
-            # Whoever has just installed one need not start the service anew.
+            # An operator who has just installed a tool need not restart the service.
             self.search()
         return reason
 
     def ready(self, reference: str) -> Image | None:
-        """The image if it is unpacked and nothing has to be asked about it. A few file-system calls."""
+        """Return the image if it is unpacked and nothing has to be asked about it, else None. A few
+        file-system calls."""
         known = self._known.find(reference)
         image = self._unpacked(known)
         if known is None or image is None:
@@ -202,8 +206,8 @@ class Images:
         return image
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Get and unpack what is missing, once, however many callers wait. Raises PackageFailed,
-        BuildFailed."""
+        """Get and unpack what is missing, once for all callers that wait, and return the image. Raises
+        PackageFailed, BuildFailed."""
         ahead = self._flights.others(reference)
         if progress is not None and ahead >= _WORKERS:
             progress(
@@ -222,7 +226,7 @@ class Images:
                 tell(f"{self._tools.missing()} {reference} is used as it was unpacked before.")
                 return unpacked
             raise BuildFailed(f"The image {reference} cannot be had. {self._tools.missing()}")
-        # Before anything is asked: what changes from here on is looked up again the next time.
+        # Before anything is asked: what changes from here on is looked up again next time.
         fingerprint = tool.fingerprint()
         try:
             config = self._pulling.get(
@@ -232,7 +236,7 @@ class Images:
                 assert unpacked is not None
                 return unpacked
             if (changed := tool.fingerprint()) != fingerprint:
-                # By the pull. In this order, so that the next job need not look again.
+                # The pull has changed it. In this order, so that the next job need not look again.
                 fingerprint, config = changed, tool.inspect(reference) or config
             _check_machine(reference, config)
             image = self._unpack(tool, reference, config, tell, stop)
@@ -284,7 +288,8 @@ class Images:
 
             draft.mkdir()
             (draft / _ROOT).mkdir(0o755)
-            # Told apart from those of other caches: what a killed one left behind is removed by its name.
+            # The name differs from those of other caches; by it the next export removes what a killed one
+            # left.
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
             unpacking.unpack(
@@ -304,7 +309,8 @@ class Images:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         stat = self._root.stat()
         if stat.st_uid != os.geteuid():
-            # Their owner could put anything into them, and they hold the users that this service's are to be.
+            # Its owner could put anything into the images, which also name the users that programs of this
+            # service run as.
             raise PermissionError(
                 f"it belongs to user {stat.st_uid}, and images are unpacked for each user alone"
             )
@@ -331,7 +337,7 @@ class Images:
 
 
 def _check_machine(reference: str, config: ImageConfig) -> None:
-    """Raises PackageFailed if the image is for another kind of machine."""
+    """Raise PackageFailed if the image is for another kind of machine."""
     machine = platform.machine()
     ours = _MACHINES.get(machine, machine)
     system, theirs = config.system or "linux", config.architecture or ours

@@ -1,4 +1,5 @@
-"""The port to what gets images: podman, docker. It finds, pulls and exports them, and never runs one."""
+"""Declares the port to tools that get images: podman, docker. It finds, pulls and exports them, and never
+runs one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,9 @@ from trainshed.runtimes.stop import Stop
 
 
 class ToolFailed(Exception):
-    """The tool did not do what it was asked. The message is the essence of what it said.
+    """The tool failed. The message is the essence of what it said.
 
-    `final`: asking again will not help, because the image is not there or may not be had.
+    `final`: a repetition will not help, because the image does not exist or may not be read.
     """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -22,7 +23,7 @@ class ToolFailed(Exception):
 
 
 class ImageConfig(Struct, frozen=True):
-    """What an image says of itself."""
+    """What an image says about itself."""
 
     #: 64 hexadecimal digits that change with its content.
     id: str
@@ -31,41 +32,43 @@ class ImageConfig(Struct, frozen=True):
     environ: tuple[tuple[str, str], ...] = ()
     workdir: str = ""
     user: str = ""
-    #: In the words of images, as `amd64`; "" = not said, like `system` (`linux`).
+    #: Architecture as images name it, such as `amd64`; "" = not said. Likewise `system`, such as `linux`.
     architecture: str = ""
     system: str = ""
-    #: Bytes, unpacked.
+    #: Bytes when unpacked.
     size: Bytes = 0
 
 
 class ImageTool(Protocol):
-    """All methods but `fingerprint` block, may be called from several threads, and raise ToolFailed."""
+    """All methods except `fingerprint` and `close` block; all may be called from several threads. Methods
+    raise ToolFailed unless they say otherwise."""
 
     @property
     def name(self) -> str:
-        """What people call it: `podman`, `docker`."""
+        """The tool's usual name: `podman`, `docker`."""
         ...
 
     def fingerprint(self) -> str:
-        """A text that changes whenever an image is added, removed or named anew on this machine; "" if that
-        cannot be told. Answers at once, never raises."""
+        """Return a text that changes whenever an image is added, removed or renamed on this machine; "" if
+        that is not known. Returns at once, never raises."""
         ...
 
     def inspect(self, reference: str) -> ImageConfig | None:
-        """The image of that name or id that is on this machine; None: there is none."""
+        """Return the image of that name or id on this machine; None if there is none."""
         ...
 
     def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
-        """Fetch it from its registry. `scratch`: an empty directory for what is half pulled. `hear` takes
-        what it shows on a terminal, line by line, "" about every second in which that is nothing; what it
-        raises ends the pull. So does `stop`."""
+        """Pull an image from its registry. `scratch`: an empty directory for a half-pulled image. `hear`:
+        called with each line that the tool shows on a terminal, and with "" about every second without one;
+        an exception of it ends the pull. So does `stop`."""
         ...
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
-        """Hand its root file system, all layers in one, as a tar stream to `take`, which may raise to stop
-        it. `name`: what is left behind under this name by an export that was killed is removed."""
+        """Export its root file system, all layers in one, as a tar stream to `take`, which may raise to stop
+        the export. `name`: a name for what the export leaves if it is killed; leftovers of that name are
+        removed."""
         ...
 
     def close(self) -> None:
-        """Kill what is under way; nothing more can be asked. Does not wait."""
+        """Kill running commands; no further ones can be run. Does not wait."""
         ...

@@ -1,5 +1,5 @@
-"""podman and docker as tools for images, and which of them gets images on this machine: looked for once, and
-again now and then as long as there is none."""
+"""Provides podman and docker as image tools, and finds the one that works on this machine: once, and again
+now and then while there is none."""
 
 import json
 import os
@@ -14,14 +14,14 @@ from trainshed.runtimes.images.tool import ImageTool, ToolFailed
 
 
 class Docker(CommandTool):
-    """docker: its command line and a daemon that answers, wherever DOCKER_HOST says that it is. `store`: the
-    file that lists the images' names, where this user may look at it."""
+    """docker: its command line and a daemon that answers, wherever DOCKER_HOST says it is. `store`: the file
+    that lists the images' names, if this user may read it."""
 
     name = "docker"
 
     @classmethod
     def probe(cls, commands: Commands) -> "Docker":
-        """It, if its daemon answers. Blocks; raises ToolFailed."""
+        """Return the tool, if its daemon answers. Blocks; raises ToolFailed."""
         commands.ask("version", "--format", "{{.Server.Version}}")
         facts: dict[str, Any] = json.loads(commands.ask("info", "--format", "{{json .}}"))
         root, driver = facts.get("DockerRootDir") or "", facts.get("Driver") or ""
@@ -32,29 +32,29 @@ class Docker(CommandTool):
         try:
             return self.stamp()
         except OSError:
-            # A daemon elsewhere, its store closed to this user, or one of another kind.
+            # The daemon is elsewhere, its store is closed to this user, or it is of another kind.
             return ""
 
 
 class Podman(CommandTool):
-    """podman, as root or rootless. No daemon: it reads and writes its store itself. `store`: the file that
-    lists the images, replaced whenever they change."""
+    """podman, as root or rootless. It has no daemon, but reads and writes its store itself. `store`: the file
+    that lists the images, replaced whenever they change."""
 
     name = "podman"
 
     @classmethod
     def probe(cls, commands: Commands) -> "Podman":
-        """It, if it works here. Blocks; raises ToolFailed."""
+        """Return the tool, if it works here. Blocks; raises ToolFailed."""
         facts = json.loads(commands.ask("info", "--format", "json"))
         store, driver = facts["store"], facts["store"]["graphDriverName"]
         if not store.get("graphRoot"):
             raise ToolFailed("it does not say where its images lie")
         if sum(each["size"] for each in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
-            # It has one user only to give files to, and could not take images in which others have some. Nor
-            # do we care: what an ordinary user unpacks is all his own.
+            # It can give files to one user only, so it could not take images in which others own files. That
+            # does not matter here: everything that an ordinary user unpacks is their own.
             commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
-        # Rootless without a directory of its own it keeps its state below $TMPDIR, which must then stay the
-        # same.
+        # A rootless podman without its own directory keeps its state below $TMPDIR, which then must not
+        # change.
         settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
         images = Path(store["graphRoot"], f"{driver}-images", "images.json")
         return cls(commands, images, takes_scratch=settled)
@@ -77,7 +77,7 @@ _PROBES: dict[str, Callable[[Commands], ImageTool]] = {
     "docker": Docker.probe,
 }
 _AGAIN = 15 * 10**9
-"""ns after which it is looked again for a tool that was not there."""
+"""ns after which a missing tool is searched for again."""
 
 
 class Tools:
@@ -87,7 +87,7 @@ class Tools:
         #: One of `CHOICES`.
         self._wanted = wanted
         self._environ = environ
-        #: Nanoseconds.
+        #: Returns nanoseconds, for durations.
         self._now = now
         self._searching = threading.Lock()
         self._found: ImageTool | None = None
@@ -101,12 +101,12 @@ class Tools:
             )
 
     def tool(self) -> ImageTool | None:
-        """The tool, if one is known to work. Never blocks."""
+        """Return the tool, if one is known to work. Never blocks."""
         return self._found
 
     def missing(self) -> str:
-        """Why there is no tool and what to do, as whole sentences; "" if there is one, or nobody knows yet.
-        Never blocks."""
+        """Return whole sentences that say why there is no tool and what to do; "" if there is one, or it is
+        not known yet. Never blocks."""
         return self._missing
 
     def is_stale(self) -> bool:
@@ -116,7 +116,8 @@ class Tools:
         return not self._searched or self._now() - self._searched > _AGAIN
 
     def search(self) -> ImageTool | None:
-        """Look for one, unless that was done just now. Blocks, up to a minute where a tool hangs."""
+        """Search for a tool, unless that was done recently. Blocks, up to a minute for each tool that
+        hangs."""
         with self._searching:
             if self.is_stale():
                 self._found, self._missing = self._look()
@@ -124,7 +125,7 @@ class Tools:
             return self._found
 
     def close(self) -> None:
-        """Kill what the tool does, and what is being asked whether it is one; nothing is asked after that."""
+        """Kill what the tool does, and a probe that is running; nothing is run after that."""
         self._closed = True
         for each in (self._asked, self._found):
             if each is not None:
@@ -159,7 +160,7 @@ class Tools:
 def _probe(name: str, commands: Commands) -> ImageTool:
     try:
         if name == "docker" and "podman" in commands.ask("--version").lower():
-            # podman under docker's name, as some systems have it.
+            # This is podman under docker's name, as on some systems.
             name = "podman"
         return _PROBES[name](commands)
     except (ValueError, KeyError, TypeError) as failure:

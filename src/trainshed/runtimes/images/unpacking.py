@@ -1,5 +1,5 @@
-"""Unpacks a root file system from a tar stream: by the system's tar, which lets no link lead a file out of
-its place."""
+"""Unpacks a root file system from a tar stream with the system's tar, which lets no link lead a file out of
+its directory."""
 
 import collections
 import contextlib
@@ -16,7 +16,7 @@ _RESERVE = 64 << 20
 """Bytes that stay free on the disk."""
 _LAST_LINES = 20
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
-"""What tar says where an ordinary user unpacks devices, which programs are shown anyway."""
+"""What tar prints when an ordinary user unpacks device files, which programs are shown anyway."""
 
 
 class UnpackingFailed(Exception):
@@ -28,7 +28,7 @@ class DiskFull(UnpackingFailed):
 
 
 def check_room(place: Path, needed: int) -> None:
-    """Raises DiskFull if an image of so many bytes does not fit on the disk of `place`."""
+    """Raise DiskFull if an image of so many bytes does not fit on the disk of `place`."""
     free = shutil.disk_usage(place).free
     if needed + _RESERVE > free:
         raise DiskFull(
@@ -41,7 +41,7 @@ def megabytes(size: int) -> str:
 
 
 class Unpacking:
-    """One stream on its way into the directory `root`, which is there and empty. A context; blocks."""
+    """Unpacks one stream into the directory `root`, which exists and is empty. Blocks."""
 
     def __init__(self, root: Path) -> None:
         self.bytes = 0
@@ -56,7 +56,7 @@ class Unpacking:
         self._listening.start()
 
     def take(self, chunk: bytes) -> None:
-        """The next bytes of the stream. Raises UnpackingFailed."""
+        """Unpack the next bytes of the stream. Raises UnpackingFailed."""
         try:
             self._input.write(chunk)
         except BrokenPipeError:
@@ -65,7 +65,7 @@ class Unpacking:
         self.bytes += len(chunk)
 
     def finish(self) -> None:
-        """The stream is at its end: wait until all of it lies there. Raises UnpackingFailed."""
+        """Handle the end of the stream: wait until everything is unpacked. Raises UnpackingFailed."""
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
         status = self._tar.wait()
@@ -78,7 +78,7 @@ class Unpacking:
             raise UnpackingFailed(f"tar could not unpack it: {told}")
 
     def abandon(self) -> None:
-        """Give it up; what lies there already stays."""
+        """Stop unpacking; what is unpacked already stays."""
         self._tar.kill()
         self._tar.wait()
         self._listening.join()
@@ -86,7 +86,8 @@ class Unpacking:
             self._input.close()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # As root owners stay as they are, by number: names are the image's own. Else all of it is the user's.
+        # As root, owners are kept by number, as names are the image's own; otherwise this user owns
+        # everything.
         owners = ["--numeric-owner", "--same-owner"] if os.geteuid() == 0 else ["--no-same-owner"]
         tar = shutil.which("tar")
         if tar is None:
@@ -121,8 +122,8 @@ class Unpacking:
 def unpack(
     root: Path, pour: Callable[[Callable[[bytes], None]], None], tell: Callable[[int], None]
 ) -> None:
-    """Unpack what `pour` hands on into `root`, telling the bytes so far. Raises UnpackingFailed, and what
-    `pour` raises."""
+    """Unpack into `root` what `pour` passes on; `tell` gets the number of bytes so far. Raises
+    UnpackingFailed, and what `pour` raises."""
     unpacking = Unpacking(root)
 
     def take(chunk: bytes) -> None:
@@ -138,7 +139,8 @@ def unpack(
 
 
 def remove_devices(root: Path) -> None:
-    """Of what was unpacked: programs are shown devices of our choice, never an image's."""
+    """Remove device files from what was unpacked: programs are shown devices of our choice, never an
+    image's."""
     for directory, _, files in os.walk(root):
         for name in files:
             path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them

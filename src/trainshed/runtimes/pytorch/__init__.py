@@ -1,2 +1,1 @@
-"""PyTorch: stands for the PyTorch images, whose names say cpu, xla, tpu or gpu. CPU builds; CUDA where a GPU
-is."""
+"""PyTorch for the PyTorch images, whose names say cpu, xla, tpu or gpu: CPU builds, or CUDA with a GPU."""

@@ -1,9 +1,9 @@
 """Stands in for the compiled operators of torchvision where they do not load.
 
-Copied into torchvision where its extensions are for GPUs and PyTorch is for CPUs
-(`runtimes.pytorch.extensions`), and imported by torchvision's module `extension`. At its import torchvision
-registers derived forms of some operators by name, which fails where nobody has defined them. Images are read
-by Pillow; what is not here fails by its name.
+It is copied into torchvision if its extensions are for GPUs and PyTorch is for CPUs
+(`runtimes.pytorch.extensions`), and imported by torchvision's module `extension`. When torchvision is
+imported, it registers derived forms of some operators by name, which fails if nobody has defined them. Pillow
+reads the images; other operators fail with an error that names them.
 """
 
 import io
@@ -17,7 +17,7 @@ _DEFORM = (
 )
 _EXIF = "bool apply_exif_orientation=False"
 _MODES = (None, "L", "LA", "RGB", "RGBA")
-"""Pillow's names for torchvision's `ImageReadMode`, None = as the file has it."""
+"""Pillow's names for torchvision's `ImageReadMode`; None = the file's own mode."""
 _ADVICE = (
     "{} is not here: this torchvision was compiled for GPUs, and its compiled operators do not load beside "
     "a PyTorch for CPUs. Everything of torchvision that is written in Python works. For the operators take "
@@ -26,11 +26,11 @@ _ADVICE = (
 
 
 def assert_has_ops():
-    """Let a call pass, so that it fails in the operator itself."""
+    """Let a check pass, so that the operator itself fails when it is called."""
 
 
 def load_library(name):
-    """Whether the extension of that name is there: the one for images, by what is below."""
+    """Return whether the extension of that name exists: the one for images, which this module provides."""
     return name == "image"
 
 
@@ -40,7 +40,7 @@ def _read_file(filename):
 
 
 def _decode(data, mode, apply_exif_orientation=False):
-    """An image as a tensor of bytes: channels, height, width."""
+    """Return an image as a tensor of bytes: channels, height, width."""
     from PIL import Image, ImageOps
 
     image = Image.open(io.BytesIO(data.numpy().tobytes()))
@@ -95,4 +95,4 @@ def _register(namespace, operators):
 
 
 _LIBRARIES = [_register(namespace, operators) for namespace, operators in _OPERATORS.items()]
-"""Kept, for what they define goes with them."""
+"""Kept, because their definitions end with them."""

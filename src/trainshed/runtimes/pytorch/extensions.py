@@ -1,8 +1,7 @@
-"""Extensions of torchvision and torchaudio that are for GPUs, taken out where PyTorch is for CPUs.
+"""Takes extensions of torchvision and torchaudio for GPUs out of environments whose PyTorch is for CPUs.
 
-The general package index has only such builds of them. Beside a PyTorch for CPUs their libraries do not load,
-and without them neither can be imported. Both have other ways for most of what they do, which they go where
-no extension is found.
+The general package index has only such builds of them. Their libraries do not load with a PyTorch for CPUs,
+and then neither package can be imported. Without the extensions both use other code for most of what they do.
 """
 
 from pathlib import Path
@@ -22,9 +21,9 @@ from torchvision._absent_operators import load_library as _load_library
 
 
 def take_out_unusable(site: Path, *beneath: Path) -> None:
-    """Make torchvision and torchaudio in `site` usable beside the PyTorch there, or the first in `beneath`
-    (sites that programs see as well). Files are replaced, never written to: they may be further names of the
-    installer's own."""
+    """Make torchvision and torchaudio in `site` usable with the PyTorch there, or with the first in `beneath`
+    (sites that programs see as well). Files are replaced, never written to, because they may be hard links
+    into the installer's cache."""
     found = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not found or not _is_for_cpus(site, *beneath):
         return
@@ -43,7 +42,7 @@ def take_out_unusable(site: Path, *beneath: Path) -> None:
 
 
 def _names(extension: Path, name: bytes) -> bool:
-    """Whether a library's text has the name in it; read piece by piece, for it may have any size."""
+    """Whether a library contains the name; read piece by piece, because it may have any size."""
     last = b""
     with extension.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -59,7 +58,7 @@ def _is_for_cpus(*sites: Path) -> bool:
 
 
 def _files(site: Path, pattern: str) -> list[Path]:
-    """Plain files alone: a setup script of a user may have made links, which would lead the service
+    """Return plain files that match: links, which a user's setup script may have made, would lead the service
     elsewhere."""
     folders = [site / parent for parent in Path(pattern).parents if parent != Path()]
     if any(folder.is_symlink() for folder in folders):

@@ -1,2 +1,1 @@
-"""What reducers run in: an interpreter and NumPy. Their own package comes from `trainshed.reduction`, as that
-of workers does."""
+"""What reducers run in: an interpreter and NumPy. Their own package comes from `trainshed.reduction`."""

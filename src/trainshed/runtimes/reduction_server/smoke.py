@@ -1,4 +1,4 @@
-"""Adds two arrays where they lie, which is what reducers do."""
+"""Adds two arrays in place, which is what reducers do."""
 
 import importlib
 

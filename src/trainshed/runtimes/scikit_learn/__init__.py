@@ -1,2 +1,1 @@
-"""scikit-learn with NumPy and SciPy: stands for the scikit-learn images and, as the nearest there is, for
-runtime versions."""
+"""scikit-learn with NumPy and SciPy, for the scikit-learn images and in place of runtime versions."""

@@ -1,1 +1,1 @@
-"""TensorFlow with the libraries of its day: stands for the TensorFlow images and for runtime versions."""
+"""TensorFlow with the libraries of its time, for the TensorFlow images and for runtime versions."""

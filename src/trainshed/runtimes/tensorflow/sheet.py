@@ -1,8 +1,8 @@
-"""The data sheet of TensorFlow: releases of the prebuilt images, of runtime versions, and the newest
-(facts/packaging#runtime-versions, facts/packaging#images).
+"""Declares the data sheet of TensorFlow: releases of the prebuilt images, of runtime versions, and the newest
+ones (facts/packaging#runtime-versions, facts/packaging#images).
 
-A runtime version was an image with several frameworks, and so were the TensorFlow images: a release holds
-scikit-learn and XGBoost of its day as well. One environment then serves both.
+A runtime version was an image with several frameworks, and so were the TensorFlow images: a release also
+holds scikit-learn and XGBoost of its time. So one environment serves both.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from trainshed.runtimes.contents import FOUNDATION, NCCL, SOURCES
 from trainshed.runtimes.sheet import LeftOut, Minor, Release, Sheet
 
 _BEFORE_2_12 = "protobuf<3.20"
-# gym: newer ones do not build with the setuptools of today. pyyaml 5 loads without being told a loader.
+# gym: newer versions do not build with current setuptools. pyyaml 5 loads without an explicit loader.
 _CLIENTS_1 = (
     *("google-cloud-storage<2", "google-cloud-bigtable<2", "google-cloud-logging<2"),
     *("google-cloud-resource-manager<1", "h5py<3", "tornado<6", "pyyaml<6", "gym==0.17.*"),
@@ -43,15 +43,16 @@ _NUMPY_1_23 = (
 _SINCE_2_12 = (
     *("numpy<2", "pandas>=2,<3", "scipy<1.16", "scikit-learn<1.7", "protobuf>=3.20.3,<5"),
     *("google-cloud-resource-manager<2", "mock<6", "gym<0.27", "tensorflow-metadata>=1.13"),
-    # The import of tensorflow-hub prints a warning with newer ones.
+    # With newer ones, importing tensorflow-hub prints a warning.
     *("setuptools<80", "pyarrow>=10; python_version >= '3.10'"),
 )
-# What others keep lower than they need: below the gym of that day, the wheels of Python 3.10, the pandas of
-# the images.
+# What other packages keep lower than necessary: lower than the gym of that time, the wheels of Python 3.10,
+# or the pandas of the images need.
 _CLOUDPICKLE = ("cloudpickle>=1.6",)
 _PYYAML = ("pyyaml>=5.4",)
 _PANDAS_2 = (*_PYYAML, "pandas>=2,<3")
-# What tfx-bsl keeps low where there is a release of it has no wheels for 3.12, for which there is none.
+# tfx-bsl keeps pyarrow low where it has a release. Python 3.12 has none of it, and no wheels of such a
+# pyarrow.
 _PYARROW_OF_3_12 = (
     "pyarrow>=10,<11; python_version < '3.12'",
     "pyarrow>=14,<17; python_version >= '3.12'",
@@ -67,12 +68,12 @@ def _release(
     until: Mapping[str, int] | None = None,
     lacks: tuple[LeftOut, ...] = (),
 ) -> Release:
-    """`until`: that of `contents.parts`. `lacks`: what is left out besides."""
+    """Make a release. `until`: as of `parts`. `lacks`: further packages that are left out."""
     companions, left_out = parts(version, pythons, until or {})
     return Release(
         version=version,
         pythons=pythons,
-        # With a lower bound release candidates are none.
+        # With a lower bound, release candidates are excluded.
         requirements=(
             *(f"tensorflow>={version}.0,=={version}.*", *requirements, *IMAGES, *companions),
         ),
@@ -85,7 +86,7 @@ def _release(
 
 
 def _with_cuda(release: Release) -> tuple[Release, Release]:
-    """The release, and the same with the CUDA libraries that it was built against."""
+    """Return the release, and the same release with the CUDA libraries that it was built against."""
     framework, *others = release.requirements
     cuda = replace(
         release,
@@ -119,10 +120,10 @@ IMAGES = (
     "explainable-ai-sdk",
     "apache-beam",
     "gym",
-    # Programs import moviepy.editor, which the second has no longer.
+    # Programs import moviepy.editor, which moviepy 2 no longer has.
     "moviepy<2",
 )
-"""Of every release."""
+"""Packages in every release."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "transform": ("tensorflow-transform", "tfx-bsl"),
@@ -132,17 +133,17 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "agents": ("tf-agents",),
     "nlp": ("keras-nlp",),
 }
-"""Compiled against one TensorFlow, or tied to it: each is there on the Pythons that it has been released
-for."""
+"""Packages compiled against one TensorFlow, or tied to one: each is installed on the Pythons for which it was
+released."""
 
 NOT_NEEDED = (
-    # Notebooks, and what talks to services that are not served here; Beam and the models import them where
-    # they are used.
+    # Notebooks, and clients of services that are not served here; Beam and the models import them only where
+    # they use them.
     *("jupyter", "notebook", "jupyterlab", "ipykernel", "kaggle", "sacrebleu"),
     *("google-cloud-dlp", "google-cloud-language", "google-cloud-recommendations-ai"),
     *("google-cloud-spanner", "google-cloud-videointelligence", "google-cloud-vision"),
     "grpcio-gcp",
-    # Has wheels for few Pythons; tensorflow-datasets reads its own format only by it.
+    # It has wheels for few Pythons; tensorflow-datasets needs it only to read its own format.
     "array-record",
 )
 
@@ -150,8 +151,8 @@ NOT_NEEDED = (
 def parts(
     version: str, pythons: tuple[Minor, Minor], until: Mapping[str, int]
 ) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
-    """The requirements of the parts, and what is left out. `until`: the highest minor version of Python 3
-    that a part is to be had for, 0 = none; a part that is not named goes with all of `pythons`."""
+    """Return the requirements of the parts, and what is left out. `until`: by part, the highest minor version
+    of Python 3 for which it is available, 0 = none; a part that is not listed supports all of `pythons`."""
     lowest, highest = pythons
     asked: list[str] = []
     left_out: list[LeftOut] = []
@@ -204,7 +205,7 @@ SHEET = Sheet(
                 # The newest agents keep it lower than Pydantic 2 needs.
                 *("tensorflow-io==0.36.*", "typing-extensions>=4.6"),
                 overrides=_PANDAS_2,
-                # They want a pygame that has no wheels for newer Pythons.
+                # They need a pygame that has no wheels for newer Pythons.
                 until={"agents": 10},
             )
         ),
@@ -265,7 +266,7 @@ SHEET = Sheet(
                 "google-cloud-resource-manager<2",
             ),
             *("xgboost==1.4.*", "keras==2.6.*", "tensorflow-probability==0.14.*"),
-            # The later patches agree with older clients of Cloud Storage only, so they have to be asked for.
+            # The later patches allow only older clients of Cloud Storage, so they have to be asked for.
             *("tensorflow-io>=0.20,<0.22", "tensorflow>=2.6.5"),
             until={"transform": 8, "nlp": 0},
         ),

@@ -1,5 +1,6 @@
-"""Fits one weight of a Keras model for a step, and reads a file through TensorFlow's own file system. What
-else programs load first is tried as well, and told if it does not load: most programs do without it."""
+"""Fits one weight of a Keras model for a step, and reads a file through TensorFlow's own file system. Further
+libraries that programs import are tried as well; one that does not load is only reported, because most
+programs do not need it."""
 
 import importlib
 import importlib.util
@@ -17,7 +18,7 @@ for name in (*companions, "tensorflow_text", "tensorflow_io", "tfx_bsl"):
         try:
             importlib.import_module(name)
         except Exception as failure:
-            # A library fails at its import in ways of its own; programs that do not need it run all the same.
+            # Libraries fail at import in many ways; programs that do not need them run all the same.
             sys.stdout.write(f"{name} does not load in this runtime: {failure}\n")
 
 model = tf.keras.Sequential([tf.keras.layers.Dense(1)])

@@ -1,1 +1,1 @@
-"""XGBoost with scikit-learn: stands for the XGBoost images."""
+"""XGBoost with scikit-learn, for the XGBoost images."""

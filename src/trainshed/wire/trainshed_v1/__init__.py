@@ -1,2 +1,1 @@
-"""Requests and answers of our own API, `/trainshed/v1`, as typed records that the service and its clients
-share."""
+"""Defines requests and answers of our API, `/trainshed/v1`, as typed records for service and clients."""

@@ -1,4 +1,4 @@
-"""Why a job waits; nodes and quotas; whether a job would be admitted."""
+"""Records of capacity: why a job waits; nodes and quotas; whether a job would be admitted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +14,15 @@ class Waiting(Record, frozen=True):
     #: A word of `WaitReason`.
     reason: str = ""
     message: str = ""
-    #: What would let the job start; "" = nothing is known.
+    #: What would let the job start; "" = not known.
     hint: str = ""
     #: Names of the jobs that hold what is missing.
     blockers: tuple[str, ...] = ()
-    #: When it is looked at again at the latest; "" = when something changes.
+    #: Latest time of the next attempt to place it; "" = when something changes.
     retry_time: str = ""
-    #: Place in the queue, or in that of the cluster which it waits for: 1 = next, 0 = none.
+    #: Place in the queue, or in that of the cluster that it waits for: 1 = next, 0 = none.
     position: int = 0
-    #: When that cluster expects to start it; "" = it does not say, or none is waited for.
+    #: When that cluster expects to start it; "" = not known, or it waits for no cluster.
     expected_time: str = ""
 
 
@@ -41,7 +41,7 @@ class NodeReplica(Record, frozen=True):
 
     job: str = ""
     replica: str = ""
-    #: In a list of nodes, of a replica that has accelerators: their type, how many, and the uuids that are
+    #: In a list of nodes, for a replica with accelerators: their type, their number, and the uuids that are
     #: known.
     accelerator: str | UnsetType = UNSET
     accelerators: int | UnsetType = UNSET
@@ -49,7 +49,7 @@ class NodeReplica(Record, frozen=True):
 
 
 class Node(Record, frozen=True):
-    """A node and what of it is used. One that is not there any more has its name alone."""
+    """A node and what of it is used. A node that no longer exists has only its name."""
 
     name: str = ""
     #: A word of `NodeCondition`.
@@ -63,7 +63,7 @@ class Node(Record, frozen=True):
     others_vcpus: float | UnsetType = UNSET
     others_memory_bytes: int | UnsetType = UNSET
     accelerators: tuple[NodeAccelerators, ...] | UnsetType = UNSET
-    #: What runs there, also what was asked to leave and has not left yet.
+    #: What runs there, including replicas that were asked to leave and have not left yet.
     replicas: tuple[NodeReplica, ...] | UnsetType = UNSET
 
 
@@ -85,9 +85,9 @@ class Quota(Record, frozen=True):
     metric: str = ""
     #: A number, or "unlimited".
     limit: float | str = 0
-    #: By jobs that have capacity.
+    #: Used by jobs that have capacity.
     used: float = 0
-    #: Asked for by jobs that wait.
+    #: Needed by jobs that wait.
     waiting: float = 0
     #: "set" by an operator, "public" (the public default) or "none".
     source: str = ""
@@ -109,30 +109,30 @@ class QuotaList(Record, frozen=True):
 
 
 class QuotaKey(Record, frozen=True):
-    """Which quota is meant."""
+    """Names a quota."""
 
-    #: "" = the service's own.
+    #: "" = the service's default project.
     project: str = ""
     region: str = ""
     metric: str = ""
 
 
 class QuotaLimit(QuotaKey, frozen=True):
-    """A quota to be set."""
+    """A limit to be set for a quota."""
 
     #: A number of at least 0, or "unlimited".
     limit: float | str = 0
 
 
 class ExplainRequest(Record, frozen=True):
-    """A job to be explained."""
+    """A job about which it is asked whether it would be admitted."""
 
     #: "vertex" or "ml".
     api: str = ""
-    #: "" = the service's own.
+    #: "" = the service's default project.
     project: str = ""
     location: str = ""
-    #: What the API's own create takes: a custom or tuning job of Vertex, a job of `ml`.
+    #: The body of the API's own create: a custom or tuning job of Vertex, a job of `ml`.
     job: Mapping[str, Any] = {}
 
 
@@ -152,7 +152,7 @@ class MachineAccelerators(Record, frozen=True):
 
 
 class PoolMachine(Record, frozen=True):
-    """What each replica of a worker pool asks for."""
+    """The machine of each replica of a worker pool."""
 
     pool: str = ""
     replicas: int = 0
@@ -172,11 +172,11 @@ class Explanation(Record, frozen=True):
     location: str = ""
     display_name: str = ""
     admitted: bool = False
-    #: Of each replica, if it would be admitted.
+    #: The place of each replica, if the job would be admitted.
     places: tuple[Placement, ...] = ()
-    #: Why not; null if it would.
+    #: Why it would not be admitted; null if it would.
     waiting: Waiting | None = None
-    #: How many jobs would stand before it, plus one; 0 if it would be admitted.
+    #: Its place in the queue: 1 = next; 0 if it would be admitted.
     position: int = 0
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What the programs of a job logged as TensorFlow summaries: its curves."""
+"""Records of curves: what the programs of a job logged as TensorFlow summaries."""
 
 from trainshed.wire.trainshed_v1.record import Record
 
@@ -8,33 +8,33 @@ class CurvePoint(Record, frozen=True):
 
     step: int = 0
     at: str = ""
-    #: `"NaN"`, `"Infinity"` or `"-Infinity"` where it is no finite number.
+    #: `"NaN"`, `"Infinity"` or `"-Infinity"` if it is no finite number.
     value: float | str = 0.0
 
 
 class JobCurve(Record, frozen=True):
     """What was logged under one tag into one directory."""
 
-    #: The job that logged it: of a tuning job or pipeline one that it made.
+    #: The job that logged it; for a tuning job or pipeline, one of its jobs.
     job: str = ""
-    #: The trial that job is; 0 = none.
+    #: Number of the trial that the job runs; 0 = none.
     trial: int = 0
-    #: The directory below the job's log directory, "" = that itself.
+    #: The directory below the job's log directory; "" = that itself.
     run: str = ""
     tag: str = ""
-    #: Points that were read; `points` may be fewer.
+    #: Number of points that were read; `points` may be fewer.
     count: int = 0
-    #: Ascending by step; the first and the last are always among them.
+    #: Ascending by step; the first and the last are always included.
     points: tuple[CurvePoint, ...] = ()
 
 
 class JobCurves(Record, frozen=True):
-    """The curves of a job, by run and tag; of a tuning job or pipeline of all jobs that it made."""
+    """The curves of a job, by run and tag; for a tuning job or pipeline, of all jobs that it made."""
 
     #: The job that was asked for.
     job: str = ""
-    #: Where its event files are looked for, "" = nowhere.
+    #: Where its event files are looked for; "" = nowhere.
     log_directory: str = ""
     curves: tuple[JobCurve, ...] = ()
-    #: There are more than the answer has; ask for a `run` or a `tag`.
+    #: Whether there are more than the answer has; ask for a `run` or a `tag`.
     more: bool = False

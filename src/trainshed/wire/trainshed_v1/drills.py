@@ -1,4 +1,4 @@
-"""Drills, plans of drills, and the report on how a job came back from them."""
+"""Records of drills, plans of drills, and the report on how a job resumed after them."""
 
 from msgspec import UNSET, UnsetType
 
@@ -14,22 +14,22 @@ class DrillOrder(Record, frozen=True):
     replica: str = ""
     #: The drill waits for a line of that replica that matches this regular expression (RE2).
     at_line: str = ""
-    #: Seconds that the replica has to run before, as a number or "30s". Without it and `at_line` it comes at
-    #: once.
+    #: Seconds that the replica has to run before the drill, as a number or "30s". Without it and `at_line`
+    #: the drill comes at once.
     after: str | float = ""
 
 
 class Drill(DrillOrder, frozen=True):
     """A drill of a job."""
 
-    #: 0 = not yet taken up.
+    #: 0 = not taken up yet.
     number: int = 0
     task: str = ""
     #: "ordered" (not yet written into the job), "armed", "fired" (being injected) or "done".
     state: str = ""
     order_time: str = ""
     fire_time: str = ""
-    #: What it hit; 0 before.
+    #: The attempt and incarnation that it hit; 0 before.
     attempt: int = 0
     incarnation: int = 0
 
@@ -68,7 +68,7 @@ class ResumeVerdict(Record, frozen=True):
 
 
 class Restart(Record, frozen=True):
-    """The life that came after a drill."""
+    """The incarnation after a drill."""
 
     at: str = ""
     attempt: int = 0
@@ -76,16 +76,16 @@ class Restart(Record, frozen=True):
 
 
 class Step(Record, frozen=True):
-    """A step that a line of the log tells."""
+    """A step that a line of the log mentions."""
 
     number: int = 0
     at: str = ""
 
 
 class Steps(Record, frozen=True):
-    """Steps around a drill."""
+    """The steps before and after a drill."""
 
-    #: Whose log tells them; "" = those of several replicas.
+    #: The replica whose log mentions them; "" = several replicas'.
     replica: str = ""
     first: Step | None = None
     before: Step | None = None
@@ -101,33 +101,33 @@ class CheckpointFile(Record, frozen=True):
 
 
 class Checkpoints(Record, frozen=True):
-    """Checkpoints around a drill."""
+    """Checkpoints before and after a drill."""
 
     #: Written before, newest first, at most 20.
     written: tuple[CheckpointFile, ...] = ()
     written_count: int = 0
-    #: Those of them that were read after.
+    #: Those of them that were read afterwards.
     read: tuple[CheckpointFile, ...] = ()
     #: Why they are not known; "" if they are.
     unknown: str = ""
 
 
 class ResumeFinding(Record, frozen=True):
-    """What came of one drill. Of one that has not fired there are `drill, outcome, why, advice` alone."""
+    """The result of one drill. One that has not fired has only `drill, outcome, why, advice`."""
 
     drill: Drill = Drill()
     #: "resumed", "started_over", "unknown"; "" = it has not fired.
     outcome: str = ""
     why: str = ""
-    #: Steps done again; null if not known.
+    #: Number of steps that were repeated; null if not known.
     lost: int | UnsetType | None = UNSET
-    #: What `lost` is counted in.
+    #: The unit of `lost`.
     unit: str | UnsetType = UNSET
     advice: str = ""
     verdict: ResumeVerdict | UnsetType | None = UNSET
     #: From the end of what was hit to the next incarnation's start; null if there is none.
     down_seconds: float | UnsetType | None = UNSET
-    #: From there to its first line.
+    #: From that start to its first line.
     silent_seconds: float | UnsetType | None = UNSET
     restart: Restart | UnsetType | None = UNSET
     steps: Steps | UnsetType = UNSET
@@ -135,7 +135,7 @@ class ResumeFinding(Record, frozen=True):
 
 
 class ResumeReport(Record, frozen=True):
-    """Whether a job came back from its drills where it was."""
+    """Whether a job resumed where it was after its drills."""
 
     name: str = ""
     #: PASS (all resumed), FAIL (one started over) or UNKNOWN.

@@ -1,4 +1,4 @@
-"""Experiments, their runs and the curves of those."""
+"""Records of experiments, their runs and the curves of those."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,7 @@ class Curve(Record, frozen=True):
     """A time series of numbers, in the order of its steps."""
 
     name: str = ""
-    #: Of at most 60 points, spread evenly, the first and the last among them.
+    #: Steps of at most 60 points, spread evenly, including the first and the last.
     steps: tuple[int, ...] = ()
     #: The value at each of the steps; null = no finite number.
     values: tuple[float | None, ...] = ()
@@ -49,16 +49,16 @@ class ExperimentRun(Record, frozen=True):
     name: str = ""
     #: The full name of its context.
     resource_name: str = ""
-    #: What its writer said last: RUNNING, COMPLETE, FAILED; "" = nothing.
+    #: What its writer last reported: RUNNING, COMPLETE, FAILED; "" = nothing.
     state: str = ""
     created: str = ""
     #: The last change.
     changed: str = ""
-    #: By name, the longest texts cut off at 1,000 characters; a list or an object is its JSON text.
+    #: By name, the longest texts cut off at 1,000 characters; a list or an object is given as JSON text.
     parameters: Mapping[str, Value] = {}
     #: Likewise; null = no finite number.
     metrics: Mapping[str, Value] = {}
-    #: By name. Empty where curves were not asked for.
+    #: Ordered by name. Empty if curves were not asked for.
     curves: tuple[Curve, ...] = ()
     #: Full names of the custom jobs that belong to it, in the order in which they were submitted.
     jobs: tuple[str, ...] = ()

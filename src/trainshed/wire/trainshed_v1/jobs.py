@@ -1,4 +1,4 @@
-"""The service itself; jobs, tuning jobs and pipelines: in lists, and described in full."""
+"""Records of the service itself, and of jobs, tuning jobs and pipelines, in lists and in full."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ class LoopLag(Record, frozen=True):
     longest_lag: float = 0.0
     #: When that was.
     longest_lag_time: str = ""
-    #: The longest time that one piece of work computed.
+    #: The longest time that one task kept the loop busy.
     computed: float = 0.0
 
 
@@ -27,7 +27,7 @@ class Outbox(Record, frozen=True):
     targets: tuple[str, ...] = ()
     #: Notifications that are still to be delivered.
     waiting: int = 0
-    #: Those of them that were tried in vain.
+    #: Those of them whose delivery has failed so far.
     failing: int = 0
 
 
@@ -36,15 +36,15 @@ class Retention(Record, frozen=True):
 
     #: Age at which a job is deleted, as in the settings; "" = never.
     jobs: str = ""
-    #: Age at which its log is; "" = with the job.
+    #: Age at which its log is deleted; "" = with the job.
     logs: str = ""
-    #: What the logs of all jobs that are over may take; "" = any size.
+    #: What the logs of all jobs that are over may take together; "" = any size.
     size: str = ""
     #: When the last pass ended; "" = there was none yet.
     last_time: str = ""
     #: Jobs that were deleted.
     deleted_jobs: int = 0
-    #: Logs that were deleted of jobs that stay.
+    #: Logs that were deleted while their jobs stay.
     deleted_logs: int = 0
     #: Size of all logs that were deleted.
     freed_bytes: int = 0
@@ -55,11 +55,11 @@ class Retention(Record, frozen=True):
 class LogOrder(Record, frozen=True):
     """Which logs of jobs that are over are to be deleted."""
 
-    #: Those that have been over for so long, `30d`; "" = of any age.
+    #: Only logs of jobs that have been over for so long, such as `30d`; "" = of any age.
     older_than: str = ""
-    #: How much the logs may take that stay, `50GB`; "" = any size.
+    #: What the remaining logs may take, such as `50GB`; "" = any size.
     size: str = ""
-    #: Tell which would be deleted, and delete none.
+    #: Only list the logs that would be deleted.
     dry_run: bool = False
 
 
@@ -71,37 +71,37 @@ class DeletedLog(Record, frozen=True):
     uid: str = ""
     end_time: str = ""
     bytes: int = 0
-    #: What is kept, for which it was too much: "for 30 days after a job's end".
+    #: The rule by which it was deleted, such as "for 30 days after a job's end".
     kept: str = ""
 
 
 class DeletedLogs(Record, frozen=True):
-    """What an order has deleted, the oldest first."""
+    """The logs that an order has deleted, oldest first."""
 
     logs: tuple[DeletedLog, ...] = ()
-    #: So many more are due: order again. 0 = that was all.
+    #: Number of logs that are still due: order again. 0 = none.
     more: int = 0
 
 
 class Status(Record, frozen=True):
-    """The service, and what clients take by default."""
+    """The service, and the defaults for clients."""
 
     version: str = ""
-    #: Since when it runs; "" = not known.
+    #: When it started; "" = not known.
     start_time: str = ""
-    #: Who asked.
+    #: The caller.
     principal: str = ""
     apis: tuple[str, ...] = ()
-    #: What a client takes that names no other one; "" = none.
+    #: Defaults for clients that name none; "" = none.
     project: str = ""
     region: str = ""
     bucket: str = ""
-    #: What the engine can promise on its machine.
+    #: What the engine can do or enforce on its machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
     #: Absent if nothing is ever deleted.
     retention: Retention | UnsetType = UNSET
-    #: Absent if nobody is ever told.
+    #: Absent if there are no notifications.
     notifications: Outbox | UnsetType = UNSET
 
 
@@ -137,18 +137,18 @@ class JobSummary(Record, frozen=True):
     end_time: str = ""
     update_time: str = ""
     labels: Mapping[str, str] = {}
-    #: Absent as long as there is none; null is read as absent.
+    #: Absent while there is none; null is read as absent.
     error: JobError | UnsetType | None = UNSET
-    #: How it is just now, if that was asked for.
+    #: How it is doing now, if that was asked for.
     glance: "Glance | UnsetType" = UNSET
 
 
 class Glance(Record, frozen=True):
-    """How a job is just now, in a line."""
+    """How a job is doing now, in a line."""
 
     #: Why it has no capacity or what it waits for; "" = it waits for nothing.
     waits: str = ""
-    #: The last line that its primary replica printed, cut off at 300 characters; of one that is over "".
+    #: The last line that its primary replica printed, cut off at 300 characters; "" if it is over.
     last_line: str = ""
     #: How much is done, from 0 to 1; null if that is not known.
     done: float | None = None
@@ -161,7 +161,7 @@ class Glance(Record, frozen=True):
 
 
 class Progress(Record, frozen=True):
-    """How far a job is."""
+    """How far a job has come."""
 
     #: How much is done, from 0 to 1; null if that is not known.
     done: float | None = None
@@ -171,17 +171,17 @@ class Progress(Record, frozen=True):
     remaining_seconds: float | None = None
     #: Seconds by which that may be wrong, either way, in four of five cases.
     margin_seconds: float | None = None
-    #: Where that comes from: "output" = what its program prints, "report" = what its program reports,
-    #: "trials"; "" = not known.
+    #: Source of this: "output" = what its program prints, "report" = what its program reports, "trials"; "" =
+    #: not known.
     source: str = ""
     #: When its program reported; "" = it did not.
     update_time: str = ""
-    #: What its program reported beside that, by name.
+    #: What else its program reported, by name.
     metrics: Mapping[str, str] = {}
 
 
 class JobList(Record, frozen=True):
-    """A page of a list, newest first. A short page with a token means that there is more to look at."""
+    """A page of a list, newest first. A short page with a token means that there is more."""
 
     jobs: tuple[JobSummary, ...] = ()
     #: "" on the last page.
@@ -194,7 +194,7 @@ class Failure(Record, frozen=True):
     #: The row of the failure table that decided the end.
     rule: str = ""
     cause: str = ""
-    #: Whose end it was; "" = the whole attempt's.
+    #: The replica whose end it was; "" = the whole attempt's.
     replica: str = ""
     #: The same in the public API's words.
     task: str = ""
@@ -211,7 +211,7 @@ class ReplicaExit(Record, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
-    #: The service had asked it to end.
+    #: Whether the service had asked it to end.
     stopped: bool = False
     start_time: str = ""
     end_time: str = ""
@@ -229,7 +229,7 @@ class Replica(Record, frozen=True):
     #: A word of `ReplicaState`.
     state: str = ""
     node: str = ""
-    #: Which life of the replica it is, from 1 on.
+    #: Number of the incarnation, from 1 on.
     incarnation: int = 1
     start_time: str = ""
     #: Restarts in this attempt, by rule.
@@ -237,7 +237,7 @@ class Replica(Record, frozen=True):
     #: Why it was asked to leave its node; "" = it was not.
     leaving: str = ""
     #: How its program began: "started warm: ..." with what was imported, or "started cold: ..." with the
-    #: reason; "" = its job did not ask, or it has not begun.
+    #: reason; "" = its job did not ask for a warm start, or it has not begun.
     began: str = ""
     #: Null while it has not ended.
     exit: ReplicaExit | None = None
@@ -253,7 +253,7 @@ class KeptAutopsy(Record, frozen=True):
 
 
 class Tuning(Record, frozen=True):
-    """A search for hyperparameters and how far it is."""
+    """A search for hyperparameters and how far it has come."""
 
     metric: str = ""
     #: "MAXIMIZE" or "MINIMIZE".
@@ -274,7 +274,7 @@ class Tuning(Record, frozen=True):
     best: int = 0
     #: Null without a best trial.
     best_value: float | None = None
-    #: Nothing is left to try.
+    #: Whether nothing is left to try.
     exhausted: bool = False
     #: The rule by which trials are stopped early: "median", "decay_curve", "convex"; "" = none.
     stopping: str = ""
@@ -302,14 +302,14 @@ class Trial(Record, frozen=True):
     stopped_early: bool = False
     #: Why it is infeasible, or is being stopped.
     reason: str = ""
-    #: `[step, value]` of the objective: at most 60 of the points, the first and the last among them.
+    #: `[step, value]` of the objective: at most 60 of the points, including the first and the last.
     curve: tuple[tuple[int, float], ...] = ()
 
 
 class Pipeline(Record, frozen=True):
     """A pipeline's own facts."""
 
-    #: What kind of training it does.
+    #: Kind of training.
     task: str = ""
     #: Name of its job.
     job: str = ""
@@ -322,13 +322,13 @@ class Pipeline(Record, frozen=True):
 
 
 class JobDescription(JobSummary, frozen=True):
-    """All that is true of a job, tuning job or pipeline now."""
+    """Everything that is known of a job, tuning job or pipeline now."""
 
     #: The row of the failure table that decided the end; "" before.
     rule: str = ""
     #: Why it has no capacity; null if it has.
     waiting: Waiting | None = None
-    #: The same, or what one that is not running yet waits for, as texts.
+    #: The same, or what a job that is not running yet waits for, as texts.
     waits: tuple[str, ...] = ()
     failure: Failure | None = None
     #: Of a job: number of the current attempt.
@@ -339,7 +339,7 @@ class JobDescription(JobSummary, frozen=True):
     retries: Mapping[str, int] | UnsetType = UNSET
     #: Of a job.
     replicas: tuple[Replica, ...] | UnsetType = UNSET
-    #: Of a job: what is kept of replicas that failed.
+    #: Of a job: what is kept of failed replicas.
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
     #: Of a job: links to shells by `task`, while it runs, if it has asked for them.
     web_access_uris: Mapping[str, str] | UnsetType = UNSET
@@ -349,7 +349,7 @@ class JobDescription(JobSummary, frozen=True):
     tuning: Tuning | UnsetType = UNSET
     #: Of a tuning job, ascending by number.
     trials: tuple[Trial, ...] | UnsetType = UNSET
-    #: How far it is; absent if that is not known, or while the job is watched.
+    #: How far it has come; absent if that is not known, or while the job is watched.
     progress: Progress | UnsetType = UNSET
     #: Who submitted it; "" = not known, or while the job is watched.
     creator: str = ""

@@ -1,4 +1,4 @@
-"""How a replica's program was started: what was asked for, and what became of it."""
+"""Records of how a replica's program was started: what was asked for, and what it got."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +11,18 @@ class Runtime(Record, frozen=True):
 
     #: Such as "scikit-learn"; "container" = the image as it is.
     family: str = ""
-    #: Of the framework; "" for plain Python and containers.
+    #: Version of the framework; "" for plain Python and containers.
     version: str = ""
-    #: Such as "3.10"; "" of a container.
+    #: Such as "3.10"; "" for a container.
     python_version: str = ""
-    #: Reference of the image that is run; "" of an environment of the service.
+    #: The image that is run; "" = an environment of the service.
     image: str = ""
     #: What was asked for and what is given instead.
     notices: tuple[str, ...] = ()
 
 
 class LaunchMachine(Record, frozen=True):
-    """The machine of a replica: by its type, and by what holds here."""
+    """The machine of a replica: what its type has, and what applies here."""
 
     #: Machine type, such as "n1-standard-4".
     type: str = ""
@@ -44,8 +44,8 @@ class LaunchMachine(Record, frozen=True):
 
 
 class Launch(Record, frozen=True):
-    """How the newest incarnation of a replica was started in an attempt. Of one that has not started there is
-    what is known before: runtime, machine, time limits."""
+    """How the newest incarnation of a replica in an attempt was started. For one that has not started: what
+    is known before, which is runtime, machine and time limits."""
 
     #: Full name of the job.
     name: str = ""
@@ -54,7 +54,7 @@ class Launch(Record, frozen=True):
     replica: str = ""
     #: The replica as the job's log calls it.
     task: str = ""
-    #: "" of an earlier attempt: it is not known.
+    #: "" for an earlier attempt, whose node is not known.
     node: str = ""
     #: 0 = it has not started, or an older version of the service started it.
     incarnation: int = 0
@@ -64,15 +64,15 @@ class Launch(Record, frozen=True):
     machine: LaunchMachine = LaunchMachine()
     #: gs:// names of the packages, in the order in which they were installed.
     packages: tuple[str, ...] = ()
-    #: The program and its arguments; what is longer than 16 KiB is cut.
+    #: The program and its arguments; longer ones are cut at 16 KiB.
     command: tuple[str, ...] = ()
-    #: Where it started; "" = in a working directory of its own.
+    #: Directory in which it started; "" = its own working directory.
     directory: str = ""
     #: Names of all its environment variables.
     variables: tuple[str, ...] = ()
     #: Values of those that say where it is and what it may use.
     values: Mapping[str, str] = {}
-    #: CLUSTER_SPEC without the job: `cluster` and `task`; null where there is none.
+    #: CLUSTER_SPEC without the job: `cluster` and `task`; null if there is none.
     cluster_spec: Mapping[str, Any] | None = None
     #: "" = the machine's.
     hostname: str = ""
@@ -80,7 +80,7 @@ class Launch(Record, frozen=True):
     address: str = ""
     #: Level of isolation (docs/isolation.md).
     isolation: str = ""
-    #: Number of the user that it ran as; null = the service's own.
+    #: Id of the user that it ran as; null = the service's own.
     user: int | None = None
     #: Seconds that the job may run.
     timeout_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""Models: their versions, what they were made of, and how good they are."""
+"""Records of models: their versions, their origin, and their evaluations."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ class ModelSummary(Record, frozen=True):
     #: In full: `projects/P/locations/L/models/M`.
     name: str = ""
     model_id: str = ""
-    #: Of the default version, as are the fields below.
+    #: Of the default version, like the fields below.
     display_name: str = ""
     version: int = 0
     aliases: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class ModelList(Record, frozen=True):
     project: str = ""
     region: str = ""
     models: tuple[ModelSummary, ...] = ()
-    #: There are more, which are older.
+    #: Whether there are more, which are older.
     more: bool = False
 
 
@@ -39,7 +39,7 @@ class ModelOrigin(Record, frozen=True):
 
     #: Name of the training pipeline; "" = it was uploaded.
     pipeline: str = ""
-    #: Name of the job that wrote the artifacts, of a tuning task that of its best trial, or whose program
+    #: Name of the job that wrote the artifacts (for a tuning task, that of its best trial) or whose program
     #: uploaded them; "" = not known.
     job: str = ""
     #: State of that job; "" = it was deleted.
@@ -48,22 +48,22 @@ class ModelOrigin(Record, frozen=True):
     dataset: str = ""
     #: "" = it was deleted.
     dataset_display_name: str = ""
-    #: How its data were split, in words; "" = not said.
+    #: How the data were split, in words; "" = not said.
     split: str = ""
-    #: Of the job's first program.
+    #: Arguments of the job's first program.
     arguments: tuple[str, ...] = ()
-    #: Number of the trial that the job was; 0 = it was none.
+    #: Number of the trial that the job ran; 0 = none.
     trial: int = 0
-    #: Of that trial, by name.
+    #: Parameters of that trial, by name.
     parameters: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: What that trial measured at last, by name.
+    #: Last measurement of that trial, by name.
     metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class ModelRun(Record, frozen=True):
     """A run of an experiment that the version, or the job that made it, belongs to."""
 
-    #: In full, of its context.
+    #: Full name of its context.
     name: str = ""
     display_name: str = ""
     state: str = ""
@@ -72,7 +72,7 @@ class ModelRun(Record, frozen=True):
 
 
 class ModelSource(Record, frozen=True):
-    """An artifact that an execution read to make the version, as its lineage says."""
+    """An artifact that an execution read to make the version, by its recorded lineage."""
 
     name: str = ""
     display_name: str = ""
@@ -82,7 +82,7 @@ class ModelSource(Record, frozen=True):
 
 
 class ModelEvaluation(Record, frozen=True):
-    """How good a version is, as somebody has found out."""
+    """An evaluation of a version."""
 
     name: str = ""
     display_name: str = ""
@@ -102,7 +102,7 @@ class ModelVersion(Record, frozen=True):
     artifact_uri: str = ""
     created: str = ""
     origin: ModelOrigin = ModelOrigin()
-    #: At most 20, as are the lists below.
+    #: At most 20, like each of the lists below.
     runs: tuple[ModelRun, ...] = ()
     sources: tuple[ModelSource, ...] = ()
     #: Newest first.
@@ -118,5 +118,5 @@ class ModelDescription(Record, frozen=True):
     labels: dict[str, str] = field(default_factory=dict[str, str])
     #: Newest first, at most 20.
     versions: tuple[ModelVersion, ...] = ()
-    #: There are more, which are older.
+    #: Whether there are more, which are older.
     more: bool = False

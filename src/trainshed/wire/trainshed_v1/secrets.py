@@ -1,4 +1,4 @@
-"""Secrets, which are never read back."""
+"""Records of secrets, whose values are never read back."""
 
 from trainshed.wire.trainshed_v1.record import Record
 
@@ -8,15 +8,15 @@ class SecretVersion(Record, frozen=True):
 
     version: int = 0
     created: str = ""
-    #: "" = no program was given it yet.
+    #: "" = it was not given to any program yet.
     last_used: str = ""
 
 
 class Secret(Record, frozen=True):
-    """A secret without its value, which no method gives back."""
+    """A secret without its value, which no method returns."""
 
     name: str = ""
-    #: Of the newest version.
+    #: When the newest version was stored.
     created: str = ""
     #: The last use of any version.
     last_used: str = ""
@@ -32,9 +32,9 @@ class SecretList(Record, frozen=True):
 
 
 class SecretValue(Record, frozen=True):
-    """A secret's new version to be stored."""
+    """A new version of a secret, to be stored."""
 
-    #: "" = the service's own.
+    #: "" = the service's default project.
     project: str = ""
     name: str = ""
     value: str = ""
@@ -58,11 +58,11 @@ class UnopenedSecret(Record, frozen=True):
 
 
 class KeyRotation(Record, frozen=True):
-    """What came of a change of the key."""
+    """The result of a change of the key."""
 
     #: The new key's fingerprint.
     key: str = ""
-    #: How many versions were sealed with it.
+    #: Number of versions that were sealed with it.
     sealed: int = 0
     #: Those that could not be opened and stay as they are.
     left: tuple[UnopenedSecret, ...] = ()

@@ -1,28 +1,28 @@
-"""Settings of the service, as they are in force."""
+"""Records of the service's settings that are in force."""
 
 from trainshed.wire.trainshed_v1.record import Record
 
 
 class Setting(Record, frozen=True):
-    """One setting. What in its value could be a secret is told as `(redacted)`."""
+    """One setting. Parts of its value that could be a secret are shown as `(redacted)`."""
 
-    #: As the key in the file.
+    #: Its key in the configuration file.
     name: str = ""
     #: As text: tables as JSON, flags as `true` and `false`; "" = empty.
     value: str = ""
-    #: The same of what holds if nobody sets it.
+    #: The default, in the same form.
     default: str = ""
     #: "default", "file", "environment" or "option".
     source: str = "default"
-    #: The file, the variable or the option; "" = the default holds.
+    #: The file, the variable or the option; "" = the default is in force.
     place: str = ""
-    #: What it is, in a line.
+    #: What it does, in a line.
     about: str = ""
-    #: What it belongs to, such as "Capacity".
+    #: Its group, such as "Capacity".
     group: str = ""
 
 
 class SettingList(Record, frozen=True):
-    """All settings, by what they belong to."""
+    """All settings, by group."""
 
     settings: tuple[Setting, ...] = ()

@@ -1,27 +1,27 @@
-"""Shells, and what failed replicas left."""
+"""Records of shells, and of what failed replicas left."""
 
 from trainshed.wire.trainshed_v1.record import Record
 
 
 class ReplicaChoice(Record, frozen=True):
-    """Which replica is meant."""
+    """Names a replica."""
 
     #: As for a drill; "" = the primary, or all.
     replica: str = ""
-    #: What it left when it failed is meant, not the replica that runs.
+    #: Whether what it left when it failed is meant, not the running replica.
     autopsy: bool = False
-    #: Of which attempt; 0 = the newest, or all.
+    #: Number of the attempt; 0 = the newest, or all.
     attempt: int = 0
 
 
 class ShellTicket(Record, frozen=True):
-    """A ticket for one shell, which is good once, within a minute."""
+    """A ticket for one shell; it can be used once, within a minute."""
 
     token: str = ""
     expire_time: str = ""
-    #: Of a WebSocket.
+    #: Path of the WebSocket.
     path: str = ""
-    #: Of a page for a browser.
+    #: URI of a page for a browser.
     uri: str = ""
     job: str = ""
     replica: str = ""
@@ -45,7 +45,7 @@ class Autopsy(Record, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
-    #: Why there is no more to say of its end; "" = there is.
+    #: Why no more is known of its end; "" = more is.
     lost: str = ""
     #: Last lines of the program.
     tail: str = ""
@@ -60,6 +60,6 @@ class AutopsyList(Record, frozen=True):
 
 
 class Deleted(Record, frozen=True):
-    """How many were deleted."""
+    """The number of autopsies that were deleted."""
 
     deleted: int = 0

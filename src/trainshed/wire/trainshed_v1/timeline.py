@@ -1,4 +1,4 @@
-"""What happened to a job, by entries and by attempts, and what its programs wrote."""
+"""Records of what happened to a job, by entries and by attempts, and of what its programs wrote."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ class Verdict(Record, frozen=True):
     rule: str = ""
     effect: str = ""
     cause: str = ""
-    #: Which restart or retry of `budget` this one is; 0 where none is counted.
+    #: Which restart or retry of `budget` this one is; 0 if none is counted.
     count: int = 0
     budget: int = 0
     #: The cause in words.
@@ -36,7 +36,7 @@ class Verdict(Record, frozen=True):
 
 
 class IncarnationExit(Record, frozen=True):
-    """How one life of a replica ended."""
+    """How one incarnation of a replica ended."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -48,13 +48,13 @@ class IncarnationExit(Record, frozen=True):
 
 
 class Incarnation(Record, frozen=True):
-    """One life of a replica."""
+    """One incarnation of a replica."""
 
     incarnation: int = 1
     node: str = ""
     start_time: str = ""
     end_time: str = ""
-    #: Null for one that lives or was lost.
+    #: Null for one that runs or was lost.
     exit: IncarnationExit | None = None
     #: How it was lost, in words; "" = it was not.
     lost: str = ""
@@ -64,7 +64,7 @@ class Incarnation(Record, frozen=True):
 
 
 class ReplicaHistory(Record, frozen=True):
-    """The lives of one replica in an attempt, in their order."""
+    """The incarnations of one replica in an attempt, in their order."""
 
     id: str = ""
     task: str = ""
@@ -72,20 +72,20 @@ class ReplicaHistory(Record, frozen=True):
 
 
 class Attempt(Record, frozen=True):
-    """One attempt. Number 0 is there only if something was decided before the first one had capacity."""
+    """One attempt. Number 0 exists only if something was decided before the first one had capacity."""
 
     attempt: int = 0
     start_time: str = ""
     end_time: str = ""
     #: Why it ended; "" while it has not.
     rule: str = ""
-    #: Of the attempt as a whole.
+    #: Verdicts about the attempt as a whole.
     verdicts: tuple[Verdict, ...] = ()
     replicas: tuple[ReplicaHistory, ...] = ()
 
 
 class Counters(Record, frozen=True):
-    """How often what was done, by rule."""
+    """How often the job was retried and replicas were restarted, by rule."""
 
     retries: Mapping[str, int] = {}
     restarts: Mapping[str, int] = {}
@@ -95,10 +95,10 @@ class Timeline(Record, frozen=True):
     """What happened to a job, in order, and the same by attempts."""
 
     name: str = ""
-    #: Entries that were left out at the beginning.
+    #: Number of entries that were left out at the beginning.
     skipped: int = 0
     entries: tuple[TimelineEntry, ...] = ()
-    #: Of all entries, also of those that were left out. Only jobs with replicas of their own have attempts.
+    #: Made from all entries, including those left out. Only jobs with replicas of their own have attempts.
     attempts: tuple[Attempt, ...] = ()
     counters: Counters = Counters()
 
@@ -115,7 +115,7 @@ class LogLine(Record, frozen=True):
     message: str = ""
     #: Number of the line in its replica's attempt, from 0 on.
     n: int = 0
-    #: Only of lines of trials.
+    #: Only for lines of trials.
     trial: int | UnsetType = UNSET
 
 
@@ -131,15 +131,15 @@ class LogPage(Record, frozen=True):
 
     name: str = ""
     lines: tuple[PagedLine, ...] = ()
-    #: Give it as `before` for what is earlier; "" = the log begins here.
+    #: Pass it as `before` for earlier lines; "" = the log begins here.
     earlier: str = ""
-    #: Give it as `after` for what is later, also for what is not written yet; "" = nothing is.
+    #: Pass it as `after` for later lines, including those not written yet; "" = there are none.
     later: str = ""
-    #: Lines were left that the filter was not asked about yet: go on in the same direction.
+    #: Whether there are lines that were not filtered yet: continue in the same direction.
     more: bool = False
-    #: The job is over, and its log will not grow.
+    #: Whether the job is over, so that its log will not grow.
     over: bool = False
-    #: Whose lines there can be, as `replica` takes them.
+    #: The replicas that may have lines, as `replica` takes them.
     tasks: tuple[str, ...] = ()
     #: Why and when the log was deleted, in words; "" = it was not.
     deleted: str = ""

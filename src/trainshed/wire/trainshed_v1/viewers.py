@@ -1,24 +1,24 @@
-"""TensorBoard for people, in a browser."""
+"""Records of TensorBoard views for a browser."""
 
 from trainshed.wire.trainshed_v1.record import Record
 
 
 class ViewRequest(Record, frozen=True):
-    """What to look at."""
+    """What a view shows."""
 
-    #: Further jobs, by name, id or uid, to be compared with the one of the path.
+    #: Further jobs, by name, id or uid, to compare with the one of the path.
     others: tuple[str, ...] = ()
 
 
 class ViewLink(Record, frozen=True):
     """A link that opens TensorBoard for some jobs."""
 
-    #: The page for a browser. Whoever has it can look, as long as the jobs exist.
+    #: The page for a browser. Anybody who has it can look, as long as the jobs exist.
     uri: str = ""
     #: What the page sends to open it.
     view: str = ""
     key: str = ""
-    #: Where the event files lie.
+    #: Directories of the event files.
     directories: tuple[str, ...] = ()
-    #: Whether there are any by now.
+    #: Whether there are any yet.
     has_files: bool = False
