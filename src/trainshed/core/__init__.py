@@ -1,1 +1,2 @@
-"""What a job, attempt, replica, trial, study, operation is and what may happen to it. Pure."""
+"""Jobs, attempts, replicas, trials, studies and operations: what they are and what may happen to them.
+Pure."""

@@ -1,6 +1,6 @@
-"""What is said about capacity: nodes, quotas, why a job waits and what would let it start. Values only.
+"""Values that describe capacity: nodes, quotas, why a job waits and what would let it start. Decides nothing.
 
-Made by the controller from the scheduler's snapshot, shown by the package `api`.
+The controller makes them from the scheduler's snapshot, and the package `api` shows them.
 """
 
 import enum
@@ -12,7 +12,7 @@ from trainshed.core.names import Api
 from trainshed.core.units import Nanos
 
 UNLIMITED = -1
-"""A quota without a limit."""
+"""The limit of a quota that has none."""
 _MINUTE = 60 * 10**9
 
 
@@ -25,7 +25,7 @@ class WaitReason(enum.StrEnum):
     CAPACITY = "capacity"
     #: The known nodes could not take it even if they were empty.
     STOCK_OUT = "stock_out"
-    #: As many replicas run as may run at once.
+    #: The replicas that run are as many as may run at once.
     REPLICA_LIMIT = "replica_limit"
     #: It is not its turn: priority, fair share, age, or capacity that is reserved for another job.
     POLICY = "policy"
@@ -33,11 +33,11 @@ class WaitReason(enum.StrEnum):
     BACK_OFF = "back_off"
     #: No node that it would fit on takes work now: none is known yet, or they are drained, gone and the like.
     NO_NODE = "no_node"
-    #: It has its places; the cluster has not given it the nodes yet, as `DelayCause` has it.
+    #: It has its places, but the cluster has not given it the nodes yet (`DelayCause.CLUSTER`).
     CLUSTER = "cluster"
-    #: It has its places; nodes are being sent what its programs need, as `DelayCause` has it.
+    #: It has its places, but nodes are still being sent what its programs need (`DelayCause.CONTENT`).
     CONTENT = "content"
-    #: It has its places; its engine cannot start it now, as `DelayCause` has it.
+    #: It has its places, but its engine cannot start it now (`DelayCause.ENGINE`).
     ENGINE = "engine"
 
 
@@ -51,16 +51,16 @@ class Waiting(Struct, frozen=True):
     hint: str = ""
     #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()
-    #: When it is looked at again at the latest (ns); 0 = when something changes.
+    #: When it is considered again at the latest (ns); 0 = when something changes.
     retry_at: Nanos = 0
     #: Its place in a cluster's own queue: 1 = next; 0 = it is in none, or not known.
     position: int = 0
-    #: When a cluster expects to start it (ns); 0 = nobody knows.
+    #: When a cluster expects to start it (ns since the epoch); 0 = nobody knows.
     expected: int = 0
 
 
 class DelayCause(enum.StrEnum):
-    """What keeps programs from starting that have their places already."""
+    """Why programs that have their places do not start."""
 
     #: The cluster has not given the nodes yet.
     CLUSTER = "cluster"
@@ -71,10 +71,10 @@ class DelayCause(enum.StrEnum):
 
 
 class Delay(Struct, frozen=True):
-    """Why programs that have their places do not start yet, as an engine tells it."""
+    """Why programs that have their places do not start yet, as an engine reports it."""
 
     cause: DelayCause
-    #: One sentence without its full stop. As long as it is the same, so is what is waited for.
+    #: One sentence without its full stop. While it stays the same, the cause does too.
     message: str
     #: The cluster's own word for it, such as "Priority"; "" = none.
     word: str = ""
@@ -82,13 +82,14 @@ class Delay(Struct, frozen=True):
     position: int = 0
     #: When the cluster expects to start it (ns since the epoch); 0 = it does not say.
     expected: int = 0
-    #: When it was told (ns since the epoch); 0 = it was not.
+    #: When it was recorded (ns since the epoch); 0 = it was not.
     told: int = 0
 
     def is_news(self, before: "Delay | None", now: Nanos) -> bool:
-        """Whether it says more than the one before, which was told last: something else, or another moment
-        than was expected, by more than a minute and a quarter of what is left until then. A place in the
-        queue alone is no news, and clusters that change their minds are told of once a minute."""
+        """Whether it is worth recording after `before`, the delay that was recorded last: another reason, or
+        an expected start that has moved by more than a minute and by more than a quarter of the time left. A
+        new place in the queue alone is no news. If a cluster changes its mind often, that is news once a
+        minute."""
         if before is None or self.cause is not before.cause:
             return True
         if self.expected and not before.expected:
@@ -105,15 +106,15 @@ class Delay(Struct, frozen=True):
 class Preflight(Struct, frozen=True):
     """Whether a job would be admitted now."""
 
-    #: (replica name, node) if it would be.
+    #: (replica name, node) of each replica, if it would be admitted.
     places: tuple[tuple[str, str], ...] = ()
-    #: Why not, if it would not be.
+    #: Why it would not be admitted; None = it would.
     waiting: Waiting | None = None
-    #: How many jobs would stand before it, plus one.
+    #: Its place in the queue: one more than the jobs before it.
     position: int = 0
-    #: Types of the devices that it asks for and no node here has: it would run without (relaxed mode).
+    #: Types of devices that it asks for and that no node here has: it would run without them (relaxed mode).
     missing: tuple[str, ...] = ()
-    #: How its programs would begin, in a sentence for each pool of which there is something to say.
+    #: How its programs would begin: a sentence for each pool about which there is something to say.
     beginnings: tuple[str, ...] = ()
 
     @property
@@ -135,7 +136,7 @@ class NodeCondition(enum.StrEnum):
 
 
 class OthersUse(Struct, frozen=True):
-    """What of a node is used by others than this service."""
+    """How much of a node is used by others than this service."""
 
     vcpus: float = 0
     memory_bytes: int = 0
@@ -144,7 +145,7 @@ class OthersUse(Struct, frozen=True):
 
 
 def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """As nodes have them: (public type, count) of those that there are, in order."""
+    """Return (public type, count) of those that there are, sorted, as nodes have them."""
     return tuple(sorted((name, count) for name, count in counts.items() if count))
 
 
@@ -153,7 +154,7 @@ NOBODY_ELSE = OthersUse()
 
 
 class NodeStatus(Struct, frozen=True):
-    """A node and what of it is used."""
+    """A node and how much of it is used."""
 
     name: str
     condition: NodeCondition
@@ -162,7 +163,7 @@ class NodeStatus(Struct, frozen=True):
     memory_bytes: int
     #: (public type, count)
     accelerators: tuple[tuple[str, int], ...]
-    #: By replicas, as is the rest that is used: never more than there is, whatever they asked for.
+    #: Used by replicas, as are the next two: never more than the node has, whatever the replicas asked for.
     used_vcpus: float
     used_memory_bytes: int
     #: (public type, count)
@@ -173,7 +174,7 @@ class NodeStatus(Struct, frozen=True):
 
 
 class QuotaKey(Struct, frozen=True):
-    """One quota: of a project, in a region, of a metric (`core.catalog.quotas` names them)."""
+    """The key of one quota: a metric in a region for a project (`core.catalog.quotas` names the metrics)."""
 
     project_id: str
     region: str
@@ -181,10 +182,10 @@ class QuotaKey(Struct, frozen=True):
 
 
 class QuotaStatus(Struct, frozen=True):
-    """A quota and what of it is used."""
+    """A quota and how much of it is used."""
 
     key: QuotaKey
-    #: UNLIMITED = none.
+    #: UNLIMITED = it has none.
     limit: float
     used: float
     waiting: float
@@ -193,11 +194,11 @@ class QuotaStatus(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """What there is to do."""
+    """How much work the service has."""
 
     #: Jobs that are not over, by API and state.
     jobs: Mapping[tuple[Api, str], int]
     #: How many of them wait for capacity.
     waiting: int
-    #: Of all projects: those that are set, used or waited for.
+    #: The quotas of all projects that are set, used or waited for.
     quotas: tuple[QuotaStatus, ...]

@@ -1,4 +1,4 @@
-"""Which pool of a job does what, and what its replicas are called (spec/program, facts/program)."""
+"""The role of each pool of a job, and the names of its replicas (spec/program, facts/program)."""
 
 from collections.abc import Mapping
 
@@ -56,14 +56,15 @@ def has_reducers(spec: JobSpec) -> bool:
 
 
 def role(spec: JobSpec, replica: ReplicaId) -> str:
-    """`master` or `chief`, `worker`, `ps`, `evaluator`: what TF_CONFIG and `ml` hostnames call it."""
+    """Return `master` or `chief`, `worker`, `ps`, `evaluator`: the name in TF_CONFIG and in `ml`
+    hostnames."""
     if replica.pool == 0 and names_chief(spec):
         return "chief"
     return ML_ROLES[replica.pool]
 
 
 def hostname(uid: JobUid, spec: JobSpec, replica: ReplicaId) -> str:
-    """The same at every start of the replica; unique among all jobs for all that matters
-    (facts/program#cluster_spec)."""
+    """Return a replica's hostname. It is the same at every start of the replica, and no two jobs share one in
+    practice (facts/program#cluster_spec)."""
     place = f"workerpool{replica.pool}" if spec.api is Api.VERTEX else role(spec, replica)
     return f"cmle-training-{place}-{host_token(uid)}-{replica.index}"

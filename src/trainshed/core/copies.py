@@ -1,4 +1,5 @@
-"""A job that was submitted once as a new one: what of its JSON a create takes, and where creates go. Pure."""
+"""A submitted job as the request for a new one: the parts of its JSON that a create takes, and where the
+create is sent. Pure."""
 
 import copy
 import re
@@ -29,7 +30,7 @@ _TAKEN: Final[Mapping[Api, tuple[str, ...]]] = {
     ),
     Api.ML: ("trainingInput", "labels"),
 }
-"""What of a job its create takes; all else the service writes."""
+"""The fields of a job that its create takes; the service writes all others."""
 _SEARCHES: Final = ("studySpec", "trialJobSpec", "study_spec", "trial_job_spec")
 _PIPELINES: Final = (
     *("trainingTaskDefinition", "trainingTaskInputs"),
@@ -37,12 +38,13 @@ _PIPELINES: Final = (
 )
 _OF_ML: Final = ("trainingInput", "predictionInput", "training_input", "prediction_input")
 _OF_MADE_MODEL: Final = frozenset({"name", "versionId"})
-"""Of the model to upload: what a pipeline that made it says of it."""
+"""Fields that a pipeline adds to its model to upload once it has made the model."""
 _COPY: Final = re.compile(r"_copy\d+$")
 
 
 def copy_of(api: Api, job: Mapping[str, Any], now: Nanos) -> dict[str, Any]:
-    """The job's own JSON as a create of the same. `now`: nanoseconds, for an id that no other job has."""
+    """Return the request that creates such a job again. `now`: nanoseconds, which make an id that no other
+    job has."""
     fresh = {key: copy.deepcopy(job[key]) for key in _TAKEN[api] if job.get(key)}
     if api is Api.ML:
         stem = _COPY.sub("", str(job.get("jobId", "job")))
@@ -53,22 +55,22 @@ def copy_of(api: Api, job: Mapping[str, Any], now: Nanos) -> dict[str, Any]:
 
 
 def api_of(job: Mapping[str, Any]) -> Api:
-    """The API whose create takes this JSON."""
+    """Return the API whose create takes this JSON."""
     return Api.ML if any(key in job for key in _OF_ML) else Api.VERTEX
 
 
 def is_pipeline(job: Mapping[str, Any]) -> bool:
-    """Whether JSON of Vertex is that of a training pipeline."""
+    """Whether a Vertex job's JSON is that of a training pipeline."""
     return any(key in job for key in _PIPELINES)
 
 
 def is_search(job: Mapping[str, Any]) -> bool:
-    """Whether JSON of Vertex is that of a tuning job."""
+    """Whether a Vertex job's JSON is that of a tuning job."""
     return not is_pipeline(job) and any(key in job for key in _SEARCHES)
 
 
 def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -> str:
-    """The path to which a create of this JSON is sent."""
+    """Return the path to which a create of this JSON is sent."""
     place = f"/v1/projects/{quote(project, safe='')}"
     if api is Api.ML:
         return f"{place}/jobs"

@@ -1,8 +1,8 @@
 """What a replica's program is given: its environment, with its place in the cluster, and its command line
 (spec/program#arguments, facts/program#variables, facts/program#arguments).
 
-Pure: the same job and endpoints give the same values. What only the slot knows (HOME, PATH, storage
-endpoints) is added by the engine.
+Pure: the same job and endpoints give the same values. The engine adds what only the slot knows (HOME, PATH,
+storage endpoints).
 """
 
 import hashlib
@@ -31,8 +31,8 @@ from trainshed.core.requests import snake_case
 from trainshed.core.runtime import REDUCERS
 
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
-"""Where programs report of a reduction, by `REDUCTION_REPORT_FILE`. Its directory is there for every program,
-and the program's own to write to, whoever it runs as."""
+"""The file in which programs report on a reduction, named by `REDUCTION_REPORT_FILE`. Its directory exists
+for every program, and the program may write to it, whoever it runs as."""
 
 _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
@@ -61,12 +61,13 @@ def environment(
     image: Mapping[str, str] | None = None,
     packages: str = "",
 ) -> tuple[tuple[str, str], ...]:
-    """The variables of a replica: its container image's, the service's, then the user's, whose word is last
-    but for the metrics file and what a job's workers and reducers know each other by.
+    """Return the variables of a replica: its container image's, the service's, then the user's. Later ones
+    win, but the user cannot change the metrics file, nor the variables by which a job's workers and reducers
+    know each other.
 
-    `cuda_devices`: what CUDA_VISIBLE_DEVICES says, the devices assigned to this replica; "" for none, whether
-    none was asked for or the host has none to give. `image`: what its container image sets. `packages`: where
-    a program that has to do with reducers finds `trainshed_reduction`, as it sees it.
+    `cuda_devices`: the value of CUDA_VISIBLE_DEVICES, the devices assigned to this replica; "" for none,
+    whether none was asked for or the host has none to give. `image`: the variables of its container image.
+    `packages`: where a program that takes part in a reduction finds `trainshed_reduction`, as it sees it.
     """
     program = gang.spec.pool(replica.pool).program
     variables = {
@@ -96,7 +97,7 @@ def environment(
     for name, value in program.env:
         variables[name] = expand(value, variables, names_secrets=True)
     if trial:
-        # What is reported elsewhere would be lost, and the trial with it.
+        # Measurements that are reported elsewhere would be lost, and the trial with them.
         variables[METRIC_FILE] = trial[METRIC_FILE]
     if reduces:
         variables |= reduction.credentials(gang.spec, replica, gang.uid)
@@ -114,17 +115,17 @@ def arguments(
     entrypoint: tuple[str, ...] = (),
     command: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """The command line of a replica (facts/program#arguments): `python3 -m MODULE ARGS…`, or the container's
-    own.
+    """Return the command line of a replica (facts/program#arguments): `python3 -m MODULE ARGS…`, or the
+    container's own.
 
-    `environ` is what `environment` gave. On Vertex `$(VAR)` in commands and arguments is replaced; `ml`
+    `environ` is the result of `environment`. On Vertex `$(VAR)` in commands and arguments is replaced; `ml`
     arguments reach the program as given, followed by `--job-dir PATH` if the job has one. `entrypoint`,
-    `command`: those of its container image, which the job's own take the place of.
+    `command`: those of its container image, which the job's own replace.
     """
     program = spec.pool(replica.pool).program
     if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
         return reduction.PROGRAM
-    # Whoever made the image is not to choose secrets of whoever runs it.
+    # An image's author must not choose secrets of whoever runs the image.
     entrypoint, command = _unmarked(entrypoint), _unmarked(command)
     if spec.api is Api.VERTEX:
         start = tuple(expand(item, environ) for item in program.command)
@@ -135,8 +136,8 @@ def arguments(
         start = ("python3", "-m", program.module)
     elif not start:
         start = entrypoint
-        # A trial's parameters are for the program: where all of it stands in the image's CMD, they follow
-        # that.
+        # A trial's parameters are for the program: where all of its command is in the image's CMD, they
+        # follow that.
         if spec.trial and not start and args[:1] and args[0].startswith("-"):
             start = command
         args = args or command
@@ -147,7 +148,7 @@ def arguments(
 def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False) -> str:
     """Replace `$(VAR)` by the variable's value; `$$(` stands for `$(`, unknown names stay as they are.
 
-    With `names_secrets` `$(secret:NAME)` becomes a mark, in whose place the secret's value is put when the
+    With `names_secrets`, `$(secret:NAME)` becomes a mark, which is replaced by the secret's value when the
     program is started (`core.secrets`).
     """
 
@@ -166,7 +167,7 @@ def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _job_id(gang: Gang) -> str:
-    """What the program knows the job as: of an `ml` trial's job `census.3` that is `census`."""
+    """Return the id by which a program knows its job: for an `ml` trial's job `census.3` that is `census`."""
     job_id = gang.name.job_id
     if gang.spec.api is Api.ML and gang.spec.trial:
         return job_id.removesuffix(f".{gang.spec.trial}")
@@ -174,7 +175,7 @@ def _job_id(gang: Gang) -> str:
 
 
 def _trial_variables(spec: JobSpec) -> dict[str, str]:
-    """What every replica of a trial is told about it (facts/program#variables)."""
+    """Return the variables that tell every replica of a trial about it (facts/program#variables)."""
     if not spec.trial:
         return {}
     variables = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
@@ -205,7 +206,7 @@ _NAMED_RESOURCES: Final = {
     "experiment": "AIP_EXPERIMENT_NAME",
     "experimentRun": "AIP_EXPERIMENT_RUN_NAME",
 }
-"""Fields of a job's spec whose names programs are told, and by which variables."""
+"""Fields of a job's spec that name a resource, and the variable that tells programs its name."""
 
 
 def _output_directories(spec: JobSpec) -> dict[str, str]:
@@ -223,7 +224,8 @@ def _output_directories(spec: JobSpec) -> dict[str, str]:
 
 
 def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> object:
-    """CLOUD_ML_JOB as seen: Vertex names the replica's package, `ml` gives its training input."""
+    """Return CLOUD_ML_JOB as it was observed: Vertex names the replica's package, `ml` gives its training
+    input."""
     if spec.api is Api.ML:
         return _snake_keys(json.loads(spec.job_json))
     program = spec.pool(replica.pool).program
@@ -244,7 +246,7 @@ def _snake_keys(value: object) -> object:
 
 
 def service_account(project_id: str, spec: JobSpec) -> str:
-    """The account that a job's programs run as: the one it names, else its project's service agent
+    """Return the account as which a job's programs run: the one it names, else its project's service agent
     (facts/program#variables)."""
     agent = f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
     return spec.service_account or agent
@@ -262,7 +264,8 @@ class Rank(Struct, frozen=True):
 
 
 def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dict[str, Any] | None:
-    """CLUSTER_SPEC of a replica, or None where the public service sets none (spec/program#cluster_spec).
+    """Return CLUSTER_SPEC of a replica, or None where the public service sets none
+    (spec/program#cluster_spec).
 
     Vertex: for every replica, keyed by pool. `ml`: for container jobs, keyed by role. Positions without
     replicas are absent.
@@ -288,10 +291,11 @@ def cluster_spec(spec: JobSpec, endpoints: Endpoints, replica: ReplicaId) -> dic
 def tf_config(
     spec: JobSpec, endpoints: Endpoints, replica: ReplicaId, *, project_id: str
 ) -> dict[str, Any] | None:
-    """TF_CONFIG of a replica, or None where there is none (spec/program#tf_config, facts/program#tf_config).
+    """Return TF_CONFIG of a replica, or None where there is none (spec/program#tf_config,
+    facts/program#tf_config).
 
-    Vertex: for jobs of more than one replica. `ml`: always. Evaluators have a task and are in no cluster;
-    reducers have none and are in none.
+    Vertex: for jobs of more than one replica. `ml`: always. Evaluators get a task but are in no cluster;
+    reducers get no TF_CONFIG and are in no cluster.
     """
     if spec.api is Api.VERTEX and len(spec.replicas()) == 1:
         return None
@@ -315,8 +319,8 @@ def tf_config(
 
 
 def rank(spec: JobSpec, replica: ReplicaId) -> Rank | None:
-    """Primary first, then the workers; parameter servers, reducers and evaluators have none
-    (spec/program#ranks)."""
+    """Return a replica's rank: the primary is first, then come the workers; parameter servers, reducers and
+    evaluators have none (spec/program#ranks)."""
     workers = next((p.replica_count for p in spec.pools if p.position == WORKER_POOL), 0)
     if replica.pool > WORKER_POOL:
         return None
@@ -324,14 +328,15 @@ def rank(spec: JobSpec, replica: ReplicaId) -> Rank | None:
 
 
 def tenant_id(api: Api, project_id: str) -> str:
-    """The id of the service's own project for `project_id`, in the form seen on the public services."""
+    """Return the id of the service's own project for `project_id`, in the form seen on the public
+    services."""
     digest = hashlib.sha256(b"tenant:%d" % project_number(project_id)).hexdigest()[:16]
     return f"w{digest}-{'ml' if api is Api.ML else 'tp'}"
 
 
 def _trial(spec: JobSpec) -> dict[str, str]:
-    """`task.trial` of every replica of a trial: its number as text (facts/program#cluster_spec,
-    facts/program#tf_config)."""
+    """Return `task.trial`, which every replica of a trial gets: its number as text
+    (facts/program#cluster_spec, facts/program#tf_config)."""
     return {"trial": spec.trial} if spec.trial else {}
 
 
@@ -340,7 +345,7 @@ def _roles(spec: JobSpec) -> dict[int, str]:
 
 
 def _by_pool(spec: JobSpec, endpoints: Endpoints, names: Mapping[int, str]) -> dict[str, list[str]]:
-    """Endpoints of the named pools, each list ascending by index."""
+    """Return the endpoints of the named pools, each list in ascending order of index."""
     return {
         names[pool.position]: [str(endpoints[replica]) for replica in pool.replicas()]
         for pool in spec.pools

@@ -1,4 +1,4 @@
-"""The errors a request can meet, as values that the package `api` maps to google.rpc codes.
+"""The errors of requests, which the package `api` maps to google.rpc codes.
 
 A replica's failure is never one of these: it is data (`job.exits.ExitRecord`).
 """
@@ -23,7 +23,7 @@ class RequestError(Exception):
 
 
 class InvalidRequest(RequestError):
-    """The request breaks rules; `violations` names all of them (spec/submit#refusals)."""
+    """The request breaks rules; `violations` lists every fault (spec/submit#refusals)."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))

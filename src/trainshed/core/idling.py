@@ -1,5 +1,5 @@
-"""Jobs that hold machines and do nothing: since when nothing of a job has worked, and whether to warn or to
-stop it. Pure.
+"""Jobs that hold machines and do nothing: since when a job has been idle, and whether to warn or to stop it.
+Pure.
 """
 
 import enum
@@ -11,45 +11,45 @@ from msgspec import Struct
 from trainshed.core.units import Nanos
 
 BUSY_GPU: Final = 0.02
-"""A GPU that is at work for this part of the time or more counts as busy."""
+"""A GPU that is at work for this share of the time, or more, counts as busy."""
 BUSY_CPUS: Final = 0.05
-"""A replica that keeps so many processors at work or more counts as busy."""
+"""A replica that keeps this many processors at work, or more, counts as busy."""
 BUSY_BYTES: Final = 10_000
-"""A replica that sends and receives so many bytes a second or more counts as busy: it may load data."""
+"""A replica that sends and receives this many bytes a second, or more, counts as busy: it may load data."""
 
 
 class IdlePolicy(Struct, frozen=True):
     """How long a job may idle, in nanoseconds; 0 = for ever."""
 
-    #: All GPUs of a job, before it is warned.
+    #: Until a warning, with all GPUs of the job idle.
     gpus: int = 0
-    #: All of a job, before it is warned.
+    #: Until a warning, with all of the job idle.
     jobs: int = 0
-    #: After the warning, before it is stopped; 0 = it is only warned.
+    #: From the warning until the job is stopped; 0 = it is only warned.
     stop: int = 0
 
     @property
     def is_set(self) -> bool:
-        """Whether anybody is ever warned."""
+        """Whether there is ever a warning."""
         return bool(self.gpus or self.jobs)
 
 
 class Span(Struct, frozen=True):
-    """What a replica used between two looks at it."""
+    """What a replica used between two measurements."""
 
-    #: ns since the epoch, like `end`.
+    #: Nanoseconds since the epoch, like `end`.
     begin: Nanos
     end: Nanos
     #: Processors at work on average.
     cpus: float
-    #: Of each GPU the part of the time that it was at work; None = it does not tell.
+    #: For each GPU, the share of the time that it was at work; None = not known.
     gpus: tuple[float | None, ...] = ()
-    #: Bytes a second that were sent and received; None = nobody tells.
+    #: Bytes a second that were sent and received; None = not known.
     moved: float | None = None
 
     @property
     def gpus_idle(self) -> bool:
-        """Whether all of its GPUs told that they did nothing."""
+        """Whether all of its GPUs are known to have done nothing."""
         return all(busy is not None and busy < BUSY_GPU for busy in self.gpus)
 
     @property
@@ -59,24 +59,24 @@ class Span(Struct, frozen=True):
 
 
 class Idling(enum.StrEnum):
-    """What of a job was idle."""
+    """Which part of a job was idle."""
 
     GPUS = "gpus"
     JOB = "job"
 
 
 class Action(enum.StrEnum):
-    """What follows."""
+    """What is done about it."""
 
     WARN = "warn"
     STOP = "stop"
 
 
 class Verdict(Struct, frozen=True):
-    """A job idles for too long."""
+    """The finding that a job idles for too long."""
 
     idling: Idling
-    #: ns since the epoch, as is `until`, up to which it is known.
+    #: Nanoseconds since the epoch, like `until`, the last moment at which it is known.
     since: Nanos
     until: Nanos
     action: Action
@@ -85,8 +85,9 @@ class Verdict(Struct, frozen=True):
 def verdict(
     policy: IdlePolicy, replicas: Sequence[Sequence[Span]], warned: Iterable[int], now: Nanos
 ) -> Verdict | None:
-    """What follows for a job; None = nothing. `replicas`: the spans of each that runs, oldest first; nothing
-    follows while one has none, since it was not looked at. `warned`: when its timeline was told before."""
+    """Return what is done about a job; None = nothing. `replicas`: for each running one its spans, oldest
+    first; while one has none, it was not measured yet, and nothing is done. `warned`: when the job was warned
+    before."""
     if not replicas or not all(replicas):
         return None
     until = min(spans[-1].end for spans in replicas)
@@ -109,7 +110,7 @@ def verdict(
 
 
 def _since(spans: Sequence[Span], idling: Idling) -> int:
-    """The end of the last span that was not idle; the first one's beginning if all were."""
+    """Return the end of the last span that was not idle; the first one's beginning if all were."""
     for span in reversed(spans):
         if not (span.gpus_idle if idling is Idling.GPUS else span.is_idle):
             return span.end
@@ -117,7 +118,7 @@ def _since(spans: Sequence[Span], idling: Idling) -> int:
 
 
 def warning(found: Verdict, policy: IdlePolicy) -> str:
-    """What the job's timeline is told."""
+    """Return the text for the job's timeline."""
     what = "The GPUs of the job have" if found.idling is Idling.GPUS else "The job has"
     text = f"{what} done nothing for {_span(found.until - found.since)}."
     if not policy.stop:

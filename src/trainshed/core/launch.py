@@ -1,4 +1,4 @@
-"""The launch plan: a printable value that says everything about how one replica is started."""
+"""The launch plan: a printable value that holds everything about how one replica is started."""
 
 from msgspec import Struct
 
@@ -8,33 +8,33 @@ from trainshed.core.units import Bytes
 REDUCTION_PACKAGES = "/opt/trainshed/reduction"
 """Where programs in container images find the package `trainshed_reduction`."""
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
-"""The variable that names a trial's metrics file (facts/program#variables). An engine that cannot show one
-replica alone the file named here puts the path of another one in its place."""
+"""The variable that names a trial's metrics file (facts/program#variables). An engine that cannot show the
+file named here to one replica alone puts another path in its place."""
 REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
-"""The variable that names the file in which workers and reducers report (spec/reduction#reports); engines
-treat it likewise."""
+"""The variable that names the file in which workers and reducers report (spec/reduction#reports). Engines may
+put another path in its place as well."""
 LOST_REDUCERS = "/opt/trainshed/lost-reducers"
-"""What the variable LOST_FILE of `core.reduction` says. An engine that cannot show a file there puts the path
-of another one in its place."""
+"""The value of the variable LOST_FILE of `core.reduction`. An engine that cannot show a file there puts
+another path in its place."""
 
 STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
 WARM_LABEL = "trainshed-warm-start"
-"""Label of a job: "on" = its programs begin with their frameworks imported where that can be had, "off" =
+"""Label of a job: "on" = its programs begin with their frameworks imported, where that is possible, "off" =
 they do not."""
 PROGRESS_LABEL = "trainshed-progress-reports"
 """Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
 
 OWN_ROOT_LABEL = "trainshed-own-root"
-"""Label of a job: "on" = its programs that run in the machine's files have a root directory of their own,
-"off" = they do not."""
+"""Label of a job: "on" = those of its programs that run in the machine's files have a root directory of their
+own, "off" = they do not."""
 
 
 class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
 
-    #: Its content stays as it is, whatever the program writes; "" = whoever starts the program is in it
-    #: already, and adds what it sets (`engines.remote.own_image`).
+    #: Its content stays unchanged, whatever the program writes; "" = whoever starts the program is in the
+    #: image already, and adds the variables that it sets (`engines.remote.own_image`).
     directory: str
     #: As in the container image; "" = /.
     workdir: str = ""
@@ -43,7 +43,7 @@ class ImageRoot(Struct, frozen=True):
 
 
 class Software(Struct, frozen=True):
-    """What a program runs by: an environment of ours, or a container image."""
+    """What a program runs in: an environment of the service, or a container image."""
 
     #: Directory of a minimal Python environment, used in place and read-only, or copied into the slot where
     #: nothing can be mounted; "" = none.
@@ -54,7 +54,7 @@ class Software(Struct, frozen=True):
     read_only: tuple[str, ...] = ()
     #: The program runs in this file system; None = in the machine's.
     image: ImageRoot | None = None
-    #: In the machine's: its root directory is its own (docs/adr/0139).
+    #: A program in the machine's file system has a root directory of its own (docs/adr/0139).
     own_root: bool = False
 
 
@@ -72,7 +72,7 @@ class Limits(Struct, frozen=True):
 
 
 class Account(Struct, frozen=True):
-    """As whom, and where, the replica's own endpoint speaks for it: to buckets, and when it hands out
+    """The identity with which the replica's own endpoint acts for it: towards buckets, and when it hands out
     credentials."""
 
     project: str = ""
@@ -81,30 +81,31 @@ class Account(Struct, frozen=True):
 
 
 class ReductionPart(Struct, frozen=True):
-    """A replica's part in a Reduction Server (spec/reduction#reports); all defaults: it has none."""
+    """A replica's part in a Reduction Server (spec/reduction#reports); by default it has none."""
 
-    #: Directory of the package that it reduces by, in an image shown at `REDUCTION_PACKAGES`.
+    #: Directory of the package that it reduces by; in a container image it is shown at `REDUCTION_PACKAGES`.
     packages: str = ""
-    #: How many reducers the job has; what the replica reports of them is taken down. 0 = nothing is.
+    #: How many reducers the job has; the replica's reports about them are stored. 0 = there are none, and
+    #: nothing is stored.
     reducers: int = 0
-    #: Nanoseconds without any report after which its processes are looked at, for whether its program can use
-    #: reducers at all; 0 = nobody looks.
+    #: Nanoseconds without any report after which its processes are examined, for whether its program can use
+    #: reducers at all; 0 = they are not.
     verdict_after: int = 0
 
 
 class WarmStart(Struct, frozen=True):
-    """That a program is to begin in a fork of an interpreter that is up already (docs/adr/0096, 0130)."""
+    """The start of a program in a fork of an interpreter that is up already (docs/adr/0096, 0130)."""
 
-    #: Directory of the runtime's Python environment, whose interpreter it is; "" = there is none.
+    #: Directory of the runtime's Python environment, to which the interpreter belongs; "" = there is none.
     runtime: str = ""
-    #: Frameworks that are imported there; () = none is, and nobody has asked for any.
+    #: Frameworks that are imported there; () = none are, and nobody has asked for any.
     modules: tuple[str, ...] = ()
-    #: Why it is not to be had, as a clause; "" = it may be.
+    #: Why it cannot be had, as a clause; "" = it may be.
     cold_because: str = ""
 
     @property
     def is_asked_for(self) -> bool:
-        """Somebody has asked for it, and is told how the program begins."""
+        """Whether somebody has asked for it; then a notice says how the program begins."""
         return bool(self.modules or self.cold_because)
 
 
@@ -115,10 +116,10 @@ class LaunchPlan(Struct, frozen=True):
     attempt: int
     replica: ReplicaId
     incarnation: int
-    #: The first one is looked up on the PATH of `environ`.
+    #: The first item is looked up on the PATH of `environ`.
     argv: tuple[str, ...]
-    #: Complete but for what only the slot knows (`HOME`, `TMPDIR`, `PATH` prefix of its own Python, storage
-    #: endpoint), which the engine adds.
+    #: Complete except for what only the slot knows (`HOME`, `TMPDIR`, the `PATH` prefix of its own Python,
+    #: the storage endpoint), which the engine adds.
     environ: tuple[tuple[str, str], ...]
     hostname: str
     address: str
@@ -127,12 +128,12 @@ class LaunchPlan(Struct, frozen=True):
     software: Software = Software()
     limits: Limits = Limits()
     account: Account = Account()
-    #: (name, directory) of those that are shown as /gcs/NAME.
+    #: (name, directory) of the buckets that are shown as /gcs/NAME.
     buckets: tuple[tuple[str, str], ...] = ()
-    #: What the program reports to its metrics file is taken down (spec/tuning#measurements).
+    #: The program's reports to its metrics file are stored (spec/tuning#measurements).
     watch_metrics: bool = False
     reduction: ReductionPart = ReductionPart()
     #: The program is told where it can report how far it is (spec/program#progress).
     reports_progress: bool = False
-    #: Asked for (spec/program#warm-starts); None = nobody did.
+    #: The warm start that was asked for (spec/program#warm-starts); None = none was.
     warm: WarmStart | None = None

@@ -22,7 +22,7 @@ class Api(enum.StrEnum):
 
 
 class Collection(enum.StrEnum):
-    """Where a Vertex job stands in its location. Names of `ml` jobs do not tell."""
+    """The collection of a Vertex job in its location. Names of `ml` jobs have none."""
 
     CUSTOM_JOBS = "customJobs"
     TUNING_JOBS = "hyperparameterTuningJobs"
@@ -38,7 +38,7 @@ _ML_JOB = re.compile(rf"projects/({_SEGMENT})/jobs/({_SEGMENT})")
 class JobName(Struct, frozen=True, order=True):
     """The public name of a job: a custom job, a tuning job or a training pipeline.
 
-    `location` is the Vertex location; for `ml` v1 jobs, whose names carry none, it is "". The job of trial 3
+    `location` is the Vertex location; for `ml` v1 jobs, whose names have none, it is "". The job of trial 3
     of the `ml` tuning job `census` is called `census.3`. `collection` counts for Vertex only, where ids are
     unique without it.
     """
@@ -56,12 +56,12 @@ class JobName(Struct, frozen=True, order=True):
         return f"{place}/{self.collection}/{self.job_id}"
 
     def of_trial(self, number: int) -> "JobName":
-        """The name of the job of a trial of this `ml` tuning job."""
+        """Return the name of the job of a trial of this `ml` tuning job."""
         return JobName(self.api, self.project_id, self.location, f"{self.job_id}.{number}")
 
     @staticmethod
     def parse(name: str) -> "JobName":
-        """Read a full job name of either API. Raises ValueError for anything else."""
+        """Read a full job name of either API. Raise ValueError for anything else."""
         if match := _VERTEX_JOB.fullmatch(name):
             return JobName(Api.VERTEX, match[1], match[2], match[4], Collection(match[3]))
         if match := _ML_JOB.fullmatch(name):
@@ -83,12 +83,12 @@ class StudyName(Struct, frozen=True, order=True):
         return f"projects/{self.project_id}/locations/{self.location}/studies/{self.study_id}"
 
     def trial(self, number: int) -> str:
-        """The name of one of its trials."""
+        """Return the name of one of its trials."""
         return f"{self}/trials/{number}"
 
     @staticmethod
     def parse(name: str) -> "StudyName":
-        """Raises ValueError for anything else."""
+        """Read a study's name. Raise ValueError for anything else."""
         match = re.fullmatch(rf"{_PLACE}/studies/({_SEGMENT})", name)
         if match is None:
             raise ValueError(
@@ -98,7 +98,7 @@ class StudyName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse_trial(name: str) -> "tuple[StudyName, int]":
-        """The study and the trial's number. Raises ValueError for anything else."""
+        """Return the study and the trial's number. Raise ValueError for anything else."""
         study, separator, number = name.rpartition("/trials/")
         if not separator or not (number.isascii() and number.isdecimal()) or len(number) > 9:
             raise ValueError(
@@ -109,7 +109,7 @@ class StudyName(Struct, frozen=True, order=True):
 
 
 class ModelName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/models/M`; a version of it is asked for by `@1` or `@alias` behind it."""
+    """`projects/P/locations/L/models/M`; `@1` or `@alias` after it asks for a version."""
 
     project_id: str
     location: str
@@ -120,7 +120,7 @@ class ModelName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str) -> "tuple[ModelName, str]":
-        """The model and what stands behind its `@` ("" = nothing). Raises ValueError for anything else."""
+        """Return the model and what follows its `@` ("" = nothing). Raise ValueError for anything else."""
         match = re.fullmatch(rf"{_PLACE}/models/([^/@]+)(?:@([^/@]+))?", name)
         if match is None:
             raise ValueError(
@@ -131,7 +131,7 @@ class ModelName(Struct, frozen=True, order=True):
 
 
 _LARGEST: Final = 2**63 - 1
-"""What the store can compare with."""
+"""The largest id that the store can compare with."""
 
 
 class EvaluationName(Struct, frozen=True, order=True):
@@ -145,7 +145,8 @@ class EvaluationName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str) -> "EvaluationName":
-        """Raises ValueError for anything else."""
+        """Read an evaluation's name, with or without a version of its model. Raise ValueError for anything
+        else."""
         match = re.fullmatch(
             r"(.+/models/[^/@]+)(?:@[^/@]+)?/evaluations/(\d{1,19})", name, re.ASCII
         )
@@ -168,7 +169,7 @@ class ReplicaId(Struct, frozen=True, order=True):
         return self.pool == 0 and self.index == 0
 
     def __str__(self) -> str:
-        """`workerpool1-0`: the name Vertex uses, and the one of log tasks, files and directories."""
+        """Return `workerpool1-0`: the name that Vertex uses, and that of log tasks, files and directories."""
         return f"workerpool{self.pool}-{self.index}" if self.pool < SERVICE.pool else SERVICE_TASK
 
     @staticmethod
@@ -180,17 +181,18 @@ class ReplicaId(Struct, frozen=True, order=True):
 
 
 SERVICE_TASK = "service"
-"""The task whose lines in a job's log the service itself has written (facts/lifecycle#service-lines)."""
+"""The task of the lines in a job's log that the service itself has written
+(facts/lifecycle#service-lines)."""
 SERVICE = ReplicaId(4, 0)
-"""Who writes them: among the writers of a job's log it has the place of a replica, and is none. No name of a
-replica is read as this."""
+"""The writer of those lines: it takes the place of a replica among the writers of a job's log, but is none.
+`ReplicaId.parse` never returns it."""
 
 ML_ROLES = ("master", "worker", "ps", "evaluator")
 """Names of the four pools in `ml` v1, by pool position."""
 
 
 def public_replica_name(api: Api, replica: ReplicaId) -> str:
-    """The name used in public messages: `workerpool0-0` (Vertex), `master 0` (`ml`)
+    """Return the name used in public messages: `workerpool0-0` (Vertex), `master 0` (`ml`)
     (spec/failures#messages)."""
     if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]} {replica.index}"
@@ -198,15 +200,15 @@ def public_replica_name(api: Api, replica: ReplicaId) -> str:
 
 
 def log_task_name(api: Api, replica: ReplicaId) -> str:
-    """The `task_name` label of a replica's log lines: `workerpool0-0`, `master-replica-0`; of the service's:
-    `service`."""
+    """Return the `task_name` label of a replica's log lines, `workerpool0-0` or `master-replica-0`; for the
+    service's lines, `service`."""
     if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]}-replica-{replica.index}"
     return str(replica)
 
 
 def project_number(project_id: str) -> int:
-    """A stable 12-digit number for a project id; a numeric id stands for itself.
+    """Return a stable 12-digit number for a project id; a numeric id stands for itself.
 
     The public services number projects; programs meet the number in CLOUD_ML_PROJECT_ID
     (facts/program#variables).
@@ -218,6 +220,6 @@ def project_number(project_id: str) -> int:
 
 
 def host_token(uid: JobUid) -> str:
-    """Ten hexadecimal digits shared by the hostnames of all replicas of a job
+    """Return ten hexadecimal digits that the hostnames of all replicas of a job share
     (facts/program#cluster_spec)."""
     return hashlib.sha256(b"host:%d" % uid).hexdigest()[:10]

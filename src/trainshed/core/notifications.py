@@ -1,6 +1,6 @@
-"""Who is told that a job has ended or stalls, what is sent, and when it is tried again. Pure (ADR 78).
+"""Whom to notify that a job has ended or stalls, what is sent, and when it is tried again. Pure (ADR 78).
 
-Jobs name targets by a label, never an address: the service calls only what its operator has written down.
+Jobs name targets by a label, never an address: the service calls only addresses that its operator has set.
 """
 
 import enum
@@ -24,13 +24,13 @@ _SECOND: Final = 10**9
 _PAUSES: Final = tuple(seconds * _SECOND for seconds in (10, 30, 120, 600, 1800, 3600))
 """Nanoseconds between two tries; the last one is repeated."""
 GIVEN_UP_AFTER: Final = 24 * 3600 * _SECOND
-"""Nanoseconds."""
+"""Nanoseconds after which a notification that could not be sent is given up."""
 _LONGEST_ERROR: Final = 2_000
-"""Characters of a job's error in a notification."""
+"""The most characters of a job's error in a notification."""
 
 
 class Occasion(enum.StrEnum):
-    """Why somebody is told."""
+    """Why a notification is sent."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -39,29 +39,29 @@ class Occasion(enum.StrEnum):
 
 
 class Target(Struct, frozen=True):
-    """Somebody who is told."""
+    """A receiver of notifications."""
 
     name: str
-    #: The occasions on which they are.
+    #: The occasions on which it is notified.
     on: frozenset[Occasion]
-    #: Whether of every job, or only of those whose label names it.
+    #: It is notified of every job; otherwise only of those whose label names it.
     every_job: bool = False
 
 
 class Notification(Struct, frozen=True):
-    """What one target is to be told."""
+    """One notification for one target."""
 
     job_uid: JobUid
     target: str
     occasion: Occasion
-    #: ns since the epoch.
+    #: Nanoseconds since the epoch.
     created: Nanos
     #: JSON, as it is sent.
     content: str
 
 
 def named(labels: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The targets that a job's labels name."""
+    """Return the names of the targets that a job's label lists."""
     return tuple(filter(None, dict(labels).get(LABEL, "").split("_")))
 
 
@@ -72,9 +72,9 @@ def notifications(
     now: Nanos,
     page: str = "",
 ) -> tuple[Notification, ...]:
-    """The notifications that a step asks for. `work`: as it is after the step; `entries`: the step's own.
-    None of a job that a tuning job or pipeline made: that one is told of. `page`: the address of pages of
-    jobs, "" = there is none."""
+    """Return the notifications that a step asks for. `work`: as it is after the step; `entries`: the step's
+    own. There are none for a job that a tuning job or pipeline made, since that one is reported. `page`: the
+    address of the service, below which jobs have their pages, "" = there is none."""
     if not isinstance(work, Pipeline) and work.parent is not None:
         return ()
     occasions = _occasions(work, entries)
@@ -92,12 +92,12 @@ def notifications(
 def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
     stalled = any(entry.details.get("stalled") is True for entry in entries)
     found = [Occasion.STALLED] if stalled else []
-    # There is no commit after the step that ends a work, so that its end is told of once.
+    # No commit follows the step that ends a job, so its end is reported once.
     return [*found, Occasion(work.state.value.lower())] if work.state.is_final else found
 
 
 def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
-    """What is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
+    """Return what is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
     message = linked(work.error.message, work.name, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
         "name": str(work.name),
@@ -119,7 +119,7 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
 
 
 def mail_of(told: Mapping[str, Any]) -> tuple[str, str]:
-    """Subject and text of a mail, from what `content` has made."""
+    """Return the subject and the text of a mail, from what `content` has made."""
     data = told["data"]
     occasion = str(told["type"]).removeprefix("job.")
     title = " ".join(str(data["displayName"] or data["name"]).split())
@@ -137,8 +137,8 @@ def mail_of(told: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def next_try(created: Nanos, tries: int, now: Nanos) -> int | None:
-    """When a notification is tried again after so many failed tries (ns since the epoch); None = it is given
-    up."""
+    """Return when a notification is tried again (ns since the epoch) after `tries` failed tries; None = it is
+    given up."""
     due = now + _PAUSES[min(tries, len(_PAUSES)) - 1]
     return due if due - created <= GIVEN_UP_AFTER else None
 

@@ -1,10 +1,10 @@
-"""How the filter languages of the public APIs compare. Pure."""
+"""The comparison operators of the public APIs' filter languages. Pure."""
 
 import enum
 
 
 class Operator(enum.StrEnum):
-    """As it is written. HAS: a text contains another, or matches one with `*`."""
+    """An operator as it is written. HAS: a text contains another, or matches one with `*`."""
 
     EQUAL = "="
     NOT_EQUAL = "!="

@@ -1,9 +1,9 @@
-"""Patterns that callers bring: wildcards and regular expressions, matched in time linear in the text. Pure.
+"""Patterns that callers supply: wildcards and regular expressions, matched in time linear in the text. Pure.
 
-Python's own `re` tries one way after the other, and a short expression such as `(a+)+$` has it try for hours.
-So no text of a caller becomes a pattern of `re`: wildcards are matched by looking for one part after the
-other, regular expressions by RE2, which has no look-around and no back-references and takes no more than its
-limit of memory. RE2 is loaded with the first of them: with the C++ library that it needs it takes a service
+Python's own `re` backtracks, and a short expression such as `(a+)+$` can keep it busy for hours. So no text
+of a caller becomes a pattern of `re`: wildcards are matched by searching for one part after the other, and
+regular expressions by RE2, which has no look-around and no back-references and never exceeds its memory
+limit. RE2 is loaded with the first regular expression: with the C++ library that it needs, it costs a service
 2.5 MB.
 """
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import re2
 
 MAX_LENGTH: Final = 1000
-"""Characters of a regular expression."""
+"""The most characters of a regular expression."""
 MAX_STEPS: Final = 2000
-"""Instructions that an expression may become: `((a{30}){30})` is short, and much work for each character of a
-text."""
+"""The most instructions that an expression may become: `((a{30}){30})` is short, but much work for each
+character of a text."""
 _MEMORY: Final = 1 << 20
-"""Bytes that matching may take for what it has worked out before."""
+"""Bytes that matching may use to remember what it has worked out before."""
 _ABSENT: Final = ("invalid perl operator", "invalid escape sequence")
-"""RE2's words for what others have and it has not."""
+"""RE2's words for features of other libraries that it lacks."""
 
 
 class PatternError(ValueError):
@@ -45,8 +45,8 @@ class Regex:
         return self._compiled.fullmatch(_bytes(text)) is not None
 
     def first_in(self, text: str) -> str | None:
-        """The first group of the first match, or all that matched if there are no groups; None without a
-        match."""
+        """Return the first group of the first match, or the whole match if there are no groups; None without
+        a match."""
         match = self._compiled.search(_bytes(text))
         if match is None:
             return None
@@ -61,7 +61,8 @@ def compile_regex(
     longest: int = MAX_LENGTH,
     most_steps: int = MAX_STEPS,
 ) -> Regex:
-    """Read a regular expression of at most `longest` characters. Raises PatternError."""
+    """Compile a regular expression of at most `longest` characters. Raise PatternError if it is invalid, too
+    long, or has more than `most_steps` instructions."""
     import re2
 
     if len(text) > longest:
@@ -85,12 +86,13 @@ def compile_regex(
 
 
 def compile_wildcard(pattern: str) -> Callable[[str], bool]:
-    """Whether a whole text is like the pattern, in which `*` stands for any text, the empty one included."""
+    """Return a function that says whether a whole text matches the pattern, in which `*` stands for any text,
+    even an empty one."""
     first, *middle = pattern.split("*")
     if not middle:
         return lambda text: text == pattern
     last = middle.pop()
-    # The leftmost place of each part leaves the most for those behind it, so that no other needs to be tried.
+    # The leftmost place of each part leaves the most for those after it, so no other place need be tried.
     parts = tuple(part for part in middle if part)
     fixed = len(first) + len(last)
 
@@ -124,5 +126,5 @@ def _fault(text: str, error: "re2.error") -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """UTF-8; half a character, which JSON can spell, becomes a question mark."""
+    """Encode as UTF-8; half a character, which JSON can spell, becomes a question mark."""
     return text.encode(errors="replace")

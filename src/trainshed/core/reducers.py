@@ -1,8 +1,8 @@
-"""How many reducers a job needs, and what is said of one whose reducers are too few or of no use
+"""How many reducers a job needs, and the warnings for a job whose reducers are too few or of no use
 (spec/submit#warnings, spec/reduction#bandwidth). Pure.
 
-Owns the public rule of bandwidths. How fast an all-reduce can be with so many reducers is computed by
-`trainshed_reduction.layout`, which also decides it where workers run.
+Owns the public rule of bandwidths. How fast an all-reduce can be with a number of reducers is computed by
+`trainshed_reduction.layout`, by which workers decide as well.
 """
 
 import math
@@ -23,7 +23,7 @@ MACHINE = "n1-highcpu-16"
 """The machine type that is recommended for reducers (facts, reductionServer)."""
 IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 RECOMMENDED_VCPUS = 16
-"""A reducer's machine should have at least as many."""
+"""A reducer's machine should have at least this many."""
 _SINGLE = (
     "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 "
     "will stay idle. Take it out, or give the job more workers in worker pool 1."
@@ -35,7 +35,7 @@ _PAIR = (
 
 
 class Fleet(Struct, frozen=True):
-    """`count` machines of one type. `gbps`: the bandwidth of each."""
+    """`count` machines of one type. `gbps`: the bandwidth of each, in Gbit/s."""
 
     count: int
     machine: str
@@ -43,7 +43,7 @@ class Fleet(Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """Gbit/s of all together."""
+        """Gbit/s of all of them together."""
         return self.count * self.gbps
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Fleet(Struct, frozen=True):
 
 
 def bandwidth(machine: Machine) -> float | None:
-    """Gbit/s that a machine sends at most, with its accelerators; None where the facts do not say."""
+    """Return the Gbit/s that a machine can send, with its accelerators; None where the facts do not say."""
     found = machine_types().get(machine.type)
     if found is None:
         return None
@@ -60,13 +60,13 @@ def bandwidth(machine: Machine) -> float | None:
 
 
 def enough(workers_gbps: float, reducer_gbps: float) -> int:
-    """How many reducers of `reducer_gbps` each send together what primary and workers do, `workers_gbps` in
-    all."""
+    """Return how many reducers of `reducer_gbps` each send together as much as the primary and the workers,
+    which send `workers_gbps` in all."""
     return max(1, math.ceil(round(workers_gbps / reducer_gbps, 9)))
 
 
 def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
-    """The pool of reducers, if there is one."""
+    """Return the pool of reducers, if there is one."""
     for pool in pools:
         if pool.position == POOL and is_reduction_server(pool.program.image_uri):
             return pool
@@ -74,7 +74,8 @@ def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
 
 
 def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
-    """What is said of a job with reducers; nothing where they are of use and fast enough, or nobody knows."""
+    """Return the warnings for a job with reducers; none if these are of use and fast enough, or if that is
+    not known."""
     reducers = reducers_of(pools)
     if reducers is None:
         return ()
@@ -91,7 +92,7 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 
 
 def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:
-    """None if the bandwidth of one of them is not known."""
+    """Return the machines of pools; None if the bandwidth of one of them is not known."""
     found: list[Fleet] = []
     for pool in pools:
         gbps = bandwidth(pool.machine)
@@ -117,7 +118,7 @@ def _too_slow(workers: list[Fleet] | None, reducers: list[Fleet] | None) -> str:
 
 
 def _listed(fleets: list[Fleet]) -> str:
-    """Pools of one machine type as one."""
+    """Format the pools' machines, with pools of one machine type added up."""
     counts: dict[str, int] = {}
     for fleet in fleets:
         counts[fleet.machine] = counts.get(fleet.machine, 0) + fleet.count
@@ -130,29 +131,29 @@ _IGNORED = (
     "are not used. (gcloud's --command and --args go to all pools.)"
 )
 _REFERENCE = "$("
-"""What another variable's value, or a secret's, is put in place of."""
+"""Begins a reference, which is replaced by another variable's value, or a secret's."""
 
 
 def are_ours(runtime: RuntimeChoice) -> bool:
-    """Whether a reduction-server image stands for our reducers, and not for what an operator has mapped it
-    to."""
+    """Whether a reduction-server image stands for this service's reducers, and not for what an operator has
+    mapped it to."""
     return runtime.family == REDUCERS
 
 
 def program(
     runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, given: bool
 ) -> Program:
-    """`given`: the job says what they should run, which is told to be of no effect: gcloud cannot but say
-    it."""
+    """Return the program of a reducer. `given`: the job says what it should run, which a notice says is not
+    used: gcloud cannot leave it out."""
     if given:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
 
 
 def check_variables(pools: Sequence[Section]) -> None:
-    """The variables of the Reduction Server in the `env` of those of a job's pools that have a part in it.
-    What is wrong is reported to the sections' faults; what is known only when a program is started,
-    `$(NAME)`, is left to that."""
+    """Check the variables of the Reduction Server in the `env` of a job's pools that take part in it. What is
+    wrong is reported to the sections' faults. Values with a `$(NAME)`, which are known only when a program is
+    started, are left to the program."""
     for pool in pools:
         for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
             env = list(spec.sections("env"))
@@ -166,8 +167,8 @@ def check_variables(pools: Sequence[Section]) -> None:
 
 
 def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
-    """Warnings about variables that look like the Reduction Server's and mean nothing to it, of pools that
-    have a part."""
+    """Yield warnings about variables that look like the Reduction Server's and mean nothing to it. `pools`:
+    those that take part in it."""
     where: dict[str, dict[str, None]] = {}
     for pool in pools:
         for name, _ in pool.program.env:
@@ -184,7 +185,8 @@ def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
 
 
 def _meant(name: str) -> str:
-    """By what comes after the beginning that all names share, and would make any two of them alike."""
+    """Suggest a known variable. Only the end of the name is compared, since the beginning that all names
+    share would make any two of them alike."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     if name == f"{variables.MODE}_MODE":
@@ -197,18 +199,18 @@ def _meant(name: str) -> str:
 class Support(Struct, frozen=True):
     """One kind of program, and what reducers do for it."""
 
-    #: In the words of the documentation.
+    #: The program, in the words of the documentation.
     program: str
-    #: Of its library, that it holds for.
+    #: The versions of its library for which this holds.
     versions: str
-    #: How its all-reduce comes to the reducers.
+    #: How its all-reduce gets to the reducers.
     route: str
-    #: What it gets.
+    #: What it gains.
     verdict: str
     is_served: bool
     #: Runtime families whose programs are of this kind, as far as a job's request tells.
     families: tuple[str, ...] = ()
-    #: What such a job is told when it is made; "" = it may use its reducers.
+    #: The warning that such a job gets when it is made; "" = it may use its reducers.
     warning: str = ""
 
 
@@ -303,13 +305,14 @@ SUPPORT: tuple[Support, ...] = (
 
 
 def can_only_idle(families: frozenset[str]) -> bool:
-    """Whether none of these runtime families has a way to reducers, not even by a program's own call."""
+    """Whether none of these runtime families can use reducers, not even by a call in the program."""
     hopeless = {family for row in SUPPORT if _TAKE_IT_OUT in row.warning for family in row.families}
     return families <= hopeless
 
 
 def warning_for(families: frozenset[str]) -> str:
-    """What a job is told whose workers run in these runtime families; "" if one of them may use reducers.
+    """Return the warning for a job whose workers run in these runtime families; "" if one of them may use
+    reducers.
 
     A family that no row names (a container image of the user's) may be anything.
     """

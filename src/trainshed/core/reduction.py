@@ -1,7 +1,7 @@
-"""What the replicas of a job with a Reduction Server are told of it (spec/reduction#settings). Pure.
+"""What the replicas of a job with a Reduction Server are told about it (spec/reduction#settings). Pure.
 
-What their variables are called and may say is `trainshed_reduction.variables`' to know, which their programs
-read too.
+`trainshed_reduction.variables`, which their programs read too, defines the names of their variables and the
+allowed values.
 """
 
 from trainshed.core import secrets
@@ -14,7 +14,7 @@ from trainshed.core.secrets import Made
 from trainshed.reduction.trainshed_reduction import variables as known
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
-"""What reducers run."""
+"""The command line of reducers."""
 
 REDUCERS = known.REDUCERS
 TOKEN = known.TOKEN
@@ -33,25 +33,25 @@ LOST_FILE = known.LOST_FILE
 MODE = known.MODE
 LISTEN = known.LISTEN
 THREADS = known.THREADS
-"""Set by engines, which know how many processors there are."""
+"""The number of threads. Engines set it, since they know how many processors there are."""
 MOST_THREADS = known.MOST_THREADS
 
 
 def takes_part(spec: JobSpec, replica: ReplicaId) -> bool:
-    """Whether a replica reduces, or can have its sums made: the primary and the workers of a job with
-    reducers."""
+    """Whether a replica reduces, or can have its sums made: it belongs to the reducers, or is the primary or
+    a worker, of a job with reducers."""
     return has_reducers(spec) and replica.pool <= PS_POOL
 
 
 def reducers(spec: JobSpec) -> tuple[ReplicaId, ...]:
-    """Those of a job, in the order in which workers are told of them."""
+    """Return the reducers of a job, in the order in which workers are told of them."""
     return spec.pool(PS_POOL).replicas() if has_reducers(spec) else ()
 
 
 def variables(
     spec: JobSpec, endpoints: Endpoints, replica: ReplicaId, attempt: int
 ) -> dict[str, str]:
-    """Those that a job may change; none for a replica that takes no part."""
+    """Return the variables that a job may change; none for a replica that takes no part."""
     if not takes_part(spec, replica):
         return {}
     if is_reducer(spec, replica.pool):
@@ -67,8 +67,8 @@ def variables(
 
 
 def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:
-    """The variables by which workers and reducers know each other, none of which a job may change: marks of
-    what the service makes up (`core.secrets`)."""
+    """Return the variables by which workers and reducers know each other, none of which a job may change.
+    Their values are marks of what the service makes (`core.secrets`)."""
     if not takes_part(spec, replica):
         return {}
     made = {TOKEN: Made.TOKEN}
@@ -81,12 +81,12 @@ def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str
 
 
 def search_path(directory: str, environ: str) -> str:
-    """PYTHONPATH with the package's directory before what it says already."""
+    """Return a PYTHONPATH with the package's directory before what it holds already."""
     return f"{directory}:{environ}" if environ else directory
 
 
 def _bandwidths(spec: JobSpec) -> dict[str, str]:
-    """Gbit/s each way of the slowest worker and of a reducer; nothing unless both are known."""
+    """Return the Gbit/s each way of the slowest worker and of a reducer; nothing unless both are known."""
     gbps = {pool.position: bandwidth(pool.machine) or 0.0 for pool in spec.pools}
     worker = min(gbps[position] for position in gbps if position < PS_POOL)
     if not worker or not gbps[PS_POOL]:

@@ -1,7 +1,7 @@
 """A request as it came: typed reading of its fields, and the list of everything wrong with it.
 
-Owns the field paths; knows no rule about any field. The package `wire` has already refused unknown fields
-and wrong types, so a value is read as what the public message says it is.
+Owns the field paths; knows no rule about any field. The package `wire` has already refused unknown fields and
+wrong types, so a value is read as the type that the public message gives it.
 """
 
 import re
@@ -21,12 +21,12 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = (str, int, float)
 _MAPPINGS = (dict, Mapping)
-"""What JSON is read as stands first: to ask for the protocol costs ten times as much."""
+"""The type that JSON is read as comes first: a check for the protocol costs ten times as much."""
 
 
 @lru_cache(4096)
 def snake_case(name: str) -> str:
-    """`workerPoolSpecs` -> `worker_pool_specs`."""
+    """Return `worker_pool_specs` for `workerPoolSpecs`."""
     return _HUMP.sub("_", name).lower()
 
 
@@ -41,8 +41,8 @@ class Faults:
 
     @contextmanager
     def gathered(self, at: str = "") -> Generator[None]:
-        """Note what is raised as InvalidRequest in the block. `at`: what stands before its fields, with its
-        dot."""
+        """Add the violations of an InvalidRequest that is raised in the block. `at`: the prefix of their
+        fields, with its dot."""
         try:
             yield
         except InvalidRequest as error:
@@ -58,7 +58,7 @@ class Faults:
 class Section(Struct, eq=False):
     """One message of a request: `values` in public JSON, at `path` (snake_case, "" at the top).
 
-    Nobody changes one; it is not frozen because that would make it cost three times as much, and a request
+    Nothing changes one; it is not frozen because that would make it cost three times as much, and a request
     has dozens.
     """
 
@@ -67,16 +67,16 @@ class Section(Struct, eq=False):
     faults: Faults
 
     def at(self, name: str) -> str:
-        """Path of the field `name` (camelCase)."""
+        """Return the path of the field `name` (camelCase)."""
         own = snake_case(name)
         return f"{self.path}.{own}" if self.path else own
 
     def fault(self, name: str, description: str) -> None:
-        """Report the field `name`; "" reports the section itself."""
+        """Report what is wrong with the field `name`; "" reports the section itself."""
         self.faults.add(self.at(name) if name else self.path, description)
 
     def has(self, name: str) -> bool:
-        """Whether the field was given, be it with its default value."""
+        """Whether the field was given, even with its default value."""
         return name in self.values
 
     def is_set(self, name: str) -> bool:
@@ -88,16 +88,16 @@ class Section(Struct, eq=False):
         return str(self.values.get(name) or "")
 
     def enum(self, name: str) -> str:
-        """The value's name; "" for the unspecified one."""
+        """Return the value's name; "" for the unspecified one."""
         value = self.text(name)
         return "" if value.endswith("_UNSPECIFIED") else value
 
     def integer(self, name: str) -> int:
-        """An int32 or int64 (a string in proto3 JSON); 0 when unset."""
+        """Return an int32 or int64 (a string in proto3 JSON); 0 when unset."""
         return int(self.values.get(name) or 0)
 
     def number(self, name: str) -> float:
-        """A double; 0 when unset. May be infinite or NaN, which public JSON spells as texts."""
+        """Return a double; 0 when unset. It may be infinite or NaN, which public JSON spells as texts."""
         return float(self.values.get(name) or 0)
 
     def numbers(self, name: str) -> tuple[float, ...]:
@@ -108,7 +108,7 @@ class Section(Struct, eq=False):
         return bool(self.values.get(name, False))
 
     def count(self, name: str) -> int:
-        """How many elements the repeated field `name` has."""
+        """Return how many elements the repeated field `name` has."""
         return len(cast("Sequence[Any]", self.values.get(name) or ()))
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -116,28 +116,28 @@ class Section(Struct, eq=False):
         return tuple(str(item) for item in given)
 
     def duration(self, name: str) -> int | None:
-        """Nanoseconds, or None when unset."""
+        """Return nanoseconds, or None when unset."""
         value = self.values.get(name)
         return None if value is None else nanoseconds(str(value))
 
     def moment(self, name: str) -> int | None:
-        """Nanoseconds since the epoch, or None when unset."""
+        """Return nanoseconds since the epoch, or None when unset."""
         value = self.values.get(name)
         return None if value is None else epoch_nanoseconds(str(value))
 
     def section(self, name: str) -> "Section":
-        """The message `name`; an unset one reads as empty."""
+        """Return the message `name`; an unset one reads as empty."""
         return Section(_mapping(self.values.get(name)), self.at(name), self.faults)
 
     def sections(self, name: str) -> Iterator["Section"]:
-        """The messages of the repeated field `name`, each with its index in its path."""
+        """Yield the messages of the repeated field `name`, each with its index in its path."""
         given = cast("Sequence[Any]", self.values.get(name) or ())
         for index, item in enumerate(given):
             yield Section(_mapping(item), f"{self.at(name)}[{index}]", self.faults)
 
 
 def is_blank(value: object) -> bool:
-    """Whether a JSON value says nothing: null, empty, zero, or made of such."""
+    """Whether a JSON value says nothing: null, empty, zero, or an object whose values all say nothing."""
     if value is None or isinstance(value, _PLAIN):
         return value in (None, "", 0, "0", False)
     if isinstance(value, _MAPPINGS):
@@ -148,7 +148,8 @@ def is_blank(value: object) -> bool:
 
 
 def nanoseconds(duration: str) -> int:
-    """A proto3 JSON duration (`"7200s"`, `"-1.5s"`). Raises ValueError for anything else."""
+    """Return the nanoseconds of a proto3 JSON duration (`"7200s"`, `"-1.5s"`). Raise ValueError for anything
+    else."""
     match = _DURATION.fullmatch(duration)
     if match is None:
         raise ValueError(f"{duration!r} is not a duration such as 7200s")
@@ -157,7 +158,8 @@ def nanoseconds(duration: str) -> int:
 
 
 def epoch_nanoseconds(moment: str) -> int:
-    """A time in public JSON (`"2026-01-31T12:00:00.5Z"`). Raises ValueError for anything else."""
+    """Return the nanoseconds since the epoch of a time in public JSON (`"2026-01-31T12:00:00.5Z"`). Raise
+    ValueError for anything else."""
     match = _MOMENT.fullmatch(moment)
     if match is None:
         raise ValueError(f"{moment!r} is not a time such as 2026-01-31T12:00:00Z")

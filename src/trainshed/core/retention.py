@@ -1,4 +1,4 @@
-"""How long what is over is kept: which jobs, and which logs, go. Pure.
+"""How long data of ended jobs is kept: which jobs, and which logs, are deleted. Pure.
 
 `trainshed gc` and the service's own timer decide by the same functions.
 """
@@ -26,7 +26,7 @@ _SIZES: Final = {
 
 
 def parse_age(text: str) -> int:
-    """`12h`, `30d` or `4w` in nanoseconds; "" = 0. Raises ValueError."""
+    """Return `12h`, `30d` or `4w` in nanoseconds; "" = 0. Raise ValueError for anything else."""
     if not text:
         return 0
     match = _AGE.fullmatch(text)
@@ -36,7 +36,7 @@ def parse_age(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """`500MB`, `50GB` or `2TiB` in bytes; "" = 0. Raises ValueError."""
+    """Return `500MB`, `50GB` or `2TiB` in bytes; "" = 0. Raise ValueError for anything else."""
     if not text:
         return 0
     match = _SIZE.fullmatch(text)
@@ -46,13 +46,13 @@ def parse_size(text: str) -> int:
 
 
 class Retention(Struct, frozen=True):
-    """What is kept of jobs that are over; what is not set is kept for ever."""
+    """What is kept of jobs that are over; what has no setting is kept for ever."""
 
     #: How long a job is kept after its end, as `parse_age` reads it; "" = for ever.
     jobs: str = ""
-    #: How long its log is; "" = as long as the job.
+    #: How long a job's log is kept; "" = as long as the job.
     logs: str = ""
-    #: What the logs of all jobs that are over may take together, as `parse_size` reads it; "" = any size.
+    #: How much the logs of all jobs that are over may take together, as `parse_size` reads it; "" = any size.
     size: str = ""
 
     @property
@@ -65,28 +65,28 @@ class RetentionReport(Struct):
     """What was deleted since the service started."""
 
     retention: Retention
-    #: When the last pass ended; ns since the epoch, 0 = there was none yet.
+    #: When the last pass ended, in nanoseconds since the epoch; 0 = there was none yet.
     last_pass: int = 0
     #: Jobs that were deleted.
     jobs: int = 0
-    #: Logs that were deleted of jobs that stay.
+    #: Deleted logs of jobs that stay.
     logs: int = 0
-    #: Bytes of all logs that were deleted.
+    #: Bytes of all deleted logs.
     freed: Bytes = 0
-    #: Bytes of the logs that jobs that are over have now.
+    #: Bytes that the logs of ended jobs take now.
     kept: int = 0
 
 
 LOG_DELETED: Final = "log_deleted"
-"""The kind of the timeline's entry that tells of a log that is gone."""
+"""The kind of the timeline entry about a deleted log."""
 
 
 class Ending(Protocol):
-    """Something that ends."""
+    """Anything that ends."""
 
     @property
     def ended(self) -> int:
-        """ns since the epoch; 0 = it is not over."""
+        """When it ended, in nanoseconds since the epoch; 0 = it is not over."""
         ...
 
 
@@ -94,8 +94,8 @@ E = TypeVar("E", bound=Ending)
 
 
 def jobs_due(newest_first: Iterable[E], before: int, keep: int = 0) -> list[E]:
-    """Those that ended before a moment (ns), in the order of their ends, and of equal ends the older first.
-    The first `keep` of the list stay."""
+    """Return those that ended before a moment (ns), in the order of their ends, and with equal ends the older
+    first. The first `keep` of the list stay."""
     considered = list(newest_first)[keep:]
     due = [each for each in reversed(considered) if 0 < each.ended < before]
     return sorted(due, key=lambda each: each.ended)
@@ -105,13 +105,13 @@ class KeptLog(Struct, frozen=True):
     """The log of a job that is over."""
 
     uid: int
-    #: When the job was over, and whatever had made it; ns since the epoch.
+    #: When the job, and whatever had made it, was over; nanoseconds since the epoch.
     ended: Nanos
     bytes: Bytes
 
 
 class LogDue(Struct, frozen=True):
-    """A log that is to be deleted, and by which setting."""
+    """A log that is to be deleted, and the setting that demands it."""
 
     log: KeptLog
     #: How long, or how much, is kept, in words.
@@ -119,16 +119,16 @@ class LogDue(Struct, frozen=True):
 
 
 class LogCollection(Struct, frozen=True):
-    """Logs that were deleted at somebody's order, or would be."""
+    """Logs that were deleted on somebody's order, or would be."""
 
     due: tuple[LogDue, ...]
-    #: So many more are due, for the next order.
+    #: How many more are due, for the next order.
     more: int = 0
 
 
 def logs_due(logs: Sequence[KeptLog], retention: Retention, now: Nanos) -> list[LogDue]:
-    """The logs that are older than the setting allows; then as many of the oldest as it takes until the rest
-    fits into the size. In the order of their jobs' ends."""
+    """Return the logs that are older than the setting allows, and then as many of the oldest as it takes
+    until the rest fits into the size. They are in the order of their jobs' ends."""
     before = now - parse_age(retention.logs) if retention.logs else 0
     limit = parse_size(retention.size)
     left = sum(log.bytes for log in logs)
@@ -145,12 +145,12 @@ def logs_due(logs: Sequence[KeptLog], retention: Retention, now: Nanos) -> list[
 
 
 def log_deleted_message(due: LogDue, now: Nanos) -> str:
-    """What is said in the place of a log; `now` in ns since the epoch."""
+    """Return the text that stands in the place of a log; `now` in nanoseconds since the epoch."""
     day = datetime.fromtimestamp(now // 10**9, UTC).date()
     return f"The log was deleted on {day}: logs are kept {due.kept}."
 
 
 def age_in_words(text: str) -> str:
-    """`30d` as `30 days`."""
+    """Return `30d` as `30 days`."""
     word = {"h": "hour", "d": "day", "w": "week"}[text[-1]]
     return f"{text[:-1]} {word}{'' if text[:-1] == '1' else 's'}"

@@ -1,7 +1,7 @@
-"""Which nodes take which work: by machine type, accelerator and region. Values only.
+"""Which nodes take which jobs: by machine type, accelerator and region. Values only.
 
-A cluster has one table of routes, of which the first that is for a machine counts; each of its nodes says
-which of them lead to it.
+A cluster has one table of routes, of which the first that matches a machine counts; each node of the cluster
+knows which routes lead to it.
 """
 
 from fnmatch import fnmatchcase
@@ -10,22 +10,22 @@ from msgspec import Struct
 
 
 class MachineWanted(Struct, frozen=True):
-    """What decides where a replica may go, besides what is free."""
+    """What decides where a replica may run, besides free capacity."""
 
-    #: Public machine type; "" = not known: it goes where machines go that no route is for.
+    #: Public machine type; "" = not known: then it runs where machines run that no route matches.
     type: str = ""
     #: Public type of its devices; "" = it has none.
     accelerator: str = ""
 
 
 class Route(Struct, frozen=True):
-    """Where machines of some types go."""
+    """Where machines of some types run."""
 
     #: Patterns of machine types, such as `a2-*`; () = all.
     types: tuple[str, ...] = ()
-    #: Public types, of one of which a machine must have devices; () = with any, or with none.
+    #: Public types of devices, of which a machine must have one; () = with any, or with none.
     accelerators: tuple[str, ...] = ()
-    #: Where it leads, as a sentence goes on: "partition gpu"; "" = nothing is known of that.
+    #: The destination, as it goes on in a sentence: "partition gpu"; "" = not known.
     name: str = ""
 
     def is_for(self, machine: MachineWanted) -> bool:
@@ -35,17 +35,17 @@ class Route(Struct, frozen=True):
 
 
 class Acceptance(Struct, frozen=True):
-    """Whom a node takes."""
+    """Which replicas a node takes."""
 
-    #: Its cluster's; () = every machine goes everywhere.
+    #: The routes of its cluster; () = every machine may run everywhere.
     routes: tuple[Route, ...] = ()
-    #: Those that lead to the node, by their position.
+    #: The positions of the routes that lead to the node.
     open: frozenset[int] = frozenset()
     #: Regions whose jobs it takes; () = all.
     regions: tuple[str, ...] = ()
 
     def serves(self, region: str) -> bool:
-        """Whether jobs of a region may run there; "" = of a region that is not known."""
+        """Whether jobs of a region may run there; "" = the region is not known."""
         return not self.regions or not region or region in self.regions
 
     def takes(self, machine: MachineWanted, region: str = "") -> bool:
@@ -54,15 +54,15 @@ class Acceptance(Struct, frozen=True):
         return not self.routes or self.position(machine) in self.open
 
     def position(self, machine: MachineWanted) -> int:
-        """Of the route that a machine goes; -1 = there is none for it."""
+        """Return the position of the route that a machine takes; -1 = there is none for it."""
         found = (at for at, route in enumerate(self.routes) if route.is_for(machine))
         return next(found, -1)
 
     def destination(self, machine: MachineWanted) -> str:
-        """Where a machine goes, "partition gpu"; "" = nothing is known of that."""
+        """Return the destination of a machine, such as "partition gpu"; "" = not known."""
         at = self.position(machine)
         return self.routes[at].name if at >= 0 else ""
 
 
 ANYBODY = Acceptance()
-"""The node takes whatever fits."""
+"""A node that takes whatever fits."""

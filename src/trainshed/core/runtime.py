@@ -1,6 +1,6 @@
-"""What the rest of the house knows of runtimes: which one a job gets, and whether that is what it asked for.
+"""What other packages know of runtimes: which one a program gets, and whether it is the one asked for.
 
-The package `runtimes` builds them; here are only the values and the question that validation asks.
+The package `runtimes` makes these values; here are only their types and the protocol that validation asks by.
 """
 
 from typing import Protocol
@@ -8,10 +8,11 @@ from typing import Protocol
 from msgspec import Struct
 
 CONTAINER = "container"
-"""The family of a choice that is no environment of ours but a container image, run as it is."""
+"""The family of a choice that is no environment of the service, but a container image that is run as it
+is."""
 
 REDUCERS = "reduction-server"
-"""The family of our own reducers, which stands for the reduction-server images."""
+"""The family of this service's own reducers, which stand in for the reduction-server images."""
 
 
 class RuntimeChoice(Struct, frozen=True):
@@ -19,38 +20,38 @@ class RuntimeChoice(Struct, frozen=True):
 
     #: A folder of the package `runtimes` (`python`, `scikit-learn`), or `CONTAINER`.
     family: str
-    #: The framework's within it; "" for plain Python.
+    #: The framework's version within the family; "" for plain Python.
     version: str
     #: `major.minor`.
     python_version: str
-    #: What was asked and what is given instead: the first lines of the job's log and an entry on its timeline
-    #: (spec/runtimes#substitutes). Empty when the job gets exactly what it asked for.
+    #: What was asked for and what is given instead: the first lines of the job's log and an entry on its
+    #: timeline (spec/runtimes#substitutes). Empty when the job gets exactly what it asked for.
     notices: tuple[str, ...] = ()
-    #: Of a container, the reference of the image that is run, which an operator's image map may have put in
-    #: the place of the one asked for.
+    #: For a container, the image that is run. An operator's image map may have put it in the place of the one
+    #: asked for.
     image: str = ""
 
 
 class RuntimeRefusal(Struct, frozen=True):
-    """Why no runtime can stand in, and which near ones can be had."""
+    """Why no runtime can stand in, and which similar ones are available."""
 
     reason: str
 
 
 class RuntimeCatalog(Protocol):
-    """Answers which runtime stands for an image or a runtime version. Pure, never blocks."""
+    """Says which runtime stands in for an image or a runtime version. Pure, never blocks."""
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """The runtime that stands for a container image (facts/packaging#images,
+        """Return the runtime that stands in for a container image (facts/packaging#images,
         spec/runtimes#substitutes)."""
         ...
 
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """The runtime nearest to an `ml` runtimeVersion; "" means the service's default
+        """Return the runtime nearest to an `ml` runtimeVersion; "" means the service's default
         (spec/submit#defaults).
 
-        Whether the pair itself is legal is `core.catalog`'s question, asked before.
+        The caller has checked before, with `core.catalog`, that the pair is legal.
         """
         ...

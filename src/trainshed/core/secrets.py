@@ -1,8 +1,8 @@
-"""Secrets as jobs name them: `$(secret:NAME)` within the value of a variable, and what stands in its place
-until a program is started.
+"""Secrets as jobs name them, `$(secret:NAME)` within the value of a variable, and the marks that stand in
+their place until a program is started.
 
-A launch plan holds marks, never values: what reads, prints or stores it sees which secret is meant and no
-more. Only `marked` makes them, of a job's own text. Pure.
+A launch plan holds marks, never values: whoever reads, prints or stores it sees which secret is meant and no
+more. Only `marked` makes marks from a job's own text. Pure.
 """
 
 import enum
@@ -17,31 +17,30 @@ LEAST_VALUE_CHARS = 4
 """Anything shorter could not be kept out of a log without taking half of the log with it."""
 
 PATTERN = r"\$\(secret:([^()]*)\)"
-"""A reference as a job writes it; group 1 is what `SecretRef.parse` reads."""
+"""A reference as a job writes it; `SecretRef.parse` reads group 1."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
 _NEARLY = re.compile(r"(?<!\$)\$[({]{1,2}\s*(\w+)\s*[:/.]\s*[\w@.-]+\s*[)}]{1,2}")
 _MADE = re.compile(r"\.job-([a-z]+)\.([0-9]+)")
-# Two of the code points that Unicode keeps for the inside of programs: no text that is meant for others has
-# them.
+# Two code points that Unicode reserves for internal use: no text that is meant for others has them.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _NO_MARK = str.maketrans({_BEGIN: "\ufffd", _END: "\ufffd"})
 
 
 class Made(enum.StrEnum):
-    """What the service makes up for the replicas of a job with reducers, instead of looking it up
+    """What the service makes for the replicas of a job with reducers, instead of looking it up
     (spec/reduction)."""
 
-    #: What they know each other by.
+    #: The token by which they know each other.
     TOKEN = "token"
-    #: Whom workers believe that it is a reducer, as PEM. Not secret.
+    #: The certificate authority by which workers recognize reducers, as PEM. Not secret.
     AUTHORITY = "authority"
-    #: What reducers show them, those too that workers have beside them, as PEM. Not secret.
+    #: The certificate that reducers show, also those that run beside workers, as PEM. Not secret.
     CERTIFICATE = "certificate"
-    #: That certificate's, as PEM.
+    #: The key of that certificate, as PEM.
     KEY = "key"
 
 
@@ -56,24 +55,24 @@ class SecretRef(Struct, frozen=True, order=True):
 
     @property
     def job_uid(self) -> int:
-        """For which job this is made up (`job_mark`); 0: it is a secret of a project."""
+        """The job for which this is made (`job_mark`); 0 = it is a secret of a project."""
         match = _MADE.fullmatch(self.name)
         return int(match[2]) if match else 0
 
     @property
     def made(self) -> Made | None:
-        """What is made up; None: it is a secret of a project."""
+        """Which thing is made; None = it is a secret of a project."""
         match = _MADE.fullmatch(self.name)
         return Made(match[1]) if match else None
 
     @property
     def is_public(self) -> bool:
-        """Whether everybody may see it, in logs too."""
+        """Whether everybody may see it, even in logs."""
         return self.made in (Made.AUTHORITY, Made.CERTIFICATE)
 
     @staticmethod
     def parse(text: str) -> "SecretRef":
-        """`NAME` or `NAME@VERSION`. Raises ValueError for anything else."""
+        """Read `NAME` or `NAME@VERSION`. Raise ValueError for anything else."""
         name, at, version = text.partition("@")
         if fault := name_fault(name):
             raise ValueError(fault)
@@ -88,7 +87,7 @@ class SecretRef(Struct, frozen=True, order=True):
 
 
 def name_fault(name: str) -> str:
-    """What is wrong with the name of a secret, "" = nothing."""
+    """Return what is wrong with the name of a secret; "" = nothing."""
     if _NAME.fullmatch(name):
         return ""
     return (
@@ -98,7 +97,7 @@ def name_fault(name: str) -> str:
 
 
 def value_fault(value: str) -> str:
-    """What is wrong with the value of a secret, "" = nothing. Never says what it is."""
+    """Return what is wrong with the value of a secret, without showing the value; "" = nothing."""
     if "\0" in value:
         return "It holds a zero byte; no program can be given one. Store binary data as base64."
     if len(value.strip()) < LEAST_VALUE_CHARS:
@@ -119,8 +118,8 @@ def value_fault(value: str) -> str:
 
 
 def references(text: str) -> Iterator[SecretRef]:
-    """The secrets that a variable's value names, in their order. What is no reference, though it looks like
-    one, is passed over: `text_fault` tells of it."""
+    """Yield the secrets that a variable's value names, in order. What looks like a reference and is none is
+    skipped; `text_fault` reports it."""
     for match in _REFERENCE.finditer(text):
         if match[1] is not None:
             try:
@@ -130,7 +129,7 @@ def references(text: str) -> Iterator[SecretRef]:
 
 
 def text_fault(text: str) -> str:
-    """What is wrong with the references in a variable's value, "" = nothing."""
+    """Return what is wrong with the references in a variable's value; "" = nothing."""
     for match in _REFERENCE.finditer(text):
         if match[0] == "$$(":
             continue
@@ -147,8 +146,8 @@ def text_fault(text: str) -> str:
 
 
 def argument_fault(text: str) -> str:
-    """What is wrong with an argument that names a secret, "" = nothing. A command line can be read by
-    everybody on the machine, so nobody puts a secret there by mistake: it is done by way of a variable."""
+    """Return why an argument may not name a secret; "" = it names none. Everybody on the machine can read a
+    command line, so a secret gets there only by way of a variable, and not by mistake."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
             "A secret cannot be named in an argument. Name it in the value of a variable in env, and have "
@@ -159,8 +158,8 @@ def argument_fault(text: str) -> str:
 
 
 def nearly_named(text: str) -> str:
-    """What in a variable's value may have been meant to name a secret and does not: `$(secert:db)`,
-    `${secret:db}`; "" = nothing."""
+    """Return the part of a variable's value that may have been meant to name a secret and does not, such as
+    `$(secert:db)` or `${secret:db}`; "" = nothing."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     for match in _NEARLY.finditer(text):
@@ -173,7 +172,7 @@ def nearly_named(text: str) -> str:
 
 
 def marks_fault(text: str) -> str:
-    """What is wrong with a text that could pass for one with marks in it, "" = nothing."""
+    """Return what is wrong with a text that could pass for one with marks in it; "" = nothing."""
     if _BEGIN in text or _END in text:
         return (
             "It holds U+FDD0 or U+FDD1, which are no characters and stand for something else here."
@@ -182,7 +181,7 @@ def marks_fault(text: str) -> str:
 
 
 def marked(reference: str, otherwise: str) -> str:
-    """The mark for what stands between `$(secret:` and `)`; `otherwise` if that names no secret."""
+    """Return the mark for what stands between `$(secret:` and `)`; `otherwise` if that names no secret."""
     try:
         return f"{_BEGIN}{SecretRef.parse(reference)}{_END}"
     except ValueError:
@@ -190,31 +189,32 @@ def marked(reference: str, otherwise: str) -> str:
 
 
 def job_mark(made: Made, job_uid: int) -> str:
-    """The mark of what the service makes up for the replicas of a job. No job can name it: a secret's name
-    does not begin so."""
+    """Return the mark of what the service makes for the replicas of a job. No job can name it, since no
+    secret's name begins with a dot."""
     return f"{_BEGIN}.job-{made}.{job_uid}{_END}"
 
 
 def unmarked(text: str) -> str:
-    """The text, which is no value of a job's variable, without anything that could pass for a mark."""
+    """Return the text without anything that could pass for a mark. For texts other than values of a job's
+    variables."""
     return text.translate(_NO_MARK) if _BEGIN in text or _END in text else text
 
 
 def markers_in(text: str) -> tuple[SecretRef, ...]:
-    """The secrets whose marks a text of a launch plan holds."""
+    """Return the secrets whose marks a text of a launch plan holds."""
     if _BEGIN not in text:
         return ()
     return tuple(map(_meant, _MARK.findall(text)))
 
 
 def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
-    """Every secret that a launch plan needs."""
+    """Return every secret that a launch plan needs."""
     texts = (*argv, *(value for _, value in environ))
     return frozenset(ref for text in texts if _BEGIN in text for ref in markers_in(text))
 
 
 def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
-    """The text with the values in place of their marks. Raises KeyError for a secret that is not among
+    """Return the text with the values in place of their marks. Raise KeyError for a secret that is not among
     them."""
     if _BEGIN not in text:
         return text
@@ -226,8 +226,8 @@ def resolved(
     environ: tuple[tuple[str, str], ...],
     values: Mapping[SecretRef, str],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """What a launch plan says, with the values in it, and the texts that are to be kept out of the program's
-    log. Raises KeyError for a secret that is not among `values`."""
+    """Return the arguments and the variables of a launch plan with the values in them, and the texts that
+    must be kept out of the program's log. Raise KeyError for a secret that is not among `values`."""
     named = sorted(ref for ref in named_in(argv, environ) if not ref.is_public)
     masked = tuple(dict.fromkeys(values[ref] for ref in named))
     return (
@@ -238,5 +238,5 @@ def resolved(
 
 
 def _meant(mark: str) -> SecretRef:
-    """The secret of what stands in a mark."""
+    """Return the secret that the text within a mark names."""
     return SecretRef(mark) if _MADE.fullmatch(mark) else SecretRef.parse(mark)

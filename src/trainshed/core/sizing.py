@@ -1,5 +1,5 @@
-"""Whether less would have done: what is said of machines and GPUs that were asked for and hardly used.
-Pure."""
+"""Whether a smaller machine would have done: hints about machines and GPUs that were asked for and hardly
+used. Pure."""
 
 from collections.abc import Iterable
 
@@ -11,33 +11,33 @@ from trainshed.core.names import Api
 from trainshed.core.units import Bytes
 
 _FAR_BELOW = 4
-"""Who used at most a fourth of the memory that it could have is told so."""
+"""There is a hint only if at most one fourth of the available memory was used."""
 _MARGIN = 1.25
-"""Of memory and of processors above what was used at most."""
+"""Margin of memory and of processors above the most that was used."""
 _SATURATED = 0.8
-"""Who used so much of all the processors that there were might have used more."""
+"""A replica that used this share of all the processors of its host might have used more."""
 _LEAST_SECONDS = 60.0
-"""Of a shorter run nothing is concluded."""
+"""Shorter runs give no hint."""
 
 
 class Used(Struct, frozen=True):
-    """What one replica used at most."""
+    """The most that one replica used."""
 
-    #: Bytes.
+    #: Bytes of memory.
     memory: Bytes
-    #: At work at once.
+    #: Processors at work at once.
     cpus: float
-    #: How many its host has; 0 = not known.
+    #: Processors of its host; 0 = not known.
     host_cpus: int
-    #: For how long that was looked at.
+    #: How long it was measured.
     seconds: float
-    #: Of each of its GPUs the part of the time that it was at work; None = it does not tell.
+    #: For each of its GPUs, the share of the time that it was at work; None = not known.
     gpus: tuple[float | None, ...] = ()
 
 
 def hints(api: Api, machine: Machine, replicas: Iterable[Used]) -> tuple[str, ...]:
-    """One sentence for each thing that the replicas of a pool had no use for; () if there is none, or if they
-    ran for too short a time to tell."""
+    """Return one sentence for each thing that the replicas of a pool had no use for; () if there is none, or
+    if they ran too short a time to tell."""
     told = [used for used in replicas if used.seconds >= _LEAST_SECONDS]
     if not told:
         return ()
@@ -59,8 +59,9 @@ def hints(api: Api, machine: Machine, replicas: Iterable[Used]) -> tuple[str, ..
 
 
 def _smaller(api: Api, machine: Machine, replicas: list[Used]) -> MachineType | None:
-    """The smallest machine of the same series that would have done; None if that is no smaller, or if it is
-    not to be told. Of machines with accelerators nothing is said: which go together is another matter."""
+    """Return the smallest machine of the same series that would have done; None if there is no smaller one,
+    or if that cannot be told. Machines with accelerators get no hint: which of these go together is another
+    question."""
     asked = machine_types().get(machine.type)
     memory = max(used.memory for used in replicas)
     if asked is None or asked.is_legacy or machine.accelerators is not None:

@@ -1,7 +1,7 @@
-"""A job of either API as a command of gcloud, as a program of the client libraries, and as JSON: the same job
-for other clients, to be copied.
+"""A job of either API as a gcloud command, as a program with the client libraries, and as JSON, so that it
+can be copied for other clients.
 
-The job is the JSON that its API's create takes. Whoever runs a snippet has pointed its shell at the service
+The job is the JSON that its API's create takes. Whoever runs a snippet has pointed their shell at the service
 (`trainshed env`).
 """
 
@@ -22,11 +22,11 @@ _PLAIN_DATA = frozenset({"labels"})
 _COUNTS = frozenset({"replicaCount"})
 _FILE = "job.json"
 _WIDTH = 60
-"""Characters of a value that stands on one line."""
+"""The most characters of a value that is written on one line."""
 
 
 class SnippetForm(StrEnum):
-    """Whose language a job is put into."""
+    """The language into which a job is put."""
 
     GCLOUD = "gcloud"
     PYTHON = "python"
@@ -34,7 +34,7 @@ class SnippetForm(StrEnum):
 
 
 def snippet(form: SnippetForm, api: Api, project: str, region: str, job: Mapping[str, Any]) -> str:
-    """The job in that form; its lines end with a line end."""
+    """Return the job in that form; the text ends with a line end."""
     if form is SnippetForm.JSON:
         return _json(job) + "\n"
     if form is SnippetForm.GCLOUD:
@@ -83,7 +83,7 @@ def _gcloud_vertex(region: str, job: Mapping[str, Any]) -> str:
 
 
 def _pool_flags(spec: Mapping[str, Any]) -> list[str] | None:
-    """The flags that say all of a specification; None if there are none for some of it."""
+    """Return the flags that express a specification; None if a part of it has no flag."""
     flags: list[str] = []
     for key, value in spec.items():
         if key == "serviceAccount":
@@ -106,7 +106,8 @@ def _pool_flags(spec: Mapping[str, Any]) -> list[str] | None:
 
 
 def _pool_flag(pool: dict[str, Any]) -> tuple[str, list[str]] | None:
-    """The value of --worker-pool-spec, and the flags of the program, which all pools share."""
+    """Return the value of --worker-pool-spec, and the flags of the program, which all pools share; None if a
+    part of the pool has no flag."""
     machine = _mapping(pool.get("machineSpec"))
     parts = {
         "machine-type": machine.get("machineType"),
@@ -184,7 +185,8 @@ def _flag(name: str, value: str) -> str:
 
 
 def _list_flag(name: str, texts: Sequence[Any]) -> str:
-    """A list, by gcloud's own way for items that hold commas: another character between them, named first."""
+    """Return the flag of a list. If items hold commas, another character stands between them, which gcloud
+    takes at the beginning."""
     items = [str(text) for text in texts]
     between = next((mark for mark in ",;|~:#" if not any(mark in item for item in items)), "\x1f")
     prefix = "" if between == "," and not items[0].startswith("^") else f"^{between}^"
@@ -196,7 +198,8 @@ def _command(words: Sequence[str]) -> str:
 
 
 def _with_file(words: Sequence[str], config: Any, last: Sequence[str] = ()) -> str:
-    """The command with what it has no flags for in a file, which is written first."""
+    """Return the command, which reads what it has no flags for from a file, and before it the lines that
+    write the file."""
     file = f"cat > {_FILE} <<'END'\n{_json(config)}\nEND\n"
     return file + _command([*words, f"--config={_FILE}", *last])
 
@@ -279,7 +282,8 @@ def _call(function: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _snake(value: Any, key: str = "") -> Any:
-    """A message as the client libraries take it: names with underscores, durations and counts as numbers."""
+    """Return a message as the client libraries take it: names with underscores, durations and counts as
+    numbers."""
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         if key in _PLAIN_DATA:
@@ -299,7 +303,7 @@ def _snake(value: Any, key: str = "") -> Any:
 
 
 def _literal(value: Any, depth: int) -> str:
-    """A value as Python writes it, one entry a line where they are long."""
+    """Format a value as Python, with one entry per line where it is long."""
     flat = _flat(value)
     if len(flat) <= _WIDTH or not value:
         return flat
@@ -316,7 +320,7 @@ def _literal(value: Any, depth: int) -> str:
 
 def _flat(value: Any) -> str:
     if isinstance(value, str):
-        # As JSON has it: Python reads it alike.
+        # JSON's form of a text is Python's form as well.
         return json.dumps(value)
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)

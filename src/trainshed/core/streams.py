@@ -1,7 +1,7 @@
-"""The streams that come home from replicas beside events: what their shims write down, read through one port.
+"""The streams that replicas send besides events: what their shims write, read through one port.
 
-Every engine runs the same shim, so that the content of a stream is the same everywhere: whole lines of JSON,
-the last of which may be torn. Where the bytes lie, and how they get here, only the engine knows.
+Every engine runs the same shim, so the content of a stream is the same everywhere: whole lines of JSON, the
+last of which may be torn. Only the engine knows where the bytes are, and how they get here.
 """
 
 import enum
@@ -39,32 +39,34 @@ class StreamSource(Struct, frozen=True):
 
 
 class Segment(Protocol):
-    """A part of a stream. Its bytes only grow, at the end. Blocks for as long as a small read takes."""
+    """A part of a stream. Its bytes only grow, at the end. Its methods block for as long as a small read
+    takes."""
 
     def size(self) -> int:
-        """Bytes that can be read now; 0 once it has been removed."""
+        """Return the number of bytes that can be read now; 0 once it has been removed."""
         ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most so many bytes from `offset`; b"" at the end, or once it has been removed."""
+        """Return at most `size` bytes from `offset`; b"" at the end, or once it has been removed."""
         ...
 
 
 class Streams(Protocol):
     """All streams that an engine holds. They outlive slots and nodes, until `remove`. Thread-safe; keeps no
-    state that a reader has to give back: who follows a stream reads on from where it was when an event says
-    that there is more."""
+    state that a reader has to give back: a reader who follows a stream reads on from the last offset when an
+    event says that there is more."""
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
-        """Every replica of every attempt that has any stream, in no order. Blocks shortly."""
+        """Return every replica of every attempt that has any stream, in no order. Blocks briefly."""
         ...
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
-        """The segments there are now, oldest first, each beginning with a whole line; () if there are none. A
-        LOG may have many, of which only the last one grows; all others have one. Blocks shortly."""
+        """Return the segments there are now, oldest first, each of which begins with a whole line; () if
+        there are none. A LOG may have many, of which only the last one grows; any other stream has one.
+        Blocks briefly."""
         ...
 
     def remove(self, job_uid: JobUid) -> None:
-        """Delete all streams of a job; none is fine. Blocks. Raises OSError; the call may then be
-        repeated."""
+        """Delete all streams of a job, if there are any. Blocks. Raise OSError if that fails; the call may
+        then be repeated."""
         ...

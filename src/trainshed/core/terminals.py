@@ -1,5 +1,4 @@
-"""How a shell in a replica is asked for, and what is known of the files that a failed replica left. Plain
-values."""
+"""The request for a shell in a replica, and what is kept of a failed replica. Plain values."""
 
 import re
 
@@ -9,9 +8,9 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes, Nanos
 
 MOST_ROWS = 1000
-"""Of a terminal, and most columns."""
+"""The most rows, and the most columns, of a terminal."""
 MOST_COMMAND = 16 << 10
-"""Bytes of a command line: all of an order is handed on at once."""
+"""The most bytes of a command line: it is passed on in one piece."""
 _LABEL = re.compile(r"[\w .-]*")
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 
@@ -19,7 +18,7 @@ _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 class TerminalRequest(Struct, frozen=True):
     """A shell to be opened."""
 
-    #: What its prompt names.
+    #: The name in its prompt.
     label: str = ""
     #: With a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams, through
     #: which any bytes come unchanged.
@@ -31,7 +30,7 @@ class TerminalRequest(Struct, frozen=True):
     command: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what no shell can be given."""
+        """Raise ValueError for what no shell can be given."""
         if not (0 < self.rows <= MOST_ROWS and 0 < self.columns <= MOST_ROWS):
             raise ValueError(f"a terminal has 1 to {MOST_ROWS} rows and columns")
         if not _TERM.fullmatch(self.term):
@@ -53,9 +52,9 @@ class Autopsy(Struct, frozen=True):
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
-    #: Which one failed.
+    #: The incarnation that failed.
     incarnation: int
-    #: Nanoseconds since the epoch, as is `expires`.
+    #: When it was kept: nanoseconds since the epoch, as is `expires`.
     kept: int
     expires: Nanos
     #: Bytes on disk; -1 = not counted yet.
@@ -64,11 +63,11 @@ class Autopsy(Struct, frozen=True):
     signal: int | None = None
     #: It died of its memory limit.
     oom: bool = False
-    #: Why there is no more to say; "" = there is.
+    #: Why nothing more is known; "" = it is.
     lost: str = ""
     #: The last lines of its log.
     tail: str = ""
-    #: What it ran.
+    #: Its command line.
     argv: tuple[str, ...] = ()
 
     @property

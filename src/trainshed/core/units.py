@@ -1,4 +1,4 @@
-"""What a number counts, where a field or a parameter holds a moment, a duration or a size."""
+"""Types of numbers, which say what unit a field or a parameter is in."""
 
 from typing import TypeAlias
 

@@ -1,9 +1,9 @@
-"""Whether a program begins warm: in a fork of a process that has imported its runtime's frameworks; and which
-other ones begin in a fork of an interpreter that is up and has imported nothing
+"""Whether a program begins warm, in a fork of a process that has imported its runtime's frameworks, and which
+other programs begin in a fork of an interpreter that is up and has imported nothing
 (spec/program#warm-starts, docs/adr/0096, 0130). Pure.
 
-Here is what can be said of a job and of its program's variables. What only the machine knows is said where it
-is known: by the engine that keeps preloaders, and by a preloader's fork, which looks at the files that the
+Decides what follows from a job and its program's variables alone. What depends on the machine is decided
+elsewhere: by the engine that keeps preloaders, and by a preloader's fork, which looks at the files that the
 program would import.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from trainshed.core.launch import WarmStart
 
 WarmStarts = Literal["trials", "on", "off"]
-"""Who begins warm without a label: trials whose program is a package, all programs, or none."""
+"""Which programs begin warm without a label: those of trials whose program is a package, all, or none."""
 
 ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
@@ -22,28 +22,29 @@ ENVIRONMENT: Final = {
     "PYTHONUNBUFFERED": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-"""The variables that frameworks are imported with, of those that an import may read."""
+"""The values with which frameworks are imported, of variables that an import may read."""
 
 _READ_AT_IMPORT: Final = re.compile(
     "PYTHON|LD_|GLIBC_|MALLOC_|LANG|LC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|GOTO_|BLIS_|VECLIB_|NUMEXPR_|NPY_|NUMPY_"
     "|SCIPY_|SKLEARN_|JOBLIB_|THREADPOOL|PANDAS_|TORCH|PYTORCH_|ATEN_|TRITON_|DNNL_|ONEDNN_|CUDA|CUBLAS_|CUDNN_"
     "|NVIDIA_|TF_|XLA_|KERAS_|JAX_|XGBOOST_|MPL"
 )
-"""How the names of those begin: of the interpreter, the C library, and of frameworks."""
+"""How the names of variables begin that an import may read: the interpreter's, the C library's, and
+frameworks'."""
 _READ_AT_START: Final = re.compile("PYTHON|LD_|GLIBC_|MALLOC_|LANG|LC_")
-"""The same of the first two alone."""
+"""The same for the interpreter and the C library alone."""
 _READ_LATER: Final = frozenset(
     {
-        # By `site`, which is run again; by the program itself.
+        # Read by `site`, which is run again, and by the program itself.
         "PYTHONUSERBASE",
         "PYTHONFAULTHANDLER",
-        # By tf.distribute when a strategy is made.
+        # Read by tf.distribute when a strategy is made.
         "TF_CONFIG",
     }
 )
 
 _SHOWS_TEXTS: Final = (3, 13)
-"""From this Python on tracebacks show lines of what `-c` is given, if the interpreter itself runs it."""
+"""From this Python on, tracebacks show lines of what `-c` is given, if the interpreter itself runs it."""
 
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _PLAIN: Final = {
@@ -63,11 +64,12 @@ _PLAIN: Final = {
     "CUDA_DEVICE_ORDER": re.compile("FASTEST_FIRST|PCI_BUS_ID"),
     "KERAS_BACKEND": re.compile("tensorflow|torch|jax"),
 }
-"""Variables that frameworks are imported with as a program has them, by what a harmless value looks like."""
+"""Variables that frameworks may be imported with as a program sets them, with the form of a harmless
+value."""
 
 
 def is_asked_for(label: str, setting: WarmStarts, *, is_trial_of_package: bool) -> bool:
-    """Whether a job's programs are to begin warm. `label`: that of the job, "" = it has none."""
+    """Whether a job's programs are to begin warm. `label`: the value of the job's label, "" = it has none."""
     if label in ("on", "off"):
         return label == "on"
     return setting == "on" or (setting == "trials" and is_trial_of_package)
@@ -82,8 +84,8 @@ def of_program(
     gpus: int,
     reduces: bool,
 ) -> WarmStart:
-    """That of one program of a job that asks for it. `runtime`: the directory of its runtime's environment;
-    `modules`: what that has to be imported."""
+    """Return the warm start of one program, whose job asks for it. `runtime`: the directory of its runtime's
+    environment; `modules`: the modules to import."""
     why = ""
     if in_image:
         why = "it runs in a container image, not in a runtime of this service"
@@ -99,21 +101,21 @@ def of_program(
 
 
 def of_any_program(argv: Sequence[str], *, runtime: str) -> WarmStart | None:
-    """That of a program whose job asks for no frameworks; None = it begins in an interpreter of its own.
-    `runtime`: as for `of_program`, "" = it has none of this service's."""
+    """Return the warm start of a program whose job asks for no frameworks; None = it begins in an interpreter
+    of its own. `runtime`: the directory of its runtime's environment, "" = it has none of this service's."""
     return WarmStart(runtime) if runtime and _is_python(argv) else None
 
 
 def _is_python(argv: Sequence[str]) -> bool:
-    """Whether that is an interpreter with a module, a text or a file, and no other option."""
+    """Whether a command line is an interpreter with a module, a text or a file, and no other option."""
     if len(argv) < 2 or argv[0].rpartition("/")[2] not in ("python", "python3"):
         return False
     return not argv[1].startswith("-") or (argv[1] in ("-m", "-c") and len(argv) > 2)
 
 
 def refused_text(argv: Sequence[str], python: tuple[int, int]) -> str:
-    """Why the interpreter itself has to run what `-c` is given; "" = it has not, or that is no such program.
-    `python`: the version of its runtime's interpreter."""
+    """Return why the interpreter itself has to run what `-c` is given; "" = it need not, or the program is
+    given otherwise. `python`: the version of its runtime's interpreter."""
     is_text = len(argv) > 1 and argv[1] == "-c"
     if not is_text or python < _SHOWS_TEXTS:
         return ""
@@ -121,9 +123,9 @@ def refused_text(argv: Sequence[str], python: tuple[int, int]) -> str:
 
 
 def own_values(environ: Mapping[str, str], *, imports: bool = True) -> tuple[tuple[str, str], ...]:
-    """Names and values with which frameworks are imported once more for programs that have them: numbers of
-    threads and the like, which can do no more than that. `imports`: there are frameworks to be imported;
-    otherwise those are left out that only frameworks read."""
+    """Return the names and values with which frameworks are imported anew for programs that have them:
+    numbers of threads and the like, which can do no more than that. `imports`: there are frameworks to
+    import; otherwise the variables that only frameworks read are left out."""
     return tuple(
         sorted(
             (name, value)
@@ -136,8 +138,9 @@ def own_values(environ: Mapping[str, str], *, imports: bool = True) -> tuple[tup
 
 
 def differing(environ: Mapping[str, str], *, imports: bool = True) -> tuple[str, ...]:
-    """Names of variables that an import may read, and that a program has otherwise than any preloader: a
-    preloader has the service's rights, and a value may name what is to be loaded. `imports`: as above."""
+    """Return the names of variables that an import may read, and whose value in a program is unlike that in
+    any preloader: a preloader has the service's rights, and a value may name what is to be loaded. `imports`:
+    as for `own_values`."""
     read = _READ_AT_IMPORT if imports else _READ_AT_START
     named = {name for name in (*environ, *ENVIRONMENT) if read.match(name)}
     own = {name for name, _ in own_values(environ, imports=imports)}

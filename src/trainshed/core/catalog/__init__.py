@@ -1,1 +1,1 @@
-"""The public tables: machine types, tiers, accelerators, runtime and image names, regions."""
+"""The public tables: machine types, tiers, accelerators, runtimes, images, regions and quotas."""

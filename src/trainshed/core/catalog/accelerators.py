@@ -1,7 +1,7 @@
-"""Accelerators: which types there are, and how many of each go with which machine.
+"""Accelerator types, and how many of each go with which machine.
 
-facts/machines#accelerators and its GPU table, and the K80 of older tables, which the samples of both services
-still ask for.
+Sources: facts/machines#accelerators and its GPU table, and, for the K80, older tables: the samples of both
+services still ask for it.
 """
 
 import functools
@@ -13,16 +13,16 @@ from trainshed.core.names import Api
 
 K80 = "NVIDIA_TESLA_K80"
 RETIRED = frozenset({K80})
-"""What the public services have no more; a job that asks for it is taken, with a notice."""
+"""Types that the public services no longer have; a job that asks for one is accepted, with a notice."""
 _PODS: Mapping[str, tuple[str, ...]] = {
     "cloud-tpu": ("TPU_V2", "TPU_V3"),
     "cloud_tpu": ("TPU_V2_POD", "TPU_V3_POD"),
 }
-"""What may be asked for in pods, by the machine type of either API."""
+"""Types that may be asked for in pods, by the machine type of either API."""
 _TPU_BOARD = 8
 _TPU_POD_STEP = 32
 _TPU_DEVICES: Mapping[str, str] = {"ct5lp": "TPU_V5_LITEPOD"}
-"""Accelerator type that a TPU machine family may be given besides its name."""
+"""Accelerator type that a request may name with a TPU machine family, besides the machine."""
 FLEX_START_TYPES = frozenset(
     {
         "NVIDIA_L4",
@@ -34,16 +34,17 @@ FLEX_START_TYPES = frozenset(
         "NVIDIA_B200",
     }
 )
-"""What the FLEX_START strategy needs (facts/lifecycle#scheduling)."""
+"""Types that the FLEX_START strategy may use (facts/lifecycle#scheduling)."""
 
 
 def accelerator_types(api: Api) -> tuple[str, ...]:
-    """The public enum names of `api`, without the unspecified one."""
+    """Return the public enum names of `api`, without the unspecified one."""
     return tuple(table("accelerators")["types"][api.value])
 
 
 def allowed(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
-    """Accelerator types that go with `machine`, each with its counts; a TPU's pod sizes are left out."""
+    """Return the accelerator types that go with `machine`, each with its counts; a TPU's pod sizes are left
+    out."""
     return _allowed(machine.name, api)
 
 
@@ -67,7 +68,7 @@ def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
 
 
 def count_is_allowed(machine: MachineType, accelerator: str, count: int, api: Api) -> bool:
-    """Whether `count` devices of `accelerator` go with `machine`, TPU pods of 32 and more included."""
+    """Whether `count` devices of `accelerator` go with `machine`, including TPU pods of 32 and more."""
     if count in allowed(machine, api).get(accelerator, ()):
         return True
     return (
@@ -78,5 +79,5 @@ def count_is_allowed(machine: MachineType, accelerator: str, count: int, api: Ap
 
 
 def tpu_topologies(machine: MachineType) -> Mapping[str, int]:
-    """Topology -> number of hosts, for a TPU machine that is chosen by topology; else empty."""
+    """Return the number of hosts by topology, for a TPU machine that is chosen by topology; else nothing."""
     return table("accelerators")["tpuTopologies"].get(machine.name, {})

@@ -1,8 +1,8 @@
-"""Prebuilt training images and the reduction-server image: what a URI says (facts/machines#bandwidth,
+"""What the URI of a prebuilt training image or of the reduction-server image says (facts/machines#bandwidth,
 facts/packaging#images).
 
 Old names of both products are read too: `training-tf-cpu.2-1`, `pytorch-cpu.1-4`, and the `gcr.io`
-repositories they lived in.
+repositories where they were.
 """
 
 import functools
@@ -49,13 +49,13 @@ class PrebuiltImage(Struct, frozen=True):
     version: str
     #: `major.minor` of Python.
     python: str
-    #: The framework and the essentials are enough, by a tag of this service's own.
+    #: The framework and the essentials are enough: the tag `slim`, which only this service has.
     slim: bool = False
 
 
 @functools.cache
 def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
-    """(framework, `major.minor`) -> Pythons of the listed images, in the order of the table."""
+    """Return the Pythons of the listed images by (framework, `major.minor`), in the order of the table."""
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for framework, version, python in table("images")["images"].values():
         key = (framework, ".".join(version.split(".")[:2]))
@@ -67,8 +67,8 @@ def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
 def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     """Read the URI of a prebuilt training image; None if it is not one that the table knows.
 
-    A name without a Python suffix has the oldest Python that its version is listed with. The tag must
-    be `latest`, `slim` or absent.
+    A name without a Python suffix means the oldest Python that is listed for its version. The tag must be
+    `latest`, `slim` or absent.
     """
     match = _IMAGE.fullmatch(uri)
     if match is None or match["framework"] not in _FRAMEWORKS:
@@ -85,20 +85,20 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
 
 
 def listed_images() -> tuple[str, ...]:
-    """The image names of the public list, without repository and tag."""
+    """Return the image names of the public list, without repository and tag."""
     return tuple(table("images")["images"])
 
 
 def short_names() -> tuple[str, ...]:
-    """What `named_image` takes for a framework, each once."""
+    """Return the framework names that `named_image` takes, each once."""
     return tuple(dict.fromkeys(framework for framework, _ in _listed() if framework != "ray"))
 
 
 @functools.cache
 def named_image(name: str, *, gpu: bool = False) -> str | None:
-    """The URI of the listed image that `pytorch` or `tensorflow=2.11` stands for: of the newest version
-    unless one is named, on its newest Python, for CPUs unless `gpu` is asked for. None if `name` is no such
-    name. Raises ValueError saying which versions there are, for one that is not listed."""
+    """Return the URI of the listed image for `pytorch` or `tensorflow=2.11`: the newest version unless one is
+    named, its newest Python, and for CPUs unless `gpu` is asked for. None if `name` is no such name. Raise
+    ValueError, which names the versions, for one that is not listed."""
     word, _, version = name.partition("=")
     framework = _FRAMEWORKS.get(word)
     if framework not in short_names():
@@ -125,18 +125,18 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
 
 
 def prebuilt_uri(image: str) -> str:
-    """The URI of one of `listed_images`."""
+    """Return the URI of one of `listed_images`."""
     return f"us-docker.pkg.dev/vertex-ai/training/{image}:latest"
 
 
 def _flat(python: str) -> int:
-    """Smaller for a newer Python."""
+    """Return a number that is smaller for a newer Python."""
     return -_place(python)
 
 
 def nearest_prebuilt(uri: str) -> str:
-    """`" Did you mean …?"` with the listed image nearest to `uri`, or "". Of a framework that is known: in
-    the nearest version.
+    """Return `" Did you mean …?"` with the listed image nearest to `uri`, or "". For a known framework that
+    is the image of the nearest version.
     """
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
@@ -166,7 +166,7 @@ def is_reference(uri: str) -> bool:
 
 
 def _place(version: str) -> int:
-    """Where `major.minor` lies among versions: minor ones count only within a major one."""
+    """Return the place of `major.minor` among versions: minor ones count only within a major one."""
     major, minor = version.split(".")
     return int(major) * 10_000 + int(minor)
 

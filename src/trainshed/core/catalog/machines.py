@@ -1,7 +1,7 @@
-"""Machine types: what each name stands for, how much of its memory a replica may use, and what it costs.
+"""Machine types: the size of each, how much of its memory a replica may use, and its price in ML units.
 
-facts/machines#accelerators. Published gigabytes are GiB. Figures for TPU hosts that the facts do not know are
-0.
+Source: facts/machines#accelerators. Published gigabytes are GiB. Figures of TPU hosts that the facts do not
+give are 0.
 """
 
 import functools
@@ -33,16 +33,16 @@ class MachineType(Struct, frozen=True):
     vcpus: float
     #: 0 = the facts do not say (TPU hosts).
     memory_bytes: int
-    #: A request must name the machine's accelerators too.
+    #: A request must name the machine's accelerators as well.
     needs_accelerators: bool
-    #: Where a request may name the type; empty for a type that only a scale tier uses.
+    #: The APIs in which a request may name the type; empty for a type that only a scale tier uses.
     apis: frozenset[Api]
     #: A type of the older `ml` category, whose accelerators, if any, come with the name.
     is_legacy: bool = False
-    #: Of a legacy type; "" = it has none.
+    #: The accelerators of a legacy type; "" = it has none.
     accelerator_type: str = ""
     accelerator_count: int = 0
-    #: Largest outgoing bandwidth, of N1 without accelerators (`egress_with`); None = unknown.
+    #: Largest outgoing bandwidth in Gbit/s, for N1 without accelerators (`egress_with`); None = unknown.
     egress_gbps: float | None = None
 
     @property
@@ -52,7 +52,7 @@ class MachineType(Struct, frozen=True):
 
 
 def memory_limit(memory_bytes: int) -> int:
-    """Bytes that a replica gets of a machine's memory after the platform's tiered share
+    """Return the bytes of a machine's memory that a replica gets: what the platform's tiered share leaves
     (spec/machines#memory).
 
     0 stays 0: a machine whose memory is not known has no limit of its own.
@@ -70,7 +70,7 @@ def memory_limit(memory_bytes: int) -> int:
 
 @functools.cache
 def machine_types() -> dict[str, MachineType]:
-    """Every known type by name, in the order of the table."""
+    """Return every known type by name, in the order of the table."""
     data = table("machines")
     found: dict[str, MachineType] = {}
     for section in ("computeEngine", "tierOnly"):
@@ -99,7 +99,8 @@ def machine_types() -> dict[str, MachineType]:
 
 
 def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> float | None:
-    """Largest outgoing bandwidth of `machine` with its accelerators, Gbit/s; None where the facts do not say.
+    """Return the largest outgoing bandwidth of `machine` with its accelerators, in Gbit/s; None where the
+    facts do not say.
 
     Machines that come with accelerators have one figure. On N1 it depends on how many T4 or V100 GPUs go with
     how many vCPUs, and is known for few combinations; with other GPUs it is that of the machine.
@@ -115,13 +116,13 @@ def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> 
 
 
 def named_in(api: Api) -> tuple[MachineType, ...]:
-    """The types that a request to `api` may name."""
+    """Return the types that a request to `api` may name."""
     return tuple(machine for machine in machine_types().values() if api in machine.apis)
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`" Did you mean X?"` for the known name nearest to `name`, or "" when none is near: first by its words,
-    then by its numbers, so that n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    """Return `" Did you mean X?"` for the known name nearest to `name`, or "" when none is near. Words count
+    before numbers, and n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     by_words: dict[str, list[str]] = {}
@@ -140,14 +141,14 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 
 def _apart(numbers: tuple[int, ...], asked: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
-    """How far numbers are from those asked for, the first one first; of two as far, the larger one is nearer:
-    it does."""
+    """Return how far numbers are from those asked for, the first number first; of two that are equally far,
+    the larger one is nearer, since it suffices."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, asked, strict=False))
 
 
 CUSTOM_TIER = "CUSTOM"
 DEFAULT_TIER = "BASIC"
-"""The enum's zero value: what a request that names no tier gets."""
+"""The zero value of the enum, which a request without a tier gets."""
 
 
 class TierPool(Struct, frozen=True):
@@ -162,7 +163,7 @@ class TierPool(Struct, frozen=True):
 
 @functools.cache
 def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
-    """Pools of every tier except CUSTOM, ascending by position."""
+    """Return the pools of every tier except CUSTOM, ascending by position."""
     return {
         name: tuple(
             TierPool(position, machine, count, accelerator or "", devices or 0)
@@ -175,8 +176,8 @@ def predefined_tiers() -> dict[str, tuple[TierPool, ...]]:
 def units_per_hour(
     machine_type: str, accelerator_type: str = "", accelerator_count: int = 0
 ) -> float | None:
-    """ML units that one node costs in an hour by the public table of November 2019 (facts/machines#ml-units);
-    None = the table has no price for it.
+    """Return the ML units that one node costs in an hour by the public table of November 2019
+    (facts/machines#ml-units); None = the table has no price for it.
 
     A legacy type's price includes its accelerators.
     """
@@ -191,10 +192,11 @@ def units_per_hour(
 
 
 def consumed_units(nodes: Iterable[float], running: int) -> float:
-    """ML units of a job, as `ml` v1 reports them; its `nodes` (units per hour each) ran for `running`
-    nanoseconds.
+    """Return the ML units of a job, as `ml` v1 reports them. Its `nodes` (units per hour each) ran for
+    `running` nanoseconds.
 
-    Whole minutes, at least ten node-minutes for the job; two decimals, as the service was seen to round.
+    Whole minutes count, and at least ten node-minutes for the job; the sum has two decimals, as the service
+    was seen to round.
     """
     rates = list(nodes)
     minutes = -(-max(running, 0) // MINUTE)

@@ -1,9 +1,10 @@
-"""Quotas: what a job uses of which metric, and the public limits (facts/limits#quotas, spec/queue#quotas).
+"""Quotas: how much of which metric a job uses, and the public limits (facts/limits#quotas,
+spec/queue#quotas).
 
 Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. What the facts leave open
 is decided here: a machine family or disk type without a row of its own gets a metric without a public limit;
-"not available in the region" is a limit of 0; preemptible work has metrics of its own with the limits of the
-plain ones; for `ml` v1 only the CPUs are limited, the usual 450, as its other figures are not known.
+"not available in the region" is a limit of 0; preemptible jobs have metrics of their own with the limits of
+the plain ones; for `ml` v1 only the CPUs are limited, to the usual 450, as its other figures are not known.
 """
 
 import functools
@@ -19,16 +20,16 @@ from trainshed.core.names import Api
 PREEMPTIBLE = "preemptible_"
 ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
-"""N1 and E2 machines draw on one quota."""
+"""N1 and E2 machines use one quota together."""
 _DISKS = ("hyperdisk_balanced_gb", "pd_ssd_gb", "pd_standard_gb")
 _TPU_BOARD = 8
-"""More cores than one board has are a pod, whose quota is another one."""
+"""More cores than one board has are a pod, which has a quota of its own."""
 
 
 def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
-    """(metric, amount) that the whole job takes while it is placed, by metric, without zeros.
+    """Return (metric, amount) that the whole job takes while it is placed, sorted by metric, without zeros.
 
-    CPUs, devices and gigabytes. Disks count in full for spot and flex-start work too.
+    CPUs, devices and gigabytes. Disks count in full for spot and flex-start jobs too.
     """
     pools = [(pool.machine, pool.disk, pool.replica_count) for pool in spec.pools]
     return usage_of(spec.api, spec.scheduling.strategy, pools)
@@ -37,7 +38,7 @@ def usage(spec: JobSpec) -> tuple[tuple[str, float], ...]:
 def usage_of(
     api: Api, strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
 ) -> tuple[tuple[str, float], ...]:
-    """`usage` of a job with so many replicas on such machines and disks."""
+    """Return the `usage` of a job with these numbers of replicas on these machines and disks."""
     sums: dict[str, float] = {}
     prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
     for machine, disk, count in pools:
@@ -47,7 +48,7 @@ def usage_of(
 
 
 def public_limit(metric: str, region: str) -> float:
-    """The public default, UNLIMITED if there is none. Unknown metrics have none."""
+    """Return the public default limit; UNLIMITED if there is none, as for unknown metrics."""
     data = table("quotas")
     if metric == f"{ML}cpus":
         return data["mlCpus"]
@@ -61,7 +62,7 @@ def public_limit(metric: str, region: str) -> float:
 
 @functools.cache
 def metrics() -> tuple[str, ...]:
-    """Every metric that a job may use, sorted."""
+    """Return every metric that a job may use, sorted."""
     machines = machine_types().values()
     families = {_family(m.name) for m in machines if m.apis and not m.is_legacy and m.vcpus}
     devices = set(accelerators.accelerator_types(Api.VERTEX)) | {"TPU_V2_POD", "TPU_V3_POD"}
@@ -80,7 +81,7 @@ def metrics() -> tuple[str, ...]:
 
 
 def _each(api: Api, prefix: str, machine: Machine, disk: Disk) -> list[tuple[str, float]]:
-    """What one replica of a pool takes."""
+    """Return what one replica of a pool takes."""
     ml = ML if api is Api.ML else ""
     cpus = f"{ML}cpus" if ml else prefix + _family(machine.type)
     found = [(cpus, machine.vcpus), (f"{ml}{_disk(disk.type)}", float(disk.size_gb))]

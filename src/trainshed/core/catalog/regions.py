@@ -1,5 +1,5 @@
-"""Regions in which each public API trains, what accelerators Vertex lists there, and the hosts that programs
-call."""
+"""Regions in which each public API trains, the accelerators that Vertex lists there, and the hosts that
+programs call."""
 
 import functools
 from typing import Final
@@ -9,12 +9,12 @@ from trainshed.core.names import Api
 
 
 def regions(api: Api) -> tuple[str, ...]:
-    """Region names, sorted."""
+    """Return the region names, sorted."""
     return tuple(table("regions")[api.value])
 
 
 def vertex_accelerators(region: str) -> tuple[str, ...]:
-    """Accelerator names that Vertex lists for `region`; empty for one it lists none for."""
+    """Return the accelerator names that Vertex lists for `region`; empty if it lists none."""
     return tuple(table("regions")["vertexAccelerators"].get(region, ()))
 
 
@@ -25,7 +25,7 @@ _OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging",
 
 @functools.cache
 def apis() -> tuple[str, ...]:
-    """Hosts of the APIs: those of all regions, then each region's own."""
+    """Return the hosts of the APIs: first those for all regions, then each region's own."""
     return (
         *(f"{name}.{_DOMAIN}" for name in _OF_ALL_REGIONS),
         *(f"{region}-aiplatform.{_DOMAIN}" for region in regions(Api.VERTEX)),
@@ -34,7 +34,7 @@ def apis() -> tuple[str, ...]:
 
 
 def near_region(api: Api, name: str) -> str:
-    """` Did you mean us-central1?` of a name that is no region; "" if none is spelled like it."""
+    """Return ` Did you mean us-central1?` for a name that is no region; "" if none is spelled like it."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
 
     close = difflib.get_close_matches(name.lower(), regions(api), n=1)

@@ -8,7 +8,7 @@ from trainshed.core.catalog.tables import table
 
 @functools.cache
 def runtime_versions() -> dict[str, tuple[str, ...]]:
-    """Runtime version -> its Pythons, oldest first; both ascending."""
+    """Return the Pythons of each runtime version, oldest first; both ascending."""
     return {
         version: tuple(found)
         for version, found in table("runtime_versions")["pythonVersions"].items()
@@ -16,19 +16,21 @@ def runtime_versions() -> dict[str, tuple[str, ...]]:
 
 
 def newest() -> str:
-    """The version that the default runtime counts as, where a rule depends on the version."""
+    """Return the version for which the default runtime counts, where a rule depends on the version."""
     return next(reversed(runtime_versions()))
 
 
 def default_python(runtime_version: str) -> str:
-    """The runtime's own Python: the newest that goes with it. Raises KeyError for an unknown version."""
+    """Return the runtime's own Python: the newest that goes with it. Raise KeyError for an unknown
+    version."""
     return runtime_versions()[runtime_version][-1]
 
 
 def pair_fault(runtime_version: str, python_version: str) -> str:
-    """Why the two do not go together, in the public words (facts/limits#error-texts), or "" when they do.
+    """Return why the two do not go together, in the public words (facts/limits#error-texts), or "" when they
+    do.
 
-    "" as runtime version is the default runtime, "" as Python version the runtime's own.
+    "" as runtime version means the default runtime, "" as Python version the runtime's own.
     """
     known = runtime_versions()
     pythons = known.get(runtime_version or newest())

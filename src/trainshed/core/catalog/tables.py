@@ -1,7 +1,7 @@
-"""Reads the tables shipped in the wheel. Knows their place, not their meaning.
+"""Reads the tables shipped in the wheel. Knows where they are, not what they mean.
 
-The files under `data/` hold public facts only; each catalog module gives its own table types and
-says which section of the facts it stands on.
+The files under `data/` hold public facts only; each catalog module gives its own table types and says which
+section of the facts it follows.
 """
 
 import functools
@@ -12,9 +12,9 @@ from typing import Any
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """The content of `data/<name>.json`, read once. Callers do not change what they get.
+    """Return the content of `data/<name>.json`, which is read once. Callers must not change it.
 
-    Raises OSError if the file is missing, LookupError if this Python cannot read data files of packages.
+    Raise OSError if the file is missing, LookupError if this Python cannot read data files of packages.
     """
     text = pkgutil.get_data("trainshed.core.catalog", f"data/{name}.json")
     if text is None:

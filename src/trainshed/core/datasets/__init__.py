@@ -1,1 +1,1 @@
-"""What a dataset is, which row of it goes to which split, and how rows become files. Pure."""
+"""What a dataset is, how its rows are assigned to splits, and how rows are written to files. Pure."""

@@ -1,5 +1,5 @@
-"""Which split a row goes to. A row always goes to the same one: what does not stand in it follows from the
-dataset and the row's place, by a hash (facts/datasets#splits)."""
+"""Which split a row goes to. A row always goes to the same one: unless the row itself says it, a hash of the
+dataset and the row's place decides (facts/datasets#splits)."""
 
 import hashlib
 import re
@@ -13,16 +13,17 @@ from trainshed.core.datasets.lines import BadData
 from trainshed.core.datasets.plans import SPLITS, Split
 
 _WORDS: Final = struct.Struct(">8Q")
-"""What one digest is cut into: the places of as many rows."""
+"""Cuts one digest into the places of eight rows."""
 _WHOLE: Final = 1 << 64
 MAX_CATEGORIES: Final = 100_000
-"""Values of a column by which rows are stratified."""
+"""The most values of a column by which rows are stratified."""
 SAMPLE: Final = 1_000_000
-"""Moments by which the borders between splits are found; of more rows a part that their places choose."""
+"""The most moments by which the borders between splits are found; of more rows a part is used, chosen by
+their places."""
 
 
 class Places:
-    """A number from 0 to 1 for each row of one file, spread evenly: the same at each reading."""
+    """A number from 0 to 1 for each row of one file: evenly spread, and the same at each reading."""
 
     def __init__(self, dataset: str, uri: str) -> None:
         self._key = hashlib.blake2b(f"{dataset}\0{uri}".encode(), digest_size=32).digest()
@@ -33,7 +34,7 @@ class Places:
         return self.word(row) / _WHOLE
 
     def word(self, row: int) -> int:
-        """The same as a whole number below 2**64."""
+        """Return the number as a whole one below 2**64."""
         block = row >> 3
         if block != self._block:
             self._block = block
@@ -42,7 +43,7 @@ class Places:
 
 
 def chosen(place: float, fractions: tuple[float, float, float]) -> Split:
-    """The split of a row at that place."""
+    """Return the split of a row at that place."""
     training, validation, test = fractions
     if place < training:
         return Split.TRAINING
@@ -52,7 +53,8 @@ def chosen(place: float, fractions: tuple[float, float, float]) -> Split:
 
 
 def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
-    """The words (`Places.word`) from which on a row is validation's and test's: `chosen` for millions."""
+    """Return the words (`Places.word`) from which on a row belongs to validation and to test. The same as
+    `chosen`, for millions of rows."""
     training, validation, test = fractions
     first = round(training * _WHOLE) if validation or test else _WHOLE
     return first, round((training + validation) * _WHOLE) if test else _WHOLE
@@ -68,19 +70,20 @@ _SAID: Final = {
 
 
 def said(text: str) -> Split | None:
-    """The split that a column, an ML_USE or a label names; None: none of them."""
+    """Return the split that a column, an ML_USE or a label names; None if it names none."""
     return _SAID.get(text.strip().lower())
 
 
 class Strata:
-    """Rows of each category in the same fractions, whatever their order: each goes where most is missing."""
+    """Assigns the rows of each category in the same fractions, whatever their order: each row goes to the
+    split that lacks most."""
 
     def __init__(self, fractions: tuple[float, float, float]) -> None:
         self._fractions = fractions
         self._counts: dict[str, list[int]] = {}
 
     def assign(self, category: str) -> Split:
-        """Raises BadData if the categories are too many to be some."""
+        """Return the split of the next row of a category. Raise BadData if there are too many categories."""
         counts = self._counts.get(category)
         if counts is None:
             if len(self._counts) == MAX_CATEGORIES:
@@ -101,7 +104,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(text: str) -> int | None:
-    """Microseconds since the epoch of an RFC 3339 time that ends with Z; None for anything else."""
+    """Return microseconds since the epoch of an RFC 3339 time that ends with Z; None for anything else."""
     text = text.strip()
     if not _MOMENT.fullmatch(text):
         return None
@@ -114,7 +117,7 @@ def moment(text: str) -> int | None:
 
 
 class Borders:
-    """The moments between splits: the oldest rows are for training, the youngest for the test."""
+    """Finds the moments between splits: the oldest rows are for training, the youngest for the test."""
 
     def __init__(self, fractions: tuple[float, float, float]) -> None:
         self._fractions = fractions
@@ -123,7 +126,7 @@ class Borders:
         self._moments = array("q")
 
     def add(self, place: float, at: int) -> None:
-        """Take in a row."""
+        """Add a row."""
         if place >= self._limit:
             return
         self._places.append(place)
@@ -137,7 +140,8 @@ class Borders:
             self._moments = array("q", (m for _, m in kept))
 
     def found(self) -> tuple[float, float]:
-        """The first moments that are validation's and test's. Rows of one moment stay together."""
+        """Return the first moments that belong to validation and to test. Rows of one moment stay
+        together."""
         ordered = sorted(self._moments)
         training, validation, _ = self._fractions
         return (
@@ -159,7 +163,7 @@ def by_time(at: int, borders: tuple[float, float]) -> Split:
 
 
 def names(columns: Iterable[str]) -> str:
-    """Columns as an error shows them."""
+    """Return columns as an error shows them."""
     shown = list(columns)
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
     return ", ".join(shown[:20]) + more

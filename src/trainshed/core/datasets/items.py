@@ -1,5 +1,5 @@
-"""The items of a dataset that is no table, from the files that were imported: JSON lines as they are, CSV
-lines as JSON (facts/datasets#formats)."""
+"""The items of a dataset that is no table, read from the imported files: JSON lines stay unchanged, CSV lines
+become JSON (facts/datasets#formats)."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,13 +46,13 @@ class Item(Struct, frozen=True):
     """One item as a program reads it."""
 
     raw: bytes
-    #: What it is an image, a video or a text of: items of one content go to one split.
+    #: The image, video or text, or where it is: all items of one content go to one split.
     content: str
     labels: Mapping[str, str]
 
 
 def items(file: ItemFile) -> Iterator[Item]:
-    """The items of a file. Raises BadData."""
+    """Yield the items of a file. Raise BadData if it is not of its format."""
     found = _of_csv(file) if file.is_csv else _of_json(file)
     own = dict(file.files.labels)
     for public, raw in found:
@@ -70,7 +70,8 @@ def items(file: ItemFile) -> Iterator[Item]:
 def assigned(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
 ) -> Iterator[tuple[bytes, Split | None]]:
-    """Each item with its split; None: it is ignored. By fractions, an item's own ML use goes first."""
+    """Yield each item with its split; None: it is ignored. With fractions, an item's own ML use comes
+    first."""
     tests: list[LabelTest] = []
     if rule.method is SplitMethod.FILTER:
         tests = [compiled(text) for text in rule.filters]
@@ -110,7 +111,7 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
 
 
 def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """Lines that follow each other and are of one image or video are one item."""
+    """Yield an item for each image, video or text: successive lines about one image or video are one item."""
     item: dict[str, Any] = {}
     last = ""
     for record in records(file.blocks(), file.uri):
@@ -130,7 +131,7 @@ def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
 
 
 def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequence[str]]:
-    """ML use ("" if none is said), content and what follows it."""
+    """Return the ML use ("" if none is given), the content and the fields after it."""
     fields = [field.strip() for field in record.fields]
     use = ""
     if fields[0].upper() in _USES and len(fields) > 1:
@@ -218,7 +219,7 @@ def _segment(given: Sequence[str], place: str) -> dict[str, str]:
 
 
 def _line(public: Mapping[str, Any]) -> bytes:
-    # What is no UTF-8 in a CSV file is passed on as it is.
+    # Bytes of a CSV file that are no UTF-8 are passed on unchanged.
     return json.dumps(public, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
@@ -226,7 +227,8 @@ _LISTS: Final = ("boundingBoxAnnotations", "timeSegmentAnnotations")
 
 
 def _joined(item: dict[str, Any], more: dict[str, Any]) -> bool:
-    """Add what another line says of the same image or video; False: it says something else."""
+    """Add another line's annotations to those of the same image or video; False if they are of another kind,
+    or have another ML use."""
     for name in _LISTS:
         if name in item and name in more and item.get(_LABELS) == more.get(_LABELS):
             item[name] += more[name]

@@ -1,4 +1,5 @@
-"""Filters on the labels of items, as splits name them: `labels.aiplatform.googleapis.com/ml_use=training`."""
+"""Filters on the labels of items, by which splits select them:
+`labels.aiplatform.googleapis.com/ml_use=training`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,8 +23,8 @@ class BadFilter(ValueError):
 
 
 def compiled(text: str) -> LabelTest:
-    """The test that a filter is: `labels.KEY=VALUE`, `!=`, `labels.KEY:*`, AND, OR, NOT, parentheses; "-" is
-    passed by none. Raises BadFilter."""
+    """Return the test for a filter: `labels.KEY=VALUE`, `!=`, `labels.KEY:*`, AND, OR, NOT, parentheses; no
+    item passes "-". Raise BadFilter for anything else."""
     if text.strip() == NOTHING:
         return lambda labels: False
     if len(text) > MAX_CHARS:
@@ -44,7 +45,7 @@ class _Parser:
             raise self._bad()
 
     def alternatives(self, depth: int) -> LabelTest:
-        """Tests joined by OR, each of some joined by AND."""
+        """Return tests joined by OR, each of which may be several joined by AND."""
         if depth > _MAX_DEPTH:
             raise BadFilter("its parentheses are too deep")
         tests = [self._all(depth)]

@@ -1,14 +1,14 @@
-"""Lines and CSV records of a file that comes in blocks. Nothing is held but one record."""
+"""Lines and CSV records of a file that comes in blocks. Only one record is held at a time."""
 
 import csv
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 MAX_RECORD: Final = 16 << 20
-"""Bytes of one record."""
+"""The most bytes of one record."""
 csv.field_size_limit(MAX_RECORD)
 _MARK: Final = b"\xef\xbb\xbf"
-"""What some programs begin an UTF-8 file with."""
+"""The mark with which some programs begin a UTF-8 file."""
 _ZIPPED: Final = b"\x1f\x8b"
 
 
@@ -19,13 +19,13 @@ class BadData(Exception):
 class Record(NamedTuple):
     """One row of a file. A tuple, because there are millions."""
 
-    #: Counts from 1; lines without anything are left out.
+    #: Counts from 1, without empty lines.
     row: int
-    #: Its bytes without the last line end; quoted parts may have line ends.
+    #: Its bytes without the line end; quoted parts may have line ends.
     raw: bytes
-    #: The line that it begins on, from 1.
+    #: The line on which it begins, from 1.
     line: int
-    #: Its fields, where it has quotes; None: they are what stands between its commas.
+    #: Its fields, if it has quotes; None = they are the parts between its commas.
     quoted: list[str] | None = None
 
     @property
@@ -34,7 +34,8 @@ class Record(NamedTuple):
 
 
 def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
-    """The lines of a file without their ends, whether the last one has an end or not. Raises BadData."""
+    """Yield the lines of a file without their ends, whether or not the last one has an end. Raise BadData for
+    a compressed file or too long a line."""
     rest, number = b"", 0
     for block in _unmarked(blocks, uri):
         found = (rest + block).split(b"\n")
@@ -48,7 +49,7 @@ def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
 
 
 def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
-    """The blocks without the mark that the first bytes may be. Raises BadData for a compressed file."""
+    """Yield the blocks without the mark that a file may begin with. Raise BadData for a compressed file."""
     source = iter(blocks)
     first = b""
     for block in source:
@@ -65,7 +66,8 @@ def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
 
 
 def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
-    """The rows of a CSV file. A row has no line end at its end, nor a carriage return. Raises BadData."""
+    """Yield the rows of a CSV file, without the line feed or carriage return at their end. Raise BadData for
+    a file that cannot be read so."""
     source = lines(blocks, uri)
     quoted = _Quoted(source)
     row = line = 0
@@ -88,25 +90,25 @@ def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
 
 
 class _Quoted:
-    """The one parser of a file's records that have quotes: a new one for each takes twice the time."""
+    """The parser of all records with quotes in a file: a new one for each record takes twice the time."""
 
     def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
         self._parts: list[bytes] = []
         self._first: bytes | None = None
         self._parser = csv.reader(self._fed())
-        #: The file ended, or was too long, before the record did.
+        #: The file ended, or the record became too long, before the record was complete.
         self.is_open = False
 
     def read(self, first: bytes) -> tuple[bytes, list[str], int]:
-        """A record that begins with this line, its fields, and how many lines more it has."""
+        """Return a record that begins with this line, its fields, and how many more lines it has."""
         self._first = first
         self._parts = [first]
         fields = next(self._parser, [""])
         return b"\n".join(self._parts), fields, len(self._parts) - 1
 
     def _fed(self) -> Iterator[str]:
-        """Each first line, then whatever the parser wants beyond it."""
+        """Yield each first line, and then the lines that the parser needs after it."""
         size = 0
         while True:
             if self._first is not None:
@@ -122,5 +124,5 @@ class _Quoted:
 
 
 def _text(raw: bytes) -> str:
-    # What is no UTF-8 is passed on as it is.
+    # Bytes that are no UTF-8 are passed on unchanged.
     return raw.decode("utf-8", "surrogateescape")

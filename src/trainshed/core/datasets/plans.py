@@ -1,5 +1,5 @@
-"""What is to be written of a dataset: which files are read, which row goes where, and what the written files
-are called (facts/datasets#splits)."""
+"""What is written of a dataset for a program: which files are read, which row goes to which split, and the
+names of the written files (facts/datasets#splits)."""
 
 import enum
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from trainshed.core.units import Nanos
 
 
 class Split(enum.StrEnum):
-    """A set of rows, as its files begin."""
+    """A set of rows; the names of its files begin with the value."""
 
     TRAINING = "training"
     VALIDATION = "validation"
@@ -26,10 +26,10 @@ DEFAULT: Final = (0.8, 0.1, 0.1)
 
 
 class SplitMethod(enum.StrEnum):
-    """By what a row is assigned to a split."""
+    """How a row is assigned to a split."""
 
     FRACTION = "fraction"
-    #: A column says it.
+    #: A column names the split.
     PREDEFINED = "predefined"
     #: Filters on the labels of items.
     FILTER = "filter"
@@ -43,16 +43,16 @@ class SplitRule(Struct, frozen=True):
     """Which row goes to which split."""
 
     method: SplitMethod = SplitMethod.FRACTION
-    #: Of training, validation and test; they add up to 1.
+    #: The parts for training, validation and test; they add up to 1.
     fractions: tuple[float, float, float] = DEFAULT
-    #: The column that is asked; "" = none is.
+    #: The column that decides; "" = none does.
     key: str = ""
-    #: Of training, validation and test; "-" = no item.
+    #: The filters for training, validation and test; "-" = no item.
     filters: tuple[str, str, str] = ("-", "-", "-")
 
 
 class SplitPlan(Struct, frozen=True):
-    """What is written of a dataset for a program: the dataset as it was when this was asked for."""
+    """What is written of a dataset for a program, from the dataset as it was when this was asked for."""
 
     dataset: DatasetName
     kind: DatasetKind
@@ -65,16 +65,16 @@ class SplitPlan(Struct, frozen=True):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """Those that are written."""
+        """The splits that are written."""
         return (Split.TRAINING,) if self.is_whole else SPLITS
 
     @property
     def format(self) -> str:
-        """What programs find in AIP_DATA_FORMAT, and how the names of files end."""
+        """The value of AIP_DATA_FORMAT, which is also the ending of file names."""
         return "csv" if self.kind.is_table else "jsonl"
 
     def pattern(self, split: Split) -> str:
-        """What programs find in AIP_TRAINING_DATA_URI and its like."""
+        """Return the value of AIP_TRAINING_DATA_URI, or of its like for another split."""
         return f"{self.directory}/{self._begins(split)}-*.{self.format}"
 
     @property
@@ -84,7 +84,7 @@ class SplitPlan(Struct, frozen=True):
         return (("AIP_DATA_FORMAT", self.format), *places)
 
     def shard(self, split: Split, number: int) -> str:
-        """URI of a split's file; counts from 0."""
+        """Return the URI of a split's file; `number` counts from 0."""
         return f"{self.directory}/{self._begins(split)}-{number:05}.{self.format}"
 
     def _begins(self, split: Split) -> str:
@@ -97,17 +97,17 @@ class SplitPlan(Struct, frozen=True):
 
 
 class DataExport(Struct, frozen=True):
-    """What an export is to write, with whose rights."""
+    """What an export writes, and with whose rights."""
 
     plan: SplitPlan
     project: str
-    #: The service account, or the person.
+    #: Email of the service account or of the person.
     email: str
 
 
 def completed(given: Sequence[float]) -> tuple[float, float, float]:
-    """Fractions that add up to 1. All zero: the default. What is left of a smaller sum goes to the splits
-    that have none, in the proportions of the default, and to training where all three have one."""
+    """Return fractions that add up to 1; if all are zero, the default. What a smaller sum leaves goes to the
+    splits that have none, in the proportions of the default, or to training if all three have one."""
     if not any(given):
         return DEFAULT
     left = max(1 - sum(given), 0.0)
@@ -122,7 +122,7 @@ def completed(given: Sequence[float]) -> tuple[float, float, float]:
 
 
 def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
-    """`dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
+    """Return `dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
     return f"dataset-{dataset_id}-{annotation}-{_moment(at)}"
 
 

@@ -1,4 +1,5 @@
-"""Datasets: names of files in buckets, with what the files are (facts/datasets#kinds). No rows are kept."""
+"""Datasets: the names of files in buckets, and what the files are (facts/datasets#kinds). No rows are
+stored."""
 
 import enum
 import re
@@ -10,11 +11,11 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.units import Nanos
 
 METADATA_SCHEMAS: Final = "gs://google-cloud-aiplatform/schema/dataset/metadata"
-"""Directory of the public schemas by which clients say of which kind a dataset is."""
+"""Directory of the public schemas by which clients say which kind a dataset is."""
 
 
 class DatasetKind(enum.StrEnum):
-    """As the public schema of its metadata is called."""
+    """The kind of a dataset, by the name of the public schema of its metadata."""
 
     TABULAR = "tabular"
     TIME_SERIES = "time_series"
@@ -47,7 +48,7 @@ class DatasetName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "DatasetName":
-        """Raises InvalidRequest on the field `of` for anything else."""
+        """Read a dataset's name. Raise InvalidRequest on the field `of` for anything else."""
         match = _NAME.fullmatch(name)
         if match is None:
             text = f"{name!r} is not a name of the form projects/PROJECT/locations/LOCATION/datasets/DATASET."
@@ -59,13 +60,13 @@ _NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/datasets/([^/]+)"
 
 
 class DataFiles(Struct, frozen=True):
-    """Files of one form: those of a table, or what was imported at one time."""
+    """Files of one form: those of a table, or those of one import."""
 
     #: gs:// URIs, which may have wildcards (`wildcards`).
     uris: tuple[str, ...]
-    #: What the lines of imported files are: the import schema's URI; "" = rows of a table.
+    #: The import schema's URI, which says what the lines of imported files are; "" = rows of a table.
     schema_uri: str = ""
-    #: Of every item in them.
+    #: The labels of every item in them.
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -82,7 +83,7 @@ class Dataset(Struct, frozen=True):
     metadata: str = "null"
     description: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    #: In the order in which they were imported; a table's are given when it is made.
+    #: In the order in which they were imported; those of a table are given when it is made.
     files: tuple[DataFiles, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""The public schemas of what is imported and of annotations, and which belong together
+"""The public schemas of imported files and of annotations, and which belong together
 (facts/datasets#formats)."""
 
 from typing import Final
@@ -13,12 +13,12 @@ _ANNOTATION_END: Final = "_1.0.0.yaml"
 
 
 class ImportFormat(Struct, frozen=True):
-    """What the lines of imported files are."""
+    """The form of the lines in imported files."""
 
-    #: As the schema's file is called, without its ending.
+    #: The name of the schema's file, without its ending.
     name: str
     kind: DatasetKind
-    #: Of the annotations that the lines have.
+    #: The name of the annotations in the lines.
     annotation: str
     #: Whether the lines may be those of a CSV file; otherwise JSON.
     has_csv: bool = True
@@ -45,11 +45,11 @@ FORMATS: Final = {
         ImportFormat("video_action_recognition", _VIDEO, "video_action_recognition", has_csv=False),
     )
 }
-"""By URI."""
+"""Import formats by URI."""
 
 
 def annotation_of(uri: str) -> str:
-    """What an annotation schema is called; "" if there is no such one."""
+    """Return the name of an annotation schema; "" if there is none with this URI."""
     name = uri.removeprefix(f"{_ROOT}/annotation/").removesuffix(_ANNOTATION_END)
     known = any(each.annotation == name for each in FORMATS.values())
     return name if known and uri == annotation_uri(name) else ""
@@ -60,5 +60,5 @@ def annotation_uri(name: str) -> str:
 
 
 def annotations_of(kind: DatasetKind) -> tuple[str, ...]:
-    """Annotations that a dataset of this kind can have, each once."""
+    """Return the annotations that a dataset of this kind can have, each once."""
     return tuple(dict.fromkeys(each.annotation for each in FORMATS.values() if each.kind is kind))

@@ -1,4 +1,4 @@
-"""The rows of a table that lies in CSV files, each with its split (facts/datasets#splits)."""
+"""The rows of a table in CSV files, each with its split (facts/datasets#splits)."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -18,7 +18,7 @@ from trainshed.core.datasets.lines import BadData, Record, records
 from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 
 Blocks = Callable[[], Iterable[bytes]]
-"""Reads a file from its beginning, each time that it is called."""
+"""Reads a file from its beginning each time it is called."""
 
 
 class TableFile(Struct, frozen=True):
@@ -29,10 +29,11 @@ class TableFile(Struct, frozen=True):
 
 
 class Table:
-    """Files with one header: the first line of the first. Another file may repeat it or begin with a row."""
+    """CSV files with one header: the first line of the first file. Any other file may repeat it or begin with
+    a row."""
 
     def __init__(self, files: Iterable[TableFile]) -> None:
-        """Reads the beginning of the first file. Raises BadData."""
+        """Read the beginning of the first file. Raise BadData if it is no table."""
         self._files = tuple(files)
         first = next(self._rows_of(self._files[0]), None)
         if first is None:
@@ -49,7 +50,7 @@ class Table:
         self.columns = first.fields
 
     def position(self, column: str) -> int:
-        """Where a column stands. Raises BadData if there is none."""
+        """Return the position of a column. Raise BadData if there is none."""
         if column not in self.columns:
             raise BadData(
                 f"{self._files[0].uri} has no column {column!r}; it has {names(self.columns)}."
@@ -57,11 +58,11 @@ class Table:
         return self.columns.index(column)
 
     def rows(self) -> Iterator[tuple[TableFile, Record]]:
-        """All rows, without headers. Raises BadData."""
+        """Yield all rows, without headers. Raise BadData for a row that does not fit the header."""
         width = len(self.columns)
         for file in self._files:
             for record in self._rows_of(file):
-                # Not a property: this is done for each of millions.
+                # Not read through properties: this is done for each of millions of rows.
                 row, raw, _, quoted = record
                 count = raw.count(b",") + 1 if quoted is None else len(quoted)
                 if row == 1 and self._is_header(file, record):
@@ -91,7 +92,8 @@ class Table:
 
 
 def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
-    """Each row with its split; None: it is ignored. By time, the files are read twice. Raises BadData."""
+    """Yield each row with its split; None: it is ignored. By time, the files are read twice. Raise BadData
+    for files that are no such table."""
     match rule.method:
         case SplitMethod.PREDEFINED:
             at = table.position(rule.key)
@@ -108,7 +110,7 @@ def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
                 when = moment(record.fields[at])
                 yield record.raw, None if when is None else by_time(when, borders)
         case _:
-            # Names of our own: members of an enum take their time to be looked up.
+            # Local names, since it takes time to look up the members of an enum.
             is_training, is_validation, is_test = SPLITS
             validation, test = bounds(rule.fractions)
             last, places = None, Places(dataset, "")

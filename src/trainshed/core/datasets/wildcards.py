@@ -1,28 +1,30 @@
-"""URIs that name several objects: `*` stands for characters but `/`, `**` for any, `?` for one but `/`."""
+"""URIs that name several objects: `*` stands for characters except `/`, `**` for any, `?` for one except
+`/`."""
 
 import re
 from typing import Final
 
 MOST: Final = 4
-"""Wildcards in one URI: matching a name takes time in proportion to them."""
+"""The most wildcards in one URI: matching a name takes time in proportion to them."""
 _WILD: Final = re.compile(r"\*\*+|\*|\?")
 
 
 def fixed_part(pattern: str) -> str:
-    """What all names that it stands for begin with."""
+    """Return the part with which all names that match begin."""
     found = _WILD.search(pattern)
     return pattern if found is None else pattern[: found.start()]
 
 
 def count(pattern: str) -> int:
-    """How many wildcards it has."""
+    """Return how many wildcards it has."""
     return len(_WILD.findall(pattern))
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern names this object."""
+    """Whether the pattern matches the name of an object."""
     tokens = _tokens(pattern)
-    # Where in the pattern one may stand: never more places than wildcards, and one.
+    # The places in the pattern that the name so far may have reached: at most one more than there are
+    # wildcards.
     places = _reached({0}, tokens)
     for letter in name:
         after: set[int] = set()
@@ -49,7 +51,7 @@ def _tokens(pattern: str) -> list[str]:
 
 
 def _reached(places: set[int], tokens: list[str]) -> set[int]:
-    """With the places behind stars, which may stand for nothing."""
+    """Return the places, and those after stars, which may stand for nothing."""
     reached = set(places)
     for place in places:
         at = place

@@ -1,2 +1,1 @@
-"""Why a replica stopped, or an attempt came to nothing, and what follows: one ordered table as data
-(spec/failures#rules)."""
+"""Why a replica stopped or an attempt failed, and what follows: one ordered table (spec/failures#rules)."""

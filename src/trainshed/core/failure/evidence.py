@@ -1,4 +1,4 @@
-"""What a rule may look at: the cause of an end, told apart from what was recorded of it."""
+"""What the rows of the failure table judge by: the cause of an end, and what is known of it."""
 
 import enum
 from typing import Final
@@ -26,7 +26,7 @@ class Cause(enum.StrEnum):
     LEFT = "left"
     #: It is gone without a record, and it is not known how.
     LOST = "lost"
-    #: Its node failed, as the cluster says. This and the next five are those of `Loss`.
+    #: Its node failed, according to the cluster. This and the next five have the values of `Loss`.
     NODE_FAILED = "node_failed"
     #: The agent on its node is gone.
     AGENT_LOST = "agent_lost"
@@ -64,11 +64,11 @@ CLUSTER_LOSSES: Final = frozenset(
         Cause.POD_EVICTED,
     }
 )
-"""Of a replica on a cluster: lost, and it is known how."""
+"""Causes of the loss of a replica on a cluster, where it is known how it was lost."""
 
 
 class Evidence(Struct, frozen=True):
-    """An end, with what is known of it."""
+    """The end of a replica or of an attempt, with what is known of it."""
 
     cause: Cause
     name: JobName
@@ -82,7 +82,7 @@ class Evidence(Struct, frozen=True):
     is_reducer: bool = False
     #: The cause in words, for losses and failures of the service.
     text: str = ""
-    #: The job's, for the stock-out message.
+    #: The job's region, for the stock-out message.
     region: str = ""
     #: What the user can do about it.
     advice: str = ""
@@ -110,8 +110,8 @@ _SIGKILL = 9
 
 
 def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
-    """The number that public messages give: a signal is published bare for package jobs (6, 11) and as 128 +
-    n for containers (134, 139); an out-of-memory kill is 137 for both (spec/failures#out-of-memory,
+    """Return the number that public messages give: a signal is published bare for package jobs (6, 11) and as
+    128 + n for containers (134, 139); an out-of-memory kill is 137 for both (spec/failures#out-of-memory,
     facts/lifecycle#errors)."""
     if exit_record.oom:
         return 128 + _SIGKILL
@@ -122,9 +122,9 @@ def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
 
 
 def cause_of_exit(exit_record: ExitRecord) -> Cause:
-    """What an attempt record says. An end after a request to stop is that request's doing, whoever's it was
-    and whatever the exit code: a program that saves its state and exits 0 then is not finished
-    (docs/adr/0010)."""
+    """Return the cause that an attempt record shows. An end after a request to stop is due to that request,
+    whoever made it and whatever the exit code: a program that saves its state and then exits 0 is not
+    finished (docs/adr/0010)."""
     if exit_record.stopped:
         return Cause.LEFT
     if exit_record.oom:

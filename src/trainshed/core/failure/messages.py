@@ -39,7 +39,7 @@ class Message(enum.StrEnum):
 
 
 def public_message(code: int, message: Message, evidence: Evidence, own: str = "") -> JobError:
-    """The job's public error. `own`: words that an operator wants in place of those of `message`."""
+    """Return the job's public error. `own`: an operator's words in place of those of `message`."""
     return JobError(
         code,
         _filled(own, evidence) if own else _text(message, evidence),
@@ -94,7 +94,7 @@ def _text(message: Message, evidence: Evidence) -> str:
 
 
 FACTS: Final = ("replica", "status", "region", "reason")
-"""What `{…}` may stand in an operator's own words."""
+"""The facts that an operator's own words may name in braces, such as `{replica}`."""
 
 
 def _filled(own: str, evidence: Evidence) -> str:
@@ -111,7 +111,7 @@ def _tail(evidence: Evidence) -> str:
 
 
 def _shown(line: str) -> str:
-    """What the log shows of it: the message of a line that is a JSON object with one."""
+    """Return what the log shows of a line: of a JSON object with a message, the message alone."""
     if line.startswith("{") and line.endswith("}"):
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(line).get("message")
@@ -132,21 +132,21 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
 
 
 def linked(message: str, name: JobName, uid: JobUid, pages: str) -> str:
-    """The message with a link that leads somewhere today: records outlive addresses. `name` and `uid`: of the
-    job whose error it is; `pages`: the address of the service's pages of jobs, "" = that of the public
-    text is meant. What has no link stays as it is."""
+    """Return the message with a link that leads somewhere today, since records outlive addresses. `name` and
+    `uid`: of the job whose error it is; `pages`: the address of the service's pages of jobs, "" = the public
+    text's own link. A message without a link stays as it is."""
     head, more, link = message.rpartition(_MORE)
     if not more or " " in link or "\n" in link:
         return message
     if not pages:
         return message if link.startswith(_PUBLIC) else f"{head}{more}{logs_link(name)}"
-    # A pipeline's error may be that of its job.
+    # A pipeline's error may be that of its job, whose number is then in the link.
     number = link.rpartition("/jobs/")[2]
     return f"{head}{more}{pages}/jobs/{number if number.isdecimal() else uid}"
 
 
 def logs_link(name: JobName) -> str:
-    """The link of the public message to a job's log (facts/lifecycle#payload)."""
+    """Return the public message's link to a job's log (facts/lifecycle#payload)."""
     query = f'resource.type="ml_job"\nresource.labels.job_id="{name.job_id}"'
     return (
         f"{_PUBLIC}/logs/viewer?project={project_number(name.project_id)}"

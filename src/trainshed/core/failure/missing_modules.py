@@ -1,9 +1,7 @@
-"""What to do about a program that died of a module that is not there. Pure: the log's last lines in, advice
-out.
+"""Advice about a program that failed because a module is missing. Pure: takes the log's last lines.
 
-The advice is for the way in which the job was submitted: requirements are named in different places for a
-package of one's own, a script that the Vertex SDK has packed, a command in a prebuilt image, and an image of
-one's own.
+The advice depends on how the job was submitted: requirements are named in different places for a package of
+one's own, a script that the Vertex SDK has packed, a command in a prebuilt image, and an image of one's own.
 """
 
 import re
@@ -17,7 +15,7 @@ from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
 
 _MISSING = re.compile(r"(?:Error|python[\d.]*): No module named '?([A-Za-z_][\w.]*)")
-"""Of a traceback, and of an interpreter that is to run a module."""
+"""Matches a traceback's last line, and the error of an interpreter that is to run a module."""
 _SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
 """The package in which the Vertex SDK puts a script."""
 _IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
@@ -33,14 +31,13 @@ _FRAMEWORKS: Final = {
 
 
 def missing_module(tail: str) -> str:
-    """The module that a traceback in these lines says is not there, "" if none does; the last one of
-    several."""
+    """Return the module that these lines report as missing, the last one of several; "" if there is none."""
     found = _MISSING.findall(tail)
     return found[-1] if found else ""
 
 
 def advice(module: str, spec: JobSpec, position: int) -> str:
-    """What the user can do about `module` missing in the pool at `position`: a sentence or two."""
+    """Return what the user can do about `module` missing in the pool at `position`: a sentence or two."""
     program = spec.pool(position).program
     root = module.partition(".")[0]
     if program.module and root == program.module.partition(".")[0]:
@@ -66,8 +63,7 @@ def advice(module: str, spec: JobSpec, position: int) -> str:
 
 
 def distribution(module: str) -> str:
-    """What the distribution of a well-known module is called on the package index; "" if that is not
-    known."""
+    """Return the name of a well-known module's distribution on the package index; "" if it is not known."""
     root, *below = module.split(".")
     if (root, *below[:1]) == ("google", "cloud"):
         return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else ""
@@ -76,7 +72,7 @@ def distribution(module: str) -> str:
 
 
 def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
-    """How the job would get an environment with the framework; "" if it has one, or none is missing."""
+    """Return how the job would get an environment with the framework; "" if it has one, or needs none."""
     if not framework or program.runtime.family in (framework, CONTAINER):
         return ""
     title = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}[framework]
@@ -120,7 +116,7 @@ def _where(requirement: str, program: Program) -> str:
 
 
 def _if_own(module: str, program: Program) -> str:
-    """What to do if `module` is the user's own."""
+    """Return what to do if `module` is the user's own."""
     if _is_sdk_script(program):
         return (
             f"If {module} is a module of your own: script_path takes that one file alone. Put all into it, "

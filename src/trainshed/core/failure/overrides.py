@@ -1,8 +1,8 @@
 """An operator's rows of the failure table: entries of `[[failure_rules]]` in the configuration
 (spec/failures#overrides).
 
-An entry with the name of a built-in row changes what it names of it, or drops it; another name is a new row.
-docs/failure-table.md says it for people.
+An entry with the name of a built-in row changes the fields that it gives, or drops the row; any other name
+makes a new row. docs/failure-table.md explains this to operators.
 """
 
 import re
@@ -29,7 +29,8 @@ Entry = Mapping[str, object]
 """An entry as the configuration has it."""
 
 Fields = dict[str, Any]
-"""The fields of an entry, read: those of `Rule` and `Match` by their names, `enabled` and `before`."""
+"""The fields of an entry after reading: those of `Rule` and `Match` by their names, `enabled` and
+`before`."""
 
 _OF_A_MATCH: Final = ("causes", "exit_codes", "signals", "primary", "reducer")
 
@@ -41,7 +42,7 @@ _CAUSES = tuple(cause for cause in Cause if cause is not Cause.CANCELLED)
 _MESSAGE_CHOICES = tuple(m for m in Message if m not in (Message.NONE, Message.CANCELLED))
 _ACTIONS = tuple(action for action in Action if action is not Action.CANCEL)
 _DEFAULT_PLACE: Final = "out_of_memory"
-"""The row that a new one stands before: after those of success and of reducers, before every failure."""
+"""The row before which a new one is put: after those of success and of reducers, before every failure."""
 
 _OF_A_REPLICA = CLUSTER_LOSSES | {
     Cause.EXITED,
@@ -66,18 +67,19 @@ _MESSAGES = {
     Cause.PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
     Cause.CLUSTER_PREEMPTED: (RESOURCE_EXHAUSTED, Message.STOCK_OUT),
 }
-"""Code and message of a new row that names none."""
+"""Code and message of a new row that names none, by its cause."""
 _BUILT_IN = frozenset(rule.name for rule in RULES)
 
 
 def _name_of(entry: Entry) -> str:
-    """The entry's name, "" if it has none that can be used."""
+    """Return the entry's name; "" if it has none that can be used."""
     name = entry.get("name")
     return name if isinstance(name, str) and _NAME.fullmatch(name) else ""
 
 
 def _read_fields(entry: Entry) -> tuple[Fields, list[str]]:
-    """The fields that the entry gives, `name` left out, and what is wrong with them, as `field: words`."""
+    """Read the fields that the entry gives, except `name`. Return them, and what is wrong with them, as
+    `field: words`."""
     found: Fields = {}
     wrong: list[str] = []
     for field, value in entry.items():
@@ -124,7 +126,7 @@ def _factor(value: object) -> float:
 
 
 def _seconds(value: object) -> int:
-    """In nanoseconds."""
+    """Read seconds, and return nanoseconds."""
     if (seconds := _number(value)) < 0:
         raise ValueError(f"{value!r} is not a number of seconds, 0 or more")
     return round(seconds * _SECOND)
@@ -229,7 +231,7 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
 
 
 class WrongRules(ValueError):
-    """Entries that cannot be used. `violations` names all of them, each with its entry and field."""
+    """Entries that cannot be used. `violations` lists all that is wrong, each with its entry and field."""
 
     def __init__(self, violations: Sequence[str]) -> None:
         super().__init__("\n".join(violations))
@@ -237,8 +239,8 @@ class WrongRules(ValueError):
 
 
 def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tuple[Rule, ...]:
-    """The table in force: `rules` with an operator's entries, which apply in their order.
-    Raises WrongRules, naming all violations."""
+    """Return the table in force: `rules` with an operator's entries, which apply in their order. Raise
+    WrongRules with all violations."""
     built_in = {rule.name for rule in rules}
     table, wrong, seen, open_causes = list(rules), list[str](), set[str](), set[Cause]()
     for position, entry in enumerate(entries):
@@ -267,8 +269,8 @@ def table_with(entries: Sequence[Entry], rules: tuple[Rule, ...] = RULES) -> tup
 
 
 def _no_place(table: Sequence[Rule], seen: set[str], read: Fields) -> list[str]:
-    """What is wrong with the place that an entry asks for. An earlier entry may be faulty, so `seen` counts
-    too."""
+    """Return what is wrong with the place that an entry asks for. `seen`: the names of earlier entries, which
+    are not in the table if they are faulty."""
     place = read.get("before")
     names = [rule.name for rule in table]
     if place is None or place in names or (place in seen and place not in _BUILT_IN):
@@ -277,7 +279,7 @@ def _no_place(table: Sequence[Rule], seen: set[str], read: Fields) -> list[str]:
 
 
 def _meant(entry: Entry, read: Fields) -> frozenset[Cause]:
-    """The causes whose last row a faulty new entry may be meant to be."""
+    """Return the causes for which a faulty new entry may be meant as the last row."""
     return read.get("causes", frozenset(Cause)) if "causes" in entry else frozenset()
 
 
@@ -290,10 +292,9 @@ def _apply(
     *,
     is_new: bool,
 ) -> list[str]:
-    """Put one entry into the table, as far as it can be read; what is wrong with it, as `field: words`:
-    `wrong`, which is known already, and more."""
-    # What the fields say together is judged only if each of them could be read: one that could not may be
-    # what is missing.
+    """Put one entry into the table, as far as it can be read. Return what is wrong with it, as `field:
+    words`: `wrong`, which is known already, and more."""
+    # Fields are judged together only if each of them could be read: an unreadable one may be what is missing.
     readable = set(entry) <= {"name", "before", *read}
     read = dict(read)
     enabled, before = read.pop("enabled", True), read.pop("before", None)
@@ -320,8 +321,8 @@ def _apply(
     made = _new(name, read)
     if isinstance(made, list):
         return [*wrong, *made]
-    # There is no such row if an entry has dropped the default one, which is told here, or if `before` names
-    # none that can be used, which `wrong` tells already.
+    # There is no such row if an entry has dropped the default one, which is reported here, or if `before`
+    # names none that can be used, which is in `wrong` already.
     place = before or _DEFAULT_PLACE
     at = next((i for i, rule in enumerate(table) if rule.name == place), None)
     if at is not None:
@@ -332,7 +333,7 @@ def _apply(
 
 
 def _missing(entry: Entry) -> list[str]:
-    """What a new row must say and does not; nothing where it may be meant to drop one."""
+    """Return what a new row must say and does not; nothing if the entry may be meant to drop a row."""
     if "enabled" in entry and entry["enabled"] is not True:
         return []
     missing = list[str]()
@@ -355,7 +356,7 @@ def _changed(rule: Rule, read: Fields) -> Rule:
 
 
 def _new(name: str, read: Fields) -> Rule | list[str]:
-    """A new row of which nothing is missing; what it does not say comes from its causes."""
+    """Return a new row, or what is wrong with it. What the entry does not say comes from its causes."""
     if "causes" not in read:
         causes = {Cause.EXITED} if "exit_codes" in read else set[Cause]()
         causes |= {Cause.SIGNALLED} if "signals" in read else set()
@@ -376,14 +377,14 @@ def _new(name: str, read: Fields) -> Rule | list[str]:
 
 
 def _contradictions(rule: Rule) -> Iterator[str]:
-    """What each field allows and the row as a whole does not."""
+    """Yield what each field allows and the row as a whole does not."""
     causes, match = rule.match.causes, rule.match
     if match.exit_codes and Cause.EXITED not in causes:
         yield 'exit_codes: only an end of cause "exited" has one'
     if match.signals and Cause.SIGNALLED not in causes:
         yield 'signals: only an end of cause "signalled" has one'
     if rule.action is not Action.FAIL:
-        # A failure of the service may be the whole attempt's; what is a reducer's is always a replica's.
+        # A failure of the service may be the whole attempt's; the end of a reducer is always a replica's.
         if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
             yield f'action: "{rule.action}" is for ends of a replica; of this one, only "fail" can be made'
         if rule.action is Action.DONE and not (match.primary is False or match.reducer is True):
@@ -414,9 +415,9 @@ def _without_restarts(rule: Rule) -> Iterator[str]:
 def _gaps(
     table: Sequence[Rule], rules: Sequence[Rule], named: set[str], open_causes: set[Cause]
 ) -> Iterator[str]:
-    """The last row of each cause must match whatever the rest of the evidence is: every end has a verdict.
-    `open_causes`: those for which a faulty entry may be meant as that row, so that nothing is said of them
-    yet."""
+    """Yield each cause whose last row no longer matches whatever the rest of the evidence is: every end must
+    get a verdict. `open_causes`: causes for which a faulty entry may be meant as that row, so that nothing is
+    said of them yet."""
     left = {rule.name: rule for rule in table}
     for cause in Cause:
         if cause in open_causes or any(not _narrowed(rule, cause) for rule in table):
@@ -431,7 +432,7 @@ def _gaps(
 
 
 def _narrowed(rule: Rule, cause: Cause) -> str:
-    """The field because of which the row does not match every end of the cause; "" if it does."""
+    """Return the field because of which the row does not match every end of the cause; "" if it does."""
     match = rule.match
     if cause not in match.causes:
         return "causes"

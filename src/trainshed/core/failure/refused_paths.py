@@ -1,8 +1,7 @@
-"""What to do about a program that died of a path which it may not have. Pure: the log's last lines in, advice
-out.
+"""Advice about a program that failed because a path was denied to it. Pure: takes the log's last lines.
 
-On Vertex a program is root of a container of its own, and makes `/workspace` if it likes. A prebuilt image is
-the machine's own files here, all of which it may read and none of which it may change.
+On Vertex a program is root in a container of its own, and may make `/workspace`. Here a prebuilt image is the
+machine's own files, all of which the program may read and none of which it may change.
 """
 
 import re
@@ -17,9 +16,9 @@ _REFUSED: Final = re.compile(
     r"|\bcannot (?:create|touch)(?: (?:directory|regular file))? ['\u2018]?(/[^'\u2019\n:]+)['\u2019]?: "
     r"(?:Permission denied|Read-only file system))"
 )
-"""Of a traceback of Python's, and of what shells, mkdir, cp and touch say."""
+"""Matches a Python traceback, and what shells, mkdir, cp and touch print."""
 _WRITABLE: Final = ("/tmp/", "/var/tmp/", "/dev/", "/gcs/")
-"""There it is something else that is in the way."""
+"""Programs may write below these: something else was wrong."""
 _MACHINES: Final = (
     "/bin/",
     "/boot/",
@@ -36,11 +35,11 @@ _MACHINES: Final = (
     "/usr/",
     "/var/",
 )
-"""The machine's in any case, also with a root directory of its own."""
+"""These are the machine's in any case, even if the job has a root directory of its own."""
 
 
 def refused_path(tail: str) -> str:
-    """The path that was refused by what these lines end in, "" if it was something else."""
+    """Return the path whose refusal the last of these lines reports; "" if it reports something else."""
     found = [first or second for first, second in _REFUSED.findall(tail)]
     if not found or found[-1] not in tail.rstrip().splitlines()[-1]:
         return ""  # Many programs try one place after the other, and go on.
@@ -48,8 +47,8 @@ def refused_path(tail: str) -> str:
 
 
 def advice_on_path(path: str, program: Program) -> str:
-    """What the user can do about it: a sentence or two; "" for an image of one's own, whose files its program
-    may change."""
+    """Return what the user can do about the path, in a sentence or two; "" for an image of one's own, whose
+    files its program may change."""
     if program.runtime.family == CONTAINER:
         return ""
     label = ""

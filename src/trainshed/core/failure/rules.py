@@ -10,7 +10,7 @@ from trainshed.core.failure.messages import Message, public_message
 from trainshed.core.job.exits import JobError
 
 Counters = tuple[tuple[str, int], ...]
-"""How often something was done, by the name of the failure rule because of which it was done."""
+"""How often something was done, by the name of the failure rule that demanded it."""
 
 
 class Action(enum.StrEnum):
@@ -27,7 +27,7 @@ class Action(enum.StrEnum):
 
 
 class Match(Struct, frozen=True):
-    """When a row applies: all that is given must hold. Empty sets and None: any."""
+    """When a row applies: every field that is given must match. An empty set and None match anything."""
 
     causes: frozenset[Cause]
     exit_codes: frozenset[int] = frozenset()
@@ -57,18 +57,18 @@ class Rule(Struct, frozen=True):
     name: str
     match: Match
     action: Action
-    #: Of the public error, for FAIL and CANCEL.
+    #: Code of the public error, for FAIL and CANCEL.
     code: int = 0
-    #: Likewise.
+    #: Message of the public error, for FAIL and CANCEL.
     message: Message = Message.NONE
-    #: Per replica and attempt; with a `window`, within that.
+    #: Restarts of one replica in one attempt; with a `window`, within that.
     restarts: int = 0
-    #: Nanoseconds; 0 = the whole attempt.
+    #: Nanoseconds in which `restarts` are counted; 0 = the whole attempt.
     window: int = 0
-    #: Nanoseconds from the start of a replica to its first, second, … restart at least, so that one that dies
-    #: young waits; the last one repeats.
+    #: Least nanoseconds from the start of a replica to its first, second, … restart, so that one that fails
+    #: early waits; the last one repeats.
     spacing: tuple[int, ...] = ()
-    #: Of the job, over its whole life.
+    #: Retries of the job, over its whole life.
     retries: int = 0
     #: Nanoseconds to wait before the first, second, … retry; the last one repeats.
     back_off: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class Rule(Struct, frozen=True):
 
 
 class Effect(enum.StrEnum):
-    """What a verdict does."""
+    """The consequence of a verdict."""
 
     JOB_SUCCEEDS = "job_succeeds"
     REPLICA_DONE = "replica_done"
@@ -107,22 +107,22 @@ class Spent(Struct, frozen=True):
     """What was spent before, and what may be spent. Times in nanoseconds."""
 
     now: int
-    #: Of the replica in this attempt, by rule.
+    #: Restarts of the replica in this attempt, by rule.
     restarts: Counters = ()
     #: When the last of these were.
     recent: tuple[int, ...] = ()
-    #: Of the job, by rule.
+    #: Retries of the job, by rule.
     retries: Counters = ()
     attempt: int = 1
-    #: How far `attempt` may go.
+    #: The number of the last attempt that the job may have.
     max_attempts: int = 10
-    #: Not disableRetries.
+    #: The job does not set disableRetries.
     may_retry: bool = True
-    #: restartJobOnWorkerRestart.
+    #: The job sets restartJobOnWorkerRestart.
     whole_job: bool = False
     #: No program of the attempt can have been started.
     nothing_ran: bool = False
-    #: Since the start of the replica; 0 = it never started.
+    #: Time since the start of the replica; 0 = it never started.
     lived: int = 0
 
 
@@ -136,15 +136,15 @@ class Verdict(Struct, frozen=True):
     budget: int = 0
     #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
-    #: What the rule had to give and is used up, in words; "" = nothing.
+    #: What the rule allowed and is used up, in words; "" = nothing.
     spent: str = ""
-    #: The job's public error; None = the job does not end, or without one.
+    #: The job's public error; None = the job does not end, or ends without one.
     error: JobError | None = None
 
 
 def judge(evidence: Evidence, spent: Spent, rules: Sequence[Rule]) -> Verdict:
-    """The verdict of the first rule that matches. Raises AssertionError if none does: a table ends in rows
-    that do."""
+    """Return the verdict of the first rule that matches. Raise AssertionError if none does; the last rows of
+    a table prevent that."""
     for rule in rules:
         if rule.match.holds(evidence):
             return _apply(rule, evidence, spent)
@@ -180,25 +180,25 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
 
 
 def _nth(pauses: tuple[int, ...], before: int) -> int:
-    """The pause after so many; the last one repeats, and without any there is none."""
+    """Return the pause after `before` earlier ones. The last pause repeats; without any there is none."""
     return pauses[min(before, len(pauses) - 1)] if pauses else 0
 
 
 def retry_budget(rule: Rule, spent: Spent) -> int:
-    """How many retries of the job the row has in all; its restarts where a restart is one of the whole
-    job."""
+    """Return how many retries of the job the row allows in all: `retries`, or else its restarts, where these
+    are restarts of the whole job."""
     return rule.retries or (rule.restarts if _whole_job(rule, spent) else 0)
 
 
 def _whole_job(rule: Rule, spent: Spent) -> bool:
-    return spent.whole_job and not rule.window  # a reducer's restart is nobody else's business
+    return spent.whole_job and not rule.window  # a reducer is restarted alone
 
 
 def count(counters: Counters, name: str) -> int:
-    """How often, by a rule's name."""
+    """Return the count of a rule."""
     return dict(counters).get(name, 0)
 
 
 def counted(counters: Counters, name: str) -> Counters:
-    """The same counters after one more."""
+    """Return the counters with one more for a rule."""
     return tuple({**dict(counters), name: count(counters, name) + 1}.items())

@@ -1,5 +1,5 @@
-"""The failure table (spec/failures#rules): ordered rows, first match wins. An operator's rows are put in by
-`overrides`."""
+"""The failure table (spec/failures#rules): ordered rows, of which the first match decides. `overrides` puts
+in an operator's rows."""
 
 from typing import Final
 
@@ -22,8 +22,8 @@ _TRANSIENT_SIGNALS = frozenset({6, 11})
 _TRANSIENT_CODES = frozenset({6, 134, 11, 139})
 
 _GROWING = tuple(_SECOND * tenths // 10 for tenths in (0, 1, 2, 4, 8, 16, 20))
-"""The first restarts of a reducer that serves are at once. Twenty of one that dies as soon as it starts take
-half of the window, so that it is given up all the same."""
+"""A reducer that has run for a while is restarted at once the first times. Twenty restarts of one that dies
+as soon as it starts take half of the window, so that it is given up all the same."""
 
 MAX_ATTEMPTS: Final = 10
 """Attempts of one job in all, whatever the rows would still give (spec/failures#budgets)."""
@@ -129,8 +129,8 @@ RULES: Final[tuple[Rule, ...]] = (
         Message.LOST,
         restarts=2,
     ),
-    # Many restarts, for a program with checkpoints gets on in each allocation; not for ever, for one without
-    # them begins anew each time.
+    # Many restarts, since a program with checkpoints makes progress in each allocation; but not without end,
+    # since one without them begins anew each time.
     Rule(
         "allocation_expired",
         Match(frozenset({Cause.ALLOCATION_EXPIRED})),
@@ -159,7 +159,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "data_failed", Match(frozenset({Cause.DATA})), Action.FAIL, INVALID_ARGUMENT, Message.DATA
     ),
-    # What would run, its message says; another attempt would ask for the same.
+    # The message says what would run; another attempt would ask for the same.
     Rule(
         "launch_rejected",
         Match(frozenset({Cause.REJECTED})),

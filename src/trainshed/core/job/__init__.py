@@ -1,2 +1,1 @@
-"""What a job is asked to be and what it comes to: its specification, how its processes ended, its public
-error. Values only."""
+"""The values of a job: its specification, how its processes exited, and its public error."""

@@ -1,4 +1,4 @@
-"""How a replica's process ended, and the public error of the job that this may lead to."""
+"""How a replica's process ended, and the public error of a job that may follow."""
 
 from msgspec import Struct
 
@@ -23,13 +23,13 @@ class ExitRecord(Struct, frozen=True):
     log_lines: int = 0
     #: The last lines of the log, at most 2 kB, for the public error message.
     tail: str = ""
-    #: How many other processes of the replica the memory limit cost.
+    #: How many other processes of the replica were killed at the memory limit.
     child_oom: int = 0
     #: It had been asked to stop before it ended.
     stopped: bool = False
     #: The stall watchdog ended it.
     stalled: bool = False
-    #: Ended by whoever holds the replica to its disk limit.
+    #: It was ended because its files exceeded the replica's disk limit.
     out_of_disk: bool = False
 
 

@@ -1,6 +1,6 @@
 """The validated specification of a job: one model for both public APIs.
 
-Built only by `core.specs.vertex` and `core.specs.ml`; whoever holds a `JobSpec` need not check it again.
+Built only by `core.specs.vertex` and `core.specs.ml`, so that no user of a `JobSpec` need check it again.
 """
 
 import enum
@@ -22,14 +22,14 @@ class Accelerators(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """A public machine type with what it stands for."""
+    """A public machine type with its sizes."""
 
     type: str
     #: 0 = the table does not say (TPU hosts).
     vcpus: float
     #: The type's nominal memory; 0 = the table does not say (TPU hosts).
     memory_bytes: int
-    #: What a replica may use of it (spec/machines#memory).
+    #: How much of it a replica may use (spec/machines#memory).
     memory_limit_bytes: int
     accelerators: Accelerators | None = None
 
@@ -98,10 +98,10 @@ class Scheduling(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """One way in which a job may run."""
+    """One combination of a region and machines in which a job may run."""
 
     region: str
-    #: Of each pool, in their order.
+    #: The machine of each pool, in the pools' order.
     machines: tuple[Machine, ...]
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Choice(Struct, frozen=True):
 
 
 _SLASHES_OF_A_BUCKET: Final = 2
-"""In `gs://BUCKET`."""
+"""The number of slashes in `gs://BUCKET`."""
 
 
 class JobSpec(Struct, frozen=True):
@@ -134,21 +134,21 @@ class JobSpec(Struct, frozen=True):
     #: Number of the trial that this job is, as text; "" = it is none. An `ml` trial's job is named
     #: `JOB.TRIAL`.
     trial: str = ""
-    #: What an `ml` trial's program is told to report its objective as; "" = nothing is said.
+    #: The name under which an `ml` trial's program is told to report its objective; "" = it is told none.
     metric_tag: str = ""
-    #: Its workers and reducers speak TLS. Settled when it is submitted: a reducer that is started again later
-    #: must speak as the workers that wait for it do.
+    #: Its workers and reducers speak TLS. This is settled when the job is submitted: a reducer that is
+    #: started again later must speak as the workers that wait for it do.
     reduction_tls: bool = False
-    #: What of a dataset is to be written before the programs start; None = nothing.
+    #: The part of a dataset that is written to files before the programs start; None = none.
     data: SplitPlan | None = None
-    #: Where it may run, in the order in which that is tried; the first is what was asked for. () = only as it
-    #: is.
+    #: The choices of where it may run, in the order in which they are tried; the first is what was asked for.
+    #: () = there is only that.
     choices: tuple["Choice", ...] = ()
-    #: Nanoseconds that it waits before another choice is taken that is free.
+    #: Nanoseconds that it waits before it takes another choice that has free capacity.
     patience: int = 0
 
     def chosen(self, choice: int) -> "JobSpec":
-        """As it is run by one of its choices, counted from 0."""
+        """Return the spec as one of its choices runs it; `choice` counts from 0."""
         taken = self.choices[choice]
         pools = tuple(
             replace(pool, machine=machine)
@@ -161,19 +161,19 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """The gs:// directory that is the job's to write below, without a slash at its end; "" if it has none
-        but a whole bucket."""
+        """The gs:// directory below which the job is to write, without a slash at its end; "" if it has none,
+        or only a whole bucket."""
         uri = (self.base_output_directory or self.job_dir).rstrip("/")
         return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else ""
 
     @property
     def runtime_notices(self) -> tuple[str, ...]:
-        """What is told of the pools' runtimes: what was asked for and what is given instead, each once."""
+        """The notices about the pools' runtimes: what was asked for and what is given instead, each once."""
         notices = (notice for pool in self.pools for notice in pool.program.runtime.notices)
         return tuple(dict.fromkeys(notices))
 
     def pool(self, position: int) -> WorkerPool:
-        """The pool at `position`. Raises KeyError if the job has none there."""
+        """Return the pool at `position`. Raise KeyError if the job has none there."""
         for pool in self.pools:
             if pool.position == position:
                 return pool

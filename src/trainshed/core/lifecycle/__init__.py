@@ -1,1 +1,1 @@
-"""States, events and what follows from them: the life of a job as pure functions."""
+"""The life of a job as pure functions: states, events, and what follows from them."""

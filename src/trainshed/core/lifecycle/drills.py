@@ -12,25 +12,25 @@ from trainshed.core.units import Nanos
 class DrillKind(enum.StrEnum):
     """The failure that a drill injects."""
 
-    #: The replica's node is to be left.
+    #: The replica is asked to leave its node, as for maintenance.
     MAINTENANCE = "maintenance"
     #: The replica is killed from outside.
     KILL = "kill"
-    #: The main process is ended as at its memory limit.
+    #: The main process is killed as if at its memory limit.
     OOM = "oom"
     #: The main process gets SIGSEGV.
     SEGV = "segv"
-    #: The attempt meets what the failure rule for preemption is about. The next two likewise.
+    #: The attempt is judged as if it had been preempted.
     PREEMPT = "preempt"
-    #: The attempt meets a stock-out.
+    #: The attempt is judged as if there were a stock-out.
     STOCKOUT = "stockout"
-    #: The attempt meets a failure of the service.
+    #: The attempt is judged as if the service had failed.
     INTERNAL = "internal"
 
     @property
     def is_of_process(self) -> bool:
-        """Whether it is done to a replica's processes, by the engine; the others are judged as if they had
-        happened."""
+        """Whether the engine injects the fault into the replica's processes; the other kinds need no
+        engine."""
         return self in (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
 
 
@@ -49,7 +49,7 @@ class Drill(Struct, frozen=True):
     #: When it was ordered (ns).
     ordered: Nanos
     at_line: str = ""
-    #: Nanoseconds.
+    #: Delay before it fires, in nanoseconds.
     after: int = 0
     #: When it fired (ns); 0 = it is armed.
     fired: Nanos = 0

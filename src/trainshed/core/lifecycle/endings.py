@@ -1,4 +1,4 @@
-"""What the end of a replica, or of an attempt, leads to: the verdict, and everything that follows from it
+"""What follows from the end of a replica or of an attempt: the verdict, and every change that it demands
 (spec/failures#rules)."""
 
 from typing import Any, assert_never
@@ -38,7 +38,7 @@ def evidence(
     exit_record: ExitRecord | None = None,
     text: str = "",
 ) -> Evidence:
-    """What the failure table is asked about; `replica` None: the attempt as a whole."""
+    """Gather what the failure table judges by; `replica` None: the attempt as a whole."""
     spec = transition.job.spec
     pool = replica.id.pool if replica else 0
     return Evidence(
@@ -55,7 +55,7 @@ def evidence(
 
 
 def _advice(tail: str, spec: JobSpec, pool: int) -> str:
-    """What the user can do about what the program's last lines say; "" if they say nothing that is known."""
+    """Return advice on the error in the program's last lines; "" if there is none that is known."""
     if missing := missing_module(tail):
         return advice(missing, spec, pool)
     refused = refused_path(tail)
@@ -65,8 +65,8 @@ def _advice(tail: str, spec: JobSpec, pool: int) -> str:
 def judge_end(
     transition: Transition, found: Evidence, replica: Replica | None = None, *, drill: int = 0
 ) -> None:
-    """Ask the table, tell the verdict, and do what it says; unless the end of the attempt is decided
-    already."""
+    """Ask the failure table for a verdict, record it and carry it out. Once the end of the attempt is
+    decided, only the outcome of a primary that had ended before still counts (spec/lifecycle#cancel)."""
     spent = _spent(transition, replica)
     verdict = judge(found, spent, transition.policy.rules)
     job = transition.job
@@ -96,8 +96,8 @@ def judge_end(
 
 
 def begin_elsewhere(transition: Transition, replica: Replica) -> bool:
-    """Have one that had to leave its node before it began begin on another one. Nothing was lost with it, and
-    nothing is counted. False: the attempt ends, and so does the replica."""
+    """Begin the next incarnation of a replica that had to leave its node before it started. Nothing was lost
+    with it, and nothing is counted. Return False if the attempt is to end, and the replica with it."""
     if transition.job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return False
     _begin_again(transition, replica)
@@ -105,11 +105,12 @@ def begin_elsewhere(transition: Transition, replica: Replica) -> bool:
 
 
 def mark_running_if_all_up(transition: Transition) -> None:
-    """RUNNING as soon as every replica is up or has been (spec/lifecycle#start)."""
+    """Make the attempt and the job RUNNING as soon as every replica runs or has ended
+    (spec/lifecycle#start)."""
     job = transition.job
     if job.phase is not AttemptState.STARTING:
         return
-    # One that is over, and has no other incarnation to follow, is one that the job goes on without.
+    # A replica that is over here has no next incarnation: the job goes on without it.
     if not all(r.state is ReplicaState.RUNNING or r.state.is_over for r in job.replicas):
         return
     transition.fire_attempt(AttemptTrigger.ALL_UP)
@@ -120,13 +121,14 @@ def mark_running_if_all_up(transition: Transition) -> None:
 
 
 def decide(transition: Transition, outcome: Outcome) -> None:
-    """The job is to end so. What still lives is stopped first."""
+    """Set how the job will end, and stop what still lives of its attempt."""
     transition.change(outcome=outcome, retry=None)
     end_attempt(transition)
 
 
 def end_attempt(transition: Transition) -> None:
-    """Everything of the attempt is to be stopped; where nothing was started, nothing is waited for."""
+    """Begin to stop the attempt. Replicas that have no process are lost at once, since nobody will report
+    their end."""
     nothing_runs = transition.job.phase in _NOTHING_RUNS
     if not transition.fire_attempt(AttemptTrigger.END_DECIDED):
         return
@@ -137,7 +139,7 @@ def end_attempt(transition: Transition) -> None:
 
 
 def settle(transition: Transition) -> None:
-    """The final state, or the next attempt, as soon as nothing of this one lives (spec/lifecycle#end,
+    """End the job, or begin its next attempt, as soon as nothing of this one lives (spec/lifecycle#end,
     spec/invariants#last-lines-first)."""
     job = transition.job
     if job.phase is not AttemptState.STOPPING or not all(r.state.is_over for r in job.replicas):
@@ -145,7 +147,7 @@ def settle(transition: Transition) -> None:
     if job.outcome is not None:
         transition.fire_attempt(AttemptTrigger.ENDED)
         transition.fire_job(_JOB_TRIGGERS[job.outcome.state])
-        # A clock that was set back ends no job before its last change.
+        # Even if the clock was set back, a job does not end before its last change.
         transition.change(error=job.outcome.error, ended=max(transition.now, job.updated))
         transition.record(timeline.over(job.outcome, transition.now))
     elif job.retry is not None:
@@ -171,8 +173,8 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
 
 
 def _ended_the_job_before(found: Evidence, verdict: Verdict, decided: int) -> bool:
-    """A primary that had ended, by itself and for good, before a cancel or a retry was decided keeps its own
-    outcome, though it is reported later (spec/lifecycle#cancel)."""
+    """Whether a primary had ended, by itself and for good, before a cancel or a retry was decided. It then
+    keeps its own outcome, though its end is reported later (spec/lifecycle#cancel)."""
     return (
         found.replica is not None
         and found.replica.is_primary
@@ -194,7 +196,8 @@ def _decide_by(transition: Transition, found: Evidence, verdict: Verdict) -> Non
 
 
 def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
-    """Another incarnation, at once or after a pause, in the same place unless that has to be left."""
+    """Begin the replica's next incarnation, at once or after a pause, on the same node unless it has to leave
+    that."""
     window = verdict.rule.window
     recent = (
         (*(at for at in replica.recent if at > transition.now - window), transition.now)
@@ -211,7 +214,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
 
 
 def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> None:
-    """The next incarnation of one that is over."""
+    """Begin the next incarnation of a replica that is over."""
     leaves = bool(replica.leaving)
     transition.fire_replica(
         replica.id,
@@ -229,10 +232,10 @@ def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> No
 
 
 def _retry(transition: Transition, verdict: Verdict) -> None:
-    """Give this attempt up for another one, which begins when nothing of this one lives."""
+    """Give this attempt up for the next one, which begins when nothing of this one lives."""
     rule = verdict.rule
     growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
-    # With more memory it may not fit where it is: the scheduler has to say.
+    # With more memory it may not fit where it is: the scheduler has to place it again.
     grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows
     transition.change(

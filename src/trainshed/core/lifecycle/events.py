@@ -1,4 +1,4 @@
-"""What happened to a job (past tense), what must be done (imperative), what is told (timeline)."""
+"""Events of a job (past tense), instructions for it (imperative), and the entries of its timeline."""
 
 import enum
 from typing import Any
@@ -21,9 +21,9 @@ from trainshed.core.units import Nanos
 class JobAdmitted(Struct, frozen=True):
     """The scheduler gave the job capacity."""
 
-    #: By replica.
+    #: The node of each replica.
     nodes: tuple[tuple[ReplicaId, str], ...]
-    #: The one that it is for; 0 = whichever is next.
+    #: The attempt that it is for; 0 = whichever is next.
     attempt: int = 0
 
 
@@ -35,18 +35,18 @@ class CapacityRefused(Struct, frozen=True):
 
 
 class FellBack(Struct, frozen=True):
-    """The scheduler has taken another of the job's choices for it."""
+    """The scheduler has switched the job to another of its choices."""
 
     #: Position in `JobSpec.choices`.
     choice: int
-    #: Why not as before.
+    #: Why the previous choice was given up.
     reason: str
 
 
 class Preempted(Struct, frozen=True):
     """The job has to give its capacity to another one."""
 
-    #: That job's name.
+    #: Name of that other job.
     by: str
 
 
@@ -54,17 +54,17 @@ class RuntimePrepared(Struct, frozen=True):
     """Every environment the attempt needs is built and its packages are installed."""
 
     attempt: int
-    #: Nanoseconds that it was waited for; 0 = all was there before.
+    #: Nanoseconds that the attempt waited for it; 0 = all was there before.
     took: int = 0
 
 
 class PreparationAdvanced(Struct, frozen=True):
-    """What the attempt waits for goes on."""
+    """The preparation that the attempt waits for has made progress."""
 
     attempt: int
-    #: The last that was heard of it.
+    #: What was last reported of it.
     message: str
-    #: Nanoseconds until now.
+    #: Nanoseconds that it has taken so far.
     took: int
 
 
@@ -73,7 +73,7 @@ class PreparationFailed(Struct, frozen=True):
 
     attempt: int
     message: str
-    #: PACKAGE or DATA, which are the user's, REJECTED, or SERVICE.
+    #: PACKAGE or DATA, which are the user's fault; REJECTED; or SERVICE.
     cause: Cause
 
 
@@ -88,7 +88,7 @@ class NodesGiven(Struct, frozen=True):
     """The cluster has given replicas of the attempt other nodes than they were placed on."""
 
     attempt: int
-    #: By replica.
+    #: The new node of each of them.
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
@@ -102,17 +102,17 @@ class ReplicaPlaced(Struct, frozen=True):
 
 
 class NodeLeft(Struct, frozen=True):
-    """A node takes no work any more: what is placed on it has to leave."""
+    """A node is no longer in use: the replicas on it have to leave."""
 
     node: str
     #: Why, in words.
     reason: str
-    #: What runs there and may stay: it may be well, and whoever hears it tells if it is lost.
+    #: Replicas that run there and may stay: they may be well, and if they are lost, that will be reported.
     staying: tuple[ReplicaId, ...] = ()
 
 
 class PauseOver(Struct, frozen=True):
-    """A pause of the job's own ends: before a restart, or while notes are gathered."""
+    """One of the job's own pauses ends: before a restart, or while notes are gathered."""
 
     #: Nanoseconds since the epoch, as are all `at` below.
     at: Nanos
@@ -144,13 +144,13 @@ class CancelRequested(Struct, frozen=True):
 
 
 class DrillOrdered(Struct, frozen=True):
-    """A user ordered a drill; its number is given by the job."""
+    """A user ordered a drill; the job's machine gives it its number."""
 
     drill: Drill
 
 
 class DrillTriggered(Struct, frozen=True):
-    """What the drill waits for has come."""
+    """The log line or the moment that a drill waits for has come."""
 
     number: int
     at: Nanos
@@ -163,19 +163,19 @@ class DrillLanded(Struct, frozen=True):
 
 
 class LimitNears(Struct, frozen=True):
-    """The job will meet its running limit in an hour."""
+    """The job will reach its running limit in an hour."""
 
     at: Nanos
 
 
 class CheckpointDue(Struct, frozen=True):
-    """It is time to look whether the job writes checkpoints (spec/lifecycle#long-jobs)."""
+    """It is time to check whether the job writes checkpoints (spec/lifecycle#long-jobs)."""
 
     at: Nanos
 
 
 class CheckpointLooked(Struct, frozen=True):
-    """The job's bucket was looked at for checkpoints."""
+    """The job's bucket was checked for checkpoints."""
 
     at: Nanos
     #: When it was last written to, nanoseconds since the epoch; 0 = never, None = it cannot be known.
@@ -216,11 +216,11 @@ class PrepareRuntime(Struct, frozen=True):
 
 
 class StartReplicas(Struct, frozen=True):
-    """Allocate the gang's slots and start what has no process yet. Slots of earlier attempts are given back
-    first."""
+    """Allocate the gang's slots and start the replicas that have no process yet. Slots of earlier attempts
+    are released first."""
 
     attempt: int
-    #: (replica, incarnation) of what is to start.
+    #: (replica, incarnation) of each that is to start.
     waiting: tuple[tuple[ReplicaId, int], ...]
 
 
@@ -233,16 +233,16 @@ class StopReplica(Struct, frozen=True):
 
 
 class StopReplicas(Struct, frozen=True):
-    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. Nothing of the
+    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. No replica of the
     attempt starts afterwards."""
 
     attempt: int
-    #: (replica, incarnation) of which nobody knows yet whether they have started; they do not start either.
+    #: (replica, incarnation) of each that is not known to have started; it must not start either.
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
 
 
 class InjectFault(Struct, frozen=True):
-    """Do to the replica what a drill orders, then report DrillLanded."""
+    """Inject a drill's fault into the replica, then report DrillLanded."""
 
     number: int
     kind: DrillKind
@@ -252,7 +252,7 @@ class InjectFault(Struct, frozen=True):
 
 
 class DropReducers(Struct, frozen=True):
-    """Tell the workers of the attempt, those that start later included, which reducers will not come back
+    """Tell the workers of the attempt, including those that start later, which reducers will not come back
     (spec/reduction#losses)."""
 
     attempt: int
@@ -260,7 +260,7 @@ class DropReducers(Struct, frozen=True):
 
 
 class ReleaseSlots(Struct, frozen=True):
-    """Give the slots of all attempts up to this one back; nothing of them lives."""
+    """Release the slots of all attempts up to this one; nothing of them lives."""
 
     attempt: int
 

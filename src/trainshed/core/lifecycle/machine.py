@@ -1,7 +1,7 @@
 """The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle, spec/invariants).
 
-What must be done is not a second record beside the state: `instructions(job)` and `deadlines(job)` follow
-from the stored job alone, so after a crash they are found again by looking (docs/adr/0004).
+What must be done next is not stored: `transition.instructions(job)` and `deadlines(job)` follow from the
+stored job alone, so a crash loses none of it (docs/adr/0004).
 """
 
 from collections.abc import Iterator, Mapping
@@ -71,19 +71,20 @@ from trainshed.core.units import Nanos
 
 _POLICY = FailurePolicy()
 _STOPPED_THERE = "it was stopped on its node, and not by the service"
-"""As the agent of a node does that has had no word of the service for a whole lease."""
+"""A node's agent stops its replicas when it has not heard from the service for a whole lease."""
 
 
 class Deadline(Struct, frozen=True):
-    """What happens to the job at `at` (ns) if it has not moved on by then."""
+    """The event that happens to the job at `at` (ns) if it has not moved on by then."""
 
     at: Nanos
     event: Event
 
 
 def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step:
-    """Apply one event. Events of an earlier attempt or incarnation, and events that come again, are ignored:
-    whoever reports may report twice. Raises IllegalTransition for what can never be."""
+    """Apply one event to the job. Events of an earlier attempt or incarnation, and repeated events, are
+    ignored: whoever reports may report twice. Raise IllegalTransition for an event that can never come in the
+    job's state."""
     if job.state.is_final:
         return Step(job)
     transition = Transition(job, now, policy)
@@ -155,9 +156,9 @@ def _take_of_replica(
 
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
-    """The moments that the passing of time brings: maxWaitTime until the first RUNNING, then the running
-    limit, counted from the first RUNNING (spec/lifecycle#time-limits); reminders; drills that wait for a
-    time; pauses."""
+    """Return the events that time will bring: a cancel when maxWaitTime passes before the first RUNNING, or
+    at the running limit, counted from the first RUNNING (spec/lifecycle#time-limits); reminders; drills that
+    wait for a time; ends of pauses. Once the job's end is decided, there are none."""
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
@@ -255,8 +256,8 @@ def _replica_placed(transition: Transition, replica: Replica, event: ReplicaPlac
 
 
 def _node_left(transition: Transition, event: NodeLeft) -> None:
-    """Whatever is on the node has to go, but for what runs there where that may stay; what is over there
-    keeps its record, and comes back elsewhere if at all."""
+    """Have the replicas on the node leave it, except those that run there and may stay. A replica that is
+    over there keeps its record; its next incarnation, if any, runs elsewhere."""
     job = transition.job
     if not job.is_placed:
         return
@@ -303,7 +304,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     is_unbegun = event.cause == NEVER_STARTED and event.loss is Loss.UNKNOWN and not replica.started
     if asked and is_unbegun and begin_elsewhere(transition, lost):
         return
-    # Programs on a node that fails were asked to leave, too; what the engine knows of the loss says more.
+    # Programs on a failing node are asked to leave as well, so a loss that the engine can explain is the
+    # better cause.
     if asked and event.loss is Loss.UNKNOWN:
         cause, text = Cause.LEFT, replica.leaving
     else:
@@ -313,8 +315,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
 
 
 def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str) -> Replica:
-    """One that its node, or somebody, put out goes on elsewhere, if there is room: there is somebody else in
-    its place, or the node has trouble."""
+    """Mark a replica whose Pod was evicted to go on elsewhere, since its place is taken or the node has
+    trouble; return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
         return replica
     return transition.change_replica(replica.id, leaving=text)
@@ -337,7 +339,7 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
 
 
 def _pause_over(transition: Transition, event: PauseOver) -> None:
-    """Replicas whose pause is over may be started."""
+    """Let replicas start whose pause is over."""
     for replica in transition.job.replicas:
         if 0 < replica.not_before <= event.at:
             transition.change_replica(replica.id, not_before=0)
@@ -351,7 +353,7 @@ def _pause_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
 def _current(
     job: Job, event: ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost | ReplicaPlaced
 ) -> Replica | None:
-    """The replica an event is about, unless the event is of another attempt or incarnation."""
+    """Return the replica that an event is about; None if the event is of another attempt or incarnation."""
     if event.attempt != job.attempt:
         return None
     for replica in job.replicas:
@@ -371,7 +373,8 @@ def _take_preparation(
     transition: Transition,
     event: RuntimePrepared | PreparationAdvanced | StartDelayed | NodesGiven,
 ) -> None:
-    """Go on with what is prepared; of what is being prepared, or cannot be started yet, only tell."""
+    """Apply an event of the attempt's preparation: start what is prepared, record progress and delays, and
+    take over the nodes that the cluster has chosen."""
     if event.attempt != transition.job.attempt:
         return
     match event:
@@ -388,7 +391,7 @@ def _take_preparation(
 
 
 def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
-    """What was placed by a wish is where the cluster has put it."""
+    """Set the nodes that the cluster has chosen for replicas, which were only placed by a wish."""
     if transition.job.phase not in (
         AttemptState.STARTING,
         AttemptState.RUNNING,
@@ -407,7 +410,7 @@ def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
 
 
 def _tell_delay(transition: Transition, delay: Delay) -> None:
-    """Say so, unless it was said, or nothing is to be started any more."""
+    """Record why the start waits, unless that is no news or nothing is left to start."""
     job = transition.job
     waits = job.phase in (AttemptState.STARTING, AttemptState.RUNNING) and any(
         replica.state is ReplicaState.WAITING for replica in job.replicas
@@ -431,7 +434,7 @@ def _launching_entry(event: RuntimePrepared, now: Nanos) -> TimelineEntry:
 
 
 def _rounded(nanoseconds: int) -> str:
-    """A time that was measured: to the tenth of a second, a long one to the second."""
+    """Format a measured time: below 10 s to the tenth of a second, otherwise to the second."""
     seconds = nanoseconds / 10**9
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
@@ -468,7 +471,7 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
 
 
 def _fire_due_drills(transition: Transition) -> None:
-    """Fire what waits for no line and whose time has come."""
+    """Fire the drills that wait for no log line and whose time has come."""
     for drill in transition.job.drills:
         at = _drill_due_at(transition.job, drill)
         if at is not None and at <= transition.now:
@@ -476,8 +479,8 @@ def _fire_due_drills(transition: Transition) -> None:
 
 
 def _drill_due_at(job: Job, drill: Drill) -> int | None:
-    """When a drill without a line fires, as things are; None while it waits for its replica, a line or
-    nothing."""
+    """Return when (ns) a drill without a line fires, as things are; None if it has fired, waits for a line,
+    or its replica does not run."""
     target = _drill_target(job, drill)
     if not drill.is_armed or drill.at_line or target is None:
         return None
@@ -492,7 +495,7 @@ def _drill_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
 
 
 def _drill_target(job: Job, drill: Drill) -> Replica | None:
-    """The running replica that the drill is for."""
+    """Return the replica that the drill is for, if it is running."""
     if job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return None
     for replica in job.replicas:
@@ -510,7 +513,7 @@ def _fire_drill(transition: Transition, drill: Drill) -> None:
     transition.record(timeline.drill_fired(transition.job, fired))
     match drill.kind:
         case DrillKind.KILL | DrillKind.OOM | DrillKind.SEGV:
-            return  # an instruction; what it leads to is seen like any other end
+            return  # on instruction, the engine injects it; the end is reported like any other
         case DrillKind.MAINTENANCE:
             reason = f"{replica.node} is under maintenance (drill {drill.number})"
             transition.change_replica(replica.id, leaving=reason)
@@ -543,9 +546,10 @@ _MAY_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step:
-    """End the job because `event` could not be applied (`cause`). Goes by no table: they may be what failed.
-    An end that the event told of is taken as such, so that the job does not wait for it again. How the job
-    ends stays as it was decided before: an accepted cancel is never lost (spec/lifecycle#cancel)."""
+    """End the job because `event` could not be applied (`cause`). Uses no transition table, since these may
+    be what failed. An end that the event reports is taken as such, so that the job does not wait for it
+    again. An outcome that was decided before stands: an accepted cancel is never lost
+    (spec/lifecycle#cancel)."""
     if job.state.is_final:
         return Step(job)
     replicas = tuple(
@@ -571,7 +575,7 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step:
 
 
 def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:
-    """Whether nobody will report the replica's end (again): it has no place, or the event told of it."""
+    """Whether nobody will report the replica's end (again): it has no node, or the event reports its end."""
     if replica.state.is_over:
         return False
     told = isinstance(event, ReplicaExited | ReplicaLost) and (

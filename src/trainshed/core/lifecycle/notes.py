@@ -1,11 +1,11 @@
-"""Notes of replicas, and what the timeline says of them: of disks, of reductions, of storage calls that fail,
-of warm starts.
+"""Notes of replicas as entries of the timeline: on disks, shared files, reductions, failing storage calls and
+warm starts.
 
-Reducers of one job come and go together, and each has the same to say, as have replicas whose storage calls
-fail: of what is noted within `GATHER` and with nothing else in between, each text becomes one entry of the
-timeline (spec/failures, spec/reduction#reports). Notes of disks are recorded at once (spec/machines#disk):
-replicas on one node see the same file system, so that a node's shortage is recorded once, as long as it
-lasts. So is it with files that a node shares with others, and that do not answer.
+Reducers of one job come and go together and report the same, and so do replicas whose storage calls fail.
+Their notes are therefore gathered for `GATHER`, or until another event comes, and each text becomes one entry
+of the timeline (spec/failures, spec/reduction#reports). Notes on disks are recorded at once
+(spec/machines#disk): replicas on one node see the same file system, so a node's shortage is recorded once,
+for as long as it lasts. The same goes for files that a node shares with others, and that do not answer.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.names import public_replica_name
 
 GATHER: Final = 10**9
-"""Nanoseconds from the first note on."""
+"""How long notes are gathered, in nanoseconds from the first one on."""
 STORAGE_NOTES: Final = frozenset(
     f"storage_{what}"
     for what in (
@@ -38,13 +38,14 @@ START_NOTES: Final = frozenset({"started_warm", "started_cold"})
 
 
 def note_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
-    """When the gathered notes are recorded, which any event but another note does."""
+    """Yield the moment at which gathered notes are recorded. Any event other than a note records them
+    earlier."""
     if job.notes:
         yield job.notes_until, PauseOver(job.notes_until)
 
 
 def gather_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
-    # Numbers ascend; what was told before is told once more to a service that comes back.
+    # Numbers ascend; after the service was down, notes that it knows are reported once more.
     if event.number <= replica.notes:
         return
     transition.change_replica(replica.id, notes=event.number)
@@ -56,7 +57,7 @@ def gather_note(transition: Transition, replica: Replica, event: ReplicaNoted) -
 
 
 def record_notes(transition: Transition) -> None:
-    """What was gathered, in the order in which it came."""
+    """Record the gathered notes in the order in which they came, with equal ones as one entry."""
     alike: dict[tuple[str, str, str], list[Note]] = {}
     for note in transition.job.notes:
         alike.setdefault((note.name, note.severity, note.text), []).append(note)
@@ -107,20 +108,20 @@ DISK_NOTES: Final = frozenset(
         "disk_log_goes_on",
     }
 )
-"""The names of these notes, as `trainshed.replica.observe.disk` gives them."""
+"""The names of notes on disks, as `trainshed.replica.observe.disk` gives them."""
 FILES_STALLED: Final = "shared_files_stalled"
 FILES_BACK: Final = "shared_files_back"
 FILES_NOTES: Final = frozenset({FILES_STALLED, FILES_BACK})
-"""The names of notes that an engine makes of a node whose files are shared with others: who uses them waits,
-or goes on."""
+"""The names of notes by which an engine reports that programs wait for files that their node shares with
+others, or go on."""
 _SAYINGS: Final = ("No space left on device", "ENOSPC")
-"""How programs say that nothing more could be written."""
+"""How programs report that nothing more could be written."""
 
 
 def take_disk_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
-    """One of `DISK_NOTES`."""
+    """Record one of `DISK_NOTES`, a node's shortage only when it begins and when it ends."""
     if event.number <= replica.notes:
-        return  # told again to a service that has come back
+        return  # reported again after the service was down
     transition.change_replica(replica.id, notes=event.number)
     node, short = replica.node, transition.job.short_disks
     if event.name in (NO_ROOM, ROOM_AGAIN):
@@ -136,7 +137,8 @@ def take_disk_note(transition: Transition, replica: Replica, event: ReplicaNoted
 
 
 def take_files_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
-    """One of `FILES_NOTES`: a node's stall is recorded once, however many tell of it, and however often."""
+    """Record one of `FILES_NOTES`: a node's stall once, however many replicas report it, and however
+    often."""
     node, stalled = replica.node, transition.job.stalled_nodes
     begins = event.name == FILES_STALLED
     if begins == (node in stalled):
@@ -147,8 +149,8 @@ def take_files_note(transition: Transition, replica: Replica, event: ReplicaNote
 
 
 def disk_suspicion(job: Job, replica: Replica, record: ExitRecord, cause: Cause) -> str:
-    """What a failed program's log says of its disk in its last lines, and what is known of that; "" if
-    nothing."""
+    """Return what the last log lines of a failed program say of its disk, and whether that disk is known to
+    be nearly full; "" if they say nothing."""
     if cause not in (Cause.EXITED, Cause.SIGNALLED) or record.exit_code == 0:
         return ""
     saying = next((saying for saying in _SAYINGS if saying in record.tail), "")

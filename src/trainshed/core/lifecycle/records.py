@@ -1,6 +1,6 @@
 """The durable record of a job: what is stored, and all that the machine decides from.
 
-Times are nanoseconds since the epoch, 0 where the moment has not come.
+Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
 
 from msgspec import Struct
@@ -20,9 +20,9 @@ class Replica(Struct, frozen=True):
 
     id: ReplicaId
     state: ReplicaState = ReplicaState.WAITING
-    #: Fences: at most one incarnation of a replica lives.
+    #: Counts from 1. Fences: at most one incarnation of a replica lives.
     incarnation: int = 1
-    #: The node that it is placed on; "" = it has no place, and waits for one.
+    #: The node that it is placed on; "" = it waits for one.
     node: str = ""
     #: When it started (ns).
     started: Nanos = 0
@@ -32,21 +32,21 @@ class Replica(Struct, frozen=True):
     leaving: str = ""
     #: Restarts in this attempt, by rule.
     restarts: Counters = ()
-    #: When the last restarts were (ns), for rules with a limit of rate.
+    #: When the last restarts were (ns), for rules that limit their rate.
     recent: tuple[int, ...] = ()
     #: The node that it had to leave, or that it was lost with.
     avoid: str = ""
     #: How many notes of this incarnation are recorded.
     notes: int = 0
-    #: It is not started earlier (ns); 0 = it may be.
+    #: It is not started before this moment (ns); 0 = there is no pause.
     not_before: Nanos = 0
     #: How this incarnation's program began, "started warm: ..." or "started cold: ..."; "" = nobody asked.
     began: str = ""
 
 
 class Note(Struct, frozen=True):
-    """What a replica's program, or its shim, has said of its part in a reduction or of its storage calls, as
-    `ReplicaNoted` brought it."""
+    """A gathered note of a replica's program or shim, from a `ReplicaNoted`: on a reduction, on storage calls
+    or on a warm start."""
 
     replica: ReplicaId
     incarnation: int
@@ -68,24 +68,24 @@ class Outcome(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """The attempt is given up for another one."""
+    """Why the attempt is given up, and how the next one begins."""
 
-    #: The row of the failure table because of which it is.
+    #: The row of the failure table that decided it.
     rule: str
     #: When it was decided (ns).
     at: Nanos
-    #: The next attempt begins at once in the same places; else the job waits for places.
+    #: The next attempt begins at once in the same places; otherwise the job waits for places.
     keeps_room: bool = True
-    #: It waits from this moment on (ns).
+    #: The job is not admitted before this moment (ns).
     not_before: Nanos = 0
 
 
 class Parent(Struct, frozen=True):
-    """The job that made another one."""
+    """The tuning job or pipeline that made a job."""
 
     uid: JobUid
     name: JobName
-    #: Number of the trial that the other one evaluates; 0 = it is the backing job of a pipeline.
+    #: Number of the trial that the job evaluates; 0 = it is the backing job of a pipeline.
     trial: int = 0
 
 
@@ -107,10 +107,10 @@ class Job(Struct, frozen=True):
     ended: Nanos = 0
     #: Counts from 1; 0 before the first admission.
     attempt: int = 0
-    #: Where that attempt stands; WAITING while there is none with places.
+    #: State of that attempt; WAITING while no attempt has places.
     phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()
-    #: Set as soon as it is decided; the state follows when nothing of the job lives.
+    #: The decided end of the job; the state follows when nothing of the job lives.
     outcome: Outcome | None = None
     #: The public error of a job that is over.
     error: JobError | None = None
@@ -118,28 +118,28 @@ class Job(Struct, frozen=True):
     retry: Retry | None = None
     #: Job retries so far, by rule.
     retries: Counters = ()
-    #: It is not admitted earlier (ns).
+    #: It is not admitted before this moment (ns).
     not_before: Nanos = 0
-    #: Which of its spec's choices it runs by; the spec is as that says.
+    #: Which of its spec's choices it runs by; `spec` has that choice applied.
     choice: int = 0
-    #: What the out-of-memory escalation has made of each replica's memory limit.
+    #: The factor by which out-of-memory retries have raised each replica's memory limit.
     memory_factor: float = 1.0
     drills: tuple[Drill, ...] = ()
     #: When something was last seen written to its bucket, or a warning said that nothing was (ns).
     checkpoint: int = 0
-    #: It was told that its running limit is near.
+    #: Its timeline says that its running limit is near.
     warned_of_limit: bool = False
     #: Nodes of this attempt that were reported to have little disk space left.
     short_disks: tuple[str, ...] = ()
-    #: Those whose shared files do not answer.
+    #: Nodes of this attempt whose shared files do not answer.
     stalled_nodes: tuple[str, ...] = ()
-    #: Gathered and not recorded yet, for more like them may come until `notes_until` (ns).
+    #: Gathered notes that are not recorded yet, since more like them may come until `notes_until` (ns).
     notes: tuple[Note, ...] = ()
     notes_until: Nanos = 0
     #: The job that made this one; None = a client did.
     parent: Parent | None = None
-    #: What was told last of why the attempt does not start; None = nothing was, or something has started
-    #: since.
+    #: The last recorded reason why the attempt does not start; None = there was none, or something has
+    #: started since.
     delay: Delay | None = None
 
     @property

@@ -1,5 +1,5 @@
-"""What a job is reminded of while it runs (spec/lifecycle#time-limits): that no checkpoint has been written
-for hours, and that its running limit is near."""
+"""Reminders of a running job (spec/lifecycle#time-limits): that no checkpoint has been written for hours, and
+that its running limit is near."""
 
 from collections.abc import Iterator
 from typing import Final, assert_never
@@ -11,13 +11,13 @@ from trainshed.core.lifecycle.transition import Transition
 
 _HOUR: Final = 3600 * 10**9
 CHECKPOINT_HOURS: Final = 4
-"""Without a new checkpoint for so long, the job is told."""
+"""A job is reminded when it has written no checkpoint for this many hours."""
 _AHEAD: Final = _HOUR
-"""Before its limit a job is told of it."""
+"""How long before its running limit a job is reminded of it, in nanoseconds."""
 
 
 def reminder_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
-    """The moments (ns) of its next reminders, with what is to be said then."""
+    """Yield the moment (ns) of each next reminder of the job, with its event."""
     if not job.started:
         return
     if watched_bucket(job):
@@ -30,14 +30,14 @@ def reminder_deadlines(job: Job) -> Iterator[tuple[int, Event]]:
 
 
 def watched_bucket(job: Job) -> str:
-    """The gs:// prefix below which the job's checkpoints are expected; "" if it named none."""
+    """Return the gs:// prefix below which the job's checkpoints are expected; "" if it named none."""
     return job.spec.job_dir or job.spec.base_output_directory
 
 
 def take_reminder(
     transition: Transition, event: LimitNears | CheckpointDue | CheckpointLooked
 ) -> None:
-    """Say it, once, and note that it has been said."""
+    """Record a reminder once, and remember that it was recorded."""
     match event:
         case LimitNears():
             if not transition.job.warned_of_limit:
@@ -51,7 +51,7 @@ def take_reminder(
                 transition.change(checkpoint=event.written)
                 return
             if event.at < since + CHECKPOINT_HOURS * _HOUR:
-                return  # Two looks for one reminder.
+                return  # A second check for the same reminder.
             transition.change(checkpoint=event.at)
             if event.written is not None:
                 transition.record(

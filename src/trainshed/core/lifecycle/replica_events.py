@@ -1,4 +1,4 @@
-"""What engines see of replicas: the part of `events` that agents on nodes load as well."""
+"""Events of replicas, as engines report them: the part of `events` that agents on nodes load as well."""
 
 import enum
 from typing import Final
@@ -10,16 +10,16 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 NEVER_STARTED: Final = "never started"
-"""Cause of the loss of one that was stopped before it began; it never will."""
+"""Cause of the loss of a replica that was stopped before it started, and that will never start."""
 
 
 class Loss(enum.StrEnum):
-    """How a replica was lost that has left no record, as far as its engine knows. Values are those of the
+    """How a replica was lost that left no record, as far as its engine knows. The values are those of the
     failure table's causes."""
 
     #: It is not known how.
     UNKNOWN = "lost"
-    #: Its node failed, as the cluster says.
+    #: Its node failed, according to the cluster.
     NODE_FAILED = "node_failed"
     #: The agent on its node is gone, or is not heard of any more.
     AGENT_LOST = "agent_lost"
@@ -31,9 +31,9 @@ class Loss(enum.StrEnum):
     CLUSTER_PREEMPTED = "cluster_preempted"
     #: Its node evicted its Pod.
     POD_EVICTED = "pod_evicted"
-    #: The cluster ended all of it at its memory limit.
+    #: The cluster ended all its processes at its memory limit.
     OUT_OF_MEMORY = "out_of_memory"
-    #: The cluster ended all of it at its disk limit.
+    #: The cluster ended all its processes at its disk limit.
     OUT_OF_DISK = "out_of_disk"
 
 
@@ -53,9 +53,9 @@ class ReplicaExited(Struct, frozen=True):
     replica: ReplicaId
     incarnation: int
     exit: ExitRecord
-    #: Of one that was stopped: what the cluster was about to do with its place, if it has told that.
+    #: For a replica that was stopped: what the cluster was about to do with its place, if it has said so.
     loss: Loss = Loss.UNKNOWN
-    #: Likewise in words; "" = it has not.
+    #: The same in words; "" = it has not.
     cause: str = ""
 
 
@@ -66,7 +66,7 @@ class ReplicaLost(Struct, frozen=True):
     replica: ReplicaId
     incarnation: int
     cause: str
-    #: Because the service itself failed.
+    #: Whether it was lost because the service itself failed.
     by_service: bool = False
     loss: Loss = Loss.UNKNOWN
 
@@ -88,4 +88,4 @@ class ReplicaNoted(Struct, frozen=True):
 
 
 ReplicaEvent = ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaNoted
-"""What engines see of replicas."""
+"""The events that engines report of replicas."""

@@ -1,6 +1,6 @@
-"""States and triggers of the five things that have a life: job, attempt, replica, pipeline, operation.
+"""States and triggers of the five state machines: job, attempt, replica, pipeline, operation.
 
-Which trigger leads from which state where is in `core.lifecycle.tables`.
+The transitions between the states are in `core.lifecycle.tables`.
 """
 
 import enum
@@ -26,17 +26,17 @@ FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLE
 
 
 class JobTrigger(enum.StrEnum):
-    """What moves a job on."""
+    """The triggers that move a job from state to state."""
 
     #: An attempt got capacity.
     ADMITTED = "admitted"
-    #: Every replica of the attempt runs.
+    #: Every replica of the attempt runs or is over.
     ALL_UP = "all up"
     #: The attempt is given up for another one.
     RETRIED = "retried"
     #: A user or a limit ends the job.
     CANCEL_ACCEPTED = "cancel accepted"
-    #: Decided, and nothing of the job lives any more. So are the next two.
+    #: Its success is decided, and nothing of the job lives any more. The next two are alike.
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -45,13 +45,13 @@ class JobTrigger(enum.StrEnum):
 class AttemptState(enum.StrEnum):
     """States of a job's attempt."""
 
-    #: No attempt has capacity: neither a first nor a next one.
+    #: No attempt has capacity: the first one, or the next one, waits for it.
     WAITING = "WAITING"
     #: It has capacity, and its environments are being built.
     PREPARING = "PREPARING"
     #: Its replicas may have processes.
     STARTING = "STARTING"
-    #: All of its replicas have been up at one time.
+    #: There was a moment when each of its replicas ran or was over.
     RUNNING = "RUNNING"
     #: It is to end, for the next attempt or with the job, and something of it may live.
     STOPPING = "STOPPING"
@@ -60,13 +60,13 @@ class AttemptState(enum.StrEnum):
 
 
 class AttemptTrigger(enum.StrEnum):
-    """What moves an attempt on."""
+    """The triggers that move an attempt from state to state."""
 
     #: It got capacity.
     ADMITTED = "admitted"
     #: Its environments are built.
     PREPARED = "prepared"
-    #: Every replica of it runs.
+    #: Every replica of it runs or is over.
     ALL_UP = "all up"
     #: Its processes are to be stopped.
     END_DECIDED = "end decided"
@@ -98,7 +98,7 @@ class ReplicaState(enum.StrEnum):
 
 
 class ReplicaTrigger(enum.StrEnum):
-    """What moves a replica on. RESTARTED: another incarnation is to follow."""
+    """The triggers that move a replica from state to state. RESTARTED: another incarnation is to follow."""
 
     STARTED = "started"
     ASKED_TO_LEAVE = "asked to leave"
@@ -128,7 +128,8 @@ class PipelineState(enum.StrEnum):
 
 
 class PipelineTrigger(enum.StrEnum):
-    """What moves a pipeline on: what its backing job did, as far as the pipeline shows it."""
+    """The triggers that move a pipeline from state to state: what its backing job did, as far as the pipeline
+    shows it."""
 
     #: Its job is stored.
     JOB_CREATED = "job created"
@@ -158,7 +159,8 @@ class OperationState(enum.StrEnum):
 
 
 class OperationTrigger(enum.StrEnum):
-    """What moves an operation on. STOPPED: its work ended because of a cancel."""
+    """The triggers that move an operation from state to state. STOPPED: its work ended because of a
+    cancel."""
 
     CANCEL_ACCEPTED = "cancel accepted"
     SUCCEEDED = "succeeded"

@@ -1,8 +1,8 @@
-"""The five transition tables: for every (state, trigger) the next state, why nothing happens, or why it never
-comes.
+"""The five transition tables: for every (state, trigger) the next state, why nothing happens, or why the
+trigger cannot come.
 
-A table is total: building one that leaves a cell out, or names one twice, fails. Diagrams in
-docs/lifecycle.md are made from these tables; tests/unit/test_lifecycle_tables.py walks every cell.
+A table is total: building one that leaves a cell out raises ValueError. Diagrams in docs/lifecycle.md are
+made from these tables; tests/unit/test_lifecycle_tables.py walks every cell.
 """
 
 import enum
@@ -29,8 +29,8 @@ Trigger = TypeVar("Trigger", bound=enum.StrEnum)
 
 
 class IllegalTransition(Exception):
-    """A trigger came in a state in which it can never come: an error of ours. The message tells the whole
-    timeline."""
+    """A trigger came in a state in which it can never come: a bug of ours. The message tells what happened
+    before."""
 
 
 class Next(Struct, Generic[State], frozen=True):
@@ -40,19 +40,19 @@ class Next(Struct, Generic[State], frozen=True):
 
 
 class Ignore(Struct, frozen=True):
-    """Nothing happens, because of `why`."""
+    """Nothing happens, for the reason `why`."""
 
     why: str
 
 
 class Illegal(Struct, frozen=True):
-    """It cannot come to this: `why`."""
+    """The trigger can never come in this state, for the reason `why`."""
 
     why: str
 
 
 class Table(Generic[State, Trigger]):
-    """All cells of one thing's life. `rows`: by state, one cell per trigger, written in the order of
+    """All cells of one state machine. `rows` holds for each state one cell per trigger, in the order of
     `triggers`."""
 
     def __init__(
@@ -76,7 +76,8 @@ class Table(Generic[State, Trigger]):
                 )
 
     def fire(self, state: State, trigger: Trigger, timeline: Iterable[str] = ()) -> State | None:
-        """The next state; None if nothing happens. Raises IllegalTransition, telling `timeline`."""
+        """Return the next state; None if the trigger is ignored. Raise IllegalTransition, with the lines of
+        `timeline` in its message, if the trigger can never come here."""
         cell = self.cells[state, trigger]
         if isinstance(cell, Illegal):
             told = "".join(f"\n  {line}" for line in timeline)

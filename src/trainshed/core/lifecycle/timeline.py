@@ -1,5 +1,5 @@
-"""How a job's life is told: the timeline entries of each step, and the reasons of cancellations. Words
-only."""
+"""The words of a job's timeline: the entries of each step, and the reasons of cancellations. Decides
+nothing."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from trainshed.core.names import public_replica_name
 from trainshed.core.units import Nanos
 
 _NAMED = 5
-"""Replicas that are named of many."""
+"""How many replicas a message names where there are many."""
 REDUCTION_KINDS = ("reduction", "reduction_warning")
 STORAGE_KINDS = ("storage", "storage_warning")
 START_KINDS = ("warm_start", "warm_start")
@@ -29,7 +29,7 @@ _BECAUSE: Final = {
     JobState.CANCELLED: ": the job was cancelled",
     JobState.FAILED: ": the job has failed",
 }
-"""Why the service has stopped a replica, by how its job ends."""
+"""Why the service has stopped a replica, by the outcome of its job."""
 
 
 def admitted(job: Job, now: Nanos) -> TimelineEntry:
@@ -55,7 +55,7 @@ def again(job: Job, now: Nanos) -> TimelineEntry:
 
 
 def waits_again(job: Job, now: Nanos) -> TimelineEntry:
-    # In tenths of a second, rounded up: it was decided a moment ago.
+    # Rounded up to tenths of a second, because the pause was decided a moment ago.
     pause = -(-max(0, job.not_before - now) // 10**8) * 10**8
     when = f" in {_duration(pause)}" if pause else ""
     return TimelineEntry(
@@ -93,7 +93,8 @@ def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEn
 
 
 def expected_start(expected: int) -> str:
-    """When a cluster says that it will be: to the minute, for it is a guess."""
+    """Say when a cluster expects a start (`expected`, ns since the epoch): to the minute, since it is a
+    guess."""
     moment = datetime.fromtimestamp(expected / 10**9, UTC)
     return f"start expected at {moment:%Y-%m-%d %H:%M} UTC"
 
@@ -149,8 +150,8 @@ def running(job: Job, at: Nanos) -> TimelineEntry:
 
 
 def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
-    """An out-of-memory kill of a child alone is an entry of its own; the main process's end decides
-    (spec/failures#out-of-memory)."""
+    """Yield the entry of a replica's exit. Child processes killed for want of memory come first, in an entry
+    of their own; the main process's end decides (spec/failures#out-of-memory)."""
     name = public_replica_name(job.name.api, replica.id)
     if exit_record.child_oom:
         many = exit_record.child_oom
@@ -188,7 +189,8 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> Timeline
 
 
 def verdict(job: Job, found: Evidence, verdict: Verdict, now: Nanos, drill: int) -> TimelineEntry:
-    """What the failure table says, by which row and on what evidence (spec/failures#rules)."""
+    """Return the entry of a verdict: what the failure table decided, by which row and on what evidence
+    (spec/failures#rules)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
         "effect": verdict.effect.value,
@@ -256,7 +258,8 @@ def limit_nears(job: Job, now: Nanos) -> TimelineEntry:
 
 
 def no_checkpoint(where: str, now: Nanos, hours: int) -> TimelineEntry:
-    """`where`: the gs:// prefix below which checkpoints are expected."""
+    """Return the entry of a missing checkpoint. `where`: the gs:// prefix below which checkpoints are
+    expected."""
     return TimelineEntry(
         now,
         "no_checkpoint",
@@ -266,7 +269,7 @@ def no_checkpoint(where: str, now: Nanos, hours: int) -> TimelineEntry:
 
 
 def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
-    """The service met a state of the job that it does not understand, and gave the attempt up."""
+    """Return the entry of an event that the service could not apply, so that it gave the attempt up."""
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 
@@ -280,12 +283,12 @@ def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
 
 
 def cancel_message(job: Job, cause: CancelCause) -> str:
-    """The public reason of a cancellation."""
+    """Return the public reason of a job's cancellation."""
     return cancel_reason(cause, job.spec.scheduling)
 
 
 def cancel_reason(cause: CancelCause, scheduling: Scheduling) -> str:
-    """The same for whatever has these time limits."""
+    """Return the public reason of a cancellation, for whatever has these time limits."""
     match cause:
         case CancelCause.USER:
             return "The job was cancelled by the user."
@@ -331,7 +334,7 @@ def _ordinal(number: int) -> str:
 
 
 def _follows(found: Evidence, verdict: Verdict) -> str:
-    """What a verdict does, in words."""
+    """Return what a verdict leads to, in words."""
     which = f"{verdict.count} of {verdict.budget}"
     match verdict.effect:
         case Effect.REPLICA_RESTARTS:
@@ -370,7 +373,7 @@ def _how(exit_record: ExitRecord) -> str:
 
 
 def _why_stopped(job: Job, exit_record: ExitRecord) -> str:
-    """Of a replica that the service has stopped: because of what is known of the job by then."""
+    """Return why the service has stopped a replica, as far as the outcome of its job is known by then."""
     if not exit_record.stopped or job.outcome is None:
         return ""
     return _BECAUSE.get(job.outcome.state, "")

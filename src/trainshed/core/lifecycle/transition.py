@@ -1,8 +1,8 @@
-"""One step of a job: how an event changes it, with the entries of its timeline, and the instructions that
-follow from what it has become (docs/adr/0004).
+"""One step of a job: the changes that an event makes, the entries of its timeline, and the instructions that
+follow from its new state (docs/adr/0004).
 
-Every change of a state goes through a transition table here. A `Transition` lives as long as one step; what
-comes out of it is frozen.
+Every change of a state goes through a transition table here. A `Transition` lives as long as one step; its
+result is frozen.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ class FailurePolicy(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """What an event led to. An event that changes nothing gives the same job and no entries."""
+    """The result of an event. An event that changes nothing gives the same job and no entries."""
 
     job: Job
     timeline: tuple[TimelineEntry, ...] = ()
@@ -67,7 +67,7 @@ class Transition:
         self._entries: list[TimelineEntry] = []
 
     def step(self) -> Step:
-        """What the transition came to."""
+        """Return the result of the transition."""
         if self.job is not self._before:
             self.job = replace(self.job, updated=max(self.now, self.job.updated))
         return Step(self.job, tuple(self._entries))
@@ -77,18 +77,20 @@ class Transition:
         self._entries.extend(entries)
 
     def change(self, **changes: Any) -> None:
-        """Set fields of the job that no table speaks of."""
+        """Set fields of the job that no table governs."""
         self.job = replace(self.job, **changes)
 
     def fire_job(self, trigger: JobTrigger) -> bool:
-        """Fire the job's table; False if the trigger is ignored. Raises IllegalTransition."""
+        """Fire the job's table; return False if the trigger is ignored. Raise IllegalTransition if it can
+        never come."""
         state = tables.JOB.fire(self.job.state, trigger, self._so_far())
         if state is not None:
             self.change(state=state)
         return state is not None
 
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
-        """Fire the attempt's table; False if the trigger is ignored. Raises IllegalTransition."""
+        """Fire the attempt's table; return False if the trigger is ignored. Raise IllegalTransition if it can
+        never come."""
         phase = tables.ATTEMPT.fire(self.job.phase, trigger, self._so_far())
         if phase is not None:
             self.change(phase=phase)
@@ -97,8 +99,8 @@ class Transition:
     def fire_replica(
         self, replica: ReplicaId, trigger: ReplicaTrigger, **changes: Any
     ) -> Replica | None:
-        """Fire a replica's table, set its `changes`, and return it; None if the trigger is ignored.
-        Raises IllegalTransition."""
+        """Fire a replica's table, set its `changes`, and return it; None if the trigger is ignored. Raise
+        IllegalTransition if it can never come."""
         before = self.replica(replica)
         state = tables.REPLICA.fire(before.state, trigger, self._so_far())
         if state is None:
@@ -106,17 +108,17 @@ class Transition:
         return self.change_replica(replica, state=state, **changes)
 
     def change_replica(self, replica: ReplicaId, **changes: Any) -> Replica:
-        """Set fields of a replica that no table speaks of."""
+        """Set fields of a replica that no table governs, and return it."""
         changed = replace(self.replica(replica), **changes)
         self.change(replicas=tuple(changed if r.id == replica else r for r in self.job.replicas))
         return changed
 
     def replica(self, replica: ReplicaId) -> Replica:
-        """A replica of the current attempt, as it is by now."""
+        """Return a replica of the current attempt, as it is by now."""
         return next(r for r in self.job.replicas if r.id == replica)
 
     def _so_far(self) -> Iterable[str]:
-        """What an illegal transition reports: the job before it, and the entries until then."""
+        """Yield what an illegal transition reports: the job before it, and the entries until then."""
         job = self._before
         yield f"job {job.uid} ({job.name}): {job.state}, attempt {job.attempt} {job.phase}"
         for replica in job.replicas:
@@ -129,7 +131,7 @@ class Transition:
 
 
 def instructions(job: Job) -> tuple[Instruction, ...]:
-    """What a stored job demands, in the order in which it is to be done now; doing it again harms nothing."""
+    """Return what a stored job demands now, in order; each instruction may be carried out again."""
     match job.phase:
         case AttemptState.WAITING | AttemptState.OVER:
             return (ReleaseSlots(job.attempt),) if job.attempt else ()
@@ -157,14 +159,14 @@ def _while_running(job: Job) -> Iterator[Instruction]:
 
 
 def _lost_reducers(job: Job) -> tuple[ReplicaId, ...]:
-    """Those that the job goes on without, however they ended."""
+    """Return the reducers that the job goes on without, however they ended."""
     reducers = reduction.reducers(job.spec)
     return tuple(r.id for r in job.replicas if r.id in reducers and r.state.is_over)
 
 
 def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Incarnations of which nobody knows whether they have started, those that were to leave their node among
-    them."""
+    """Return the incarnations that are not known to have started, including those that were asked to leave
+    their node."""
     leaving = tuple(
         (replica.id, replica.incarnation)
         for replica in job.replicas
@@ -174,13 +176,13 @@ def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
 
 
 def _due(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Of those that wait, the ones that are to be started now."""
+    """Return the waiting incarnations that are to be started now."""
     paused = {replica.id for replica in job.replicas if replica.not_before}
     return tuple(waiting for waiting in _waiting(job) if waiting[0] not in paused)
 
 
 def _waiting(job: Job) -> tuple[tuple[ReplicaId, int], ...]:
-    """Incarnations that have a place and no process yet, as far as is known."""
+    """Return the incarnations that have a node and, as far as is known, no process yet."""
     return tuple(
         (replica.id, replica.incarnation)
         for replica in job.replicas

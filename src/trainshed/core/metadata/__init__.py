@@ -1,1 +1,1 @@
-"""Experiments and lineage: what is recorded of runs, artifacts and executions, and asked of them."""
+"""Experiments and lineage: the records of runs, artifacts and executions, and queries over them."""

@@ -1,5 +1,5 @@
-"""What a list of nodes is filtered and ordered by: a tree of conditions, which a store can look up in its
-indexes (facts/experiments#filters)."""
+"""The conditions and the order of a list of nodes, as a tree that a store can look up in its indexes
+(facts/experiments#filters)."""
 
 import enum
 
@@ -11,7 +11,7 @@ from trainshed.core.units import Nanos
 
 
 class Field(enum.StrEnum):
-    """What a text is compared with; the names of the store's columns."""
+    """The text fields that can be compared; the values are the store's columns."""
 
     SCHEMA_TITLE = "schema_title"
     DISPLAY_NAME = "display_name"
@@ -41,12 +41,12 @@ class MomentIs(Struct, frozen=True):
 class LabelIs(Struct, frozen=True):
     key: str
     operator: Operator
-    #: None: any value will do.
+    #: None = any value matches.
     value: str | None
 
 
 class MetadatumIs(Struct, frozen=True):
-    """A value inside of the metadata; one of another type is not equal to it."""
+    """A value inside the metadata; a value of another type is not equal to it."""
 
     path: tuple[str, ...]
     operator: Operator
@@ -58,7 +58,7 @@ class LinkedTo(Struct, frozen=True):
 
     role: EdgeRole
     others: tuple[NodeName, ...]
-    #: Whether the others are the sources: the node is in one of them.
+    #: Whether the others are the sources of the edge: the node is in one of them.
     inward: bool
 
 
@@ -78,7 +78,7 @@ Condition = TextIs | MomentIs | LabelIs | MetadatumIs | LinkedTo | Not | And | O
 
 
 class Order(enum.StrEnum):
-    """What nodes are ordered by; the names of the store's columns."""
+    """The fields by which nodes are ordered; the values are the store's columns."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -90,10 +90,10 @@ class NodeQuery(Struct, frozen=True):
 
     store: StoreName
     kind: NodeKind
-    #: None: all of them.
+    #: None = all nodes of the kind.
     condition: Condition | None
     limit: int
     order: Order = Order.CREATED
     descending: bool = False
-    #: How many come before the page.
+    #: How many nodes come before the page.
     offset: int = 0

@@ -1,7 +1,8 @@
-"""Two writers of one run: a change based on an older state is merged key by key (facts/experiments#etags).
+"""Merges two writers' changes of one run: a change based on an older state is merged key by key
+(facts/experiments#etags).
 
-A client sends the whole metadata as it last saw it, with what it adds. Sent on an etag that is not the newest
-any more, it would be refused, and over REST its client gives up; so it is merged instead.
+A client sends the whole metadata as it last saw it, with what it adds. With an etag that is no longer the
+newest, that would be refused, and over REST its client gives up; so it is merged instead.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ SHARED: Final = ("_params", "_metrics")
 
 
 def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
-    """`old` with another metadata and the etag `etag`, remembering which keys that changed."""
+    """Return `old` with other metadata and the etag `etag`, which records the keys that changed."""
     before, after = dict(_flat(old.metadata)), dict(_flat(metadata))
     changes = dict(old.changes)
     for key, value in after.items():
@@ -27,10 +28,10 @@ def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
 
 
 def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
-    """The metadata after a write of `metadata` by somebody who last saw the state of the etag `seen`.
+    """Return the metadata after a write of `metadata` by a client that last saw the state of the etag `seen`.
 
-    A key that others have changed since keeps their value where the write repeats the value before, and takes
-    the write's where that is a third one. Keys that the write lacks stay: nobody removes keys of a run.
+    If others have changed a key since, their value stays where the write repeats the earlier one; where it
+    has a third value, the write wins. Keys that the write lacks stay: nobody removes keys of a run.
     """
     result = dict(node.metadata)
     for key, value in _flat(metadata):
@@ -46,7 +47,8 @@ def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
 
 
 def _flat(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """`_params/KEY` for the keys of shared maps, KEY for all others (an empty shared map counts as one)."""
+    """Yield `_params/KEY` for the keys of shared maps, KEY for all others (an empty shared map counts as
+    one)."""
     for name, value in metadata.items():
         if name in SHARED and (shared := _shared(metadata, name)):
             for inner, part in shared.items():
@@ -56,6 +58,6 @@ def _flat(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _shared(metadata: dict[str, Any], name: str) -> dict[str, Any]:
-    """A shared map, {} if there is none."""
+    """Return a shared map; {} if there is none."""
     value = metadata.get(name)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

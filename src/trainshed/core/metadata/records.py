@@ -1,7 +1,7 @@
 """The nodes of a metadata store, and the edges between them (facts/experiments#records).
 
-Contexts (experiments and their runs), artifacts and executions are one kind of record; what they are to each
-other is an edge.
+Contexts (experiments and their runs), artifacts and executions are one kind of record; an edge says how two
+of them are related.
 """
 
 import enum
@@ -16,17 +16,17 @@ from trainshed.core.units import Nanos
 EXPERIMENT: Final = "system.Experiment"
 """The schema of contexts that are experiments."""
 EXPERIMENT_RUN: Final = "system.ExperimentRun"
-"""The schema of contexts that several writers, such as a notebook and a job, complete together."""
+"""The schema of contexts to which several writers, such as a notebook and a job, add together."""
 
 
 TENSORBOARD_RUN: Final = "google.VertexTensorboardRun"
-"""The schema of artifacts that say where the curves of a run are: in its tensorboard's run `resourceName`."""
+"""The schema of artifacts that say where the curves of a run are: `resourceName` is the tensorboard's run."""
 TENSORBOARD_LINK: Final = "tensorboard_link"
-"""A key of an experiment's metadata: it was made of a tensorboard, and clients do not show it as one."""
+"""A key in the metadata of experiments that were made from a tensorboard; clients do not show these."""
 
 
 class NodeKind(enum.StrEnum):
-    """As the collection is called in a name."""
+    """A kind of node; the value is the collection in its name."""
 
     CONTEXT = "contexts"
     ARTIFACT = "artifacts"
@@ -50,7 +50,7 @@ class StoreName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "StoreName":
-        """Raises InvalidRequest on the field `of` for anything else."""
+        """Read a store's name. Raise InvalidRequest on the field `of` for anything else."""
         match = _STORE.fullmatch(name)
         if match is None:
             raise _no_name(of, name, _STORE_FORM)
@@ -69,7 +69,8 @@ class NodeName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, kind: NodeKind | None = None, *, of: str = "name") -> "NodeName":
-        """`kind`: the only one that will do. Raises InvalidRequest on the field `of` for anything else."""
+        """Read a node's name; `kind`: the only kind that is accepted. Raise InvalidRequest on the field `of`
+        for anything else."""
         match = _NODE.fullmatch(name)
         if match is None or (kind is not None and match[2] != kind):
             form = f"{_STORE_FORM}/{kind or '|'.join(NodeKind)}/ID"
@@ -87,7 +88,7 @@ def _no_name(of: str, name: str, form: str) -> InvalidRequest:
 
 
 class MetadataStore(Struct, frozen=True):
-    """What nodes belong to; most projects have `default` alone."""
+    """The store that nodes belong to; most projects have only `default`."""
 
     name: StoreName
     description: str
@@ -97,7 +98,7 @@ class MetadataStore(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """The last change of a key that writers share."""
+    """The last change of a key that several writers may write."""
 
     #: The etag that the node had after it.
     etag: int
@@ -112,24 +113,25 @@ class Node(Struct, frozen=True):
     #: Nanoseconds since the epoch, as is `updated`.
     created: Nanos
     updated: Nanos
-    #: Milliseconds since the epoch of the last change that a client can see; grows with every one.
+    #: Milliseconds since the epoch of the last change that a client can see; it grows with every change.
     etag: int
     display_name: str = ""
     description: str = ""
     schema_title: str = ""
     schema_version: str = ""
-    #: Artifacts: where the thing lies; no other node has one.
+    #: Artifacts: where the thing is; no other node has one.
     uri: str = ""
     #: Artifacts and executions: the state's public name, "" = unspecified.
     state: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     #: A JSON object.
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: What the service itself adds to `metadata` in views.
+    #: What the service itself adds to `metadata` when it is shown.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Runs of experiments: by key of `metadata`, or of a map in it, what came last (`merging`).
+    #: Runs of experiments: the last change of each key of `metadata`, or of a map in it (`merging`).
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
-    #: Contexts: those that have this one as a child, in the order of their names. Given by edges alone.
+    #: Contexts: the contexts that have this one as a child, in the order of their names. They follow from
+    #: edges alone.
     parents: tuple[NodeName, ...] = ()
 
 
@@ -155,7 +157,7 @@ class EdgeRole(enum.StrEnum):
 
 
 class Edge(Struct, frozen=True):
-    """From a context to what is in it, or from an execution to an artifact."""
+    """An edge from a context to what is in it, or from an execution to an artifact."""
 
     source: NodeName
     role: EdgeRole
@@ -166,7 +168,7 @@ class Edge(Struct, frozen=True):
 
 
 class Lineage(Struct, frozen=True):
-    """A part of the graph: artifacts and executions, and who read and wrote what."""
+    """A part of the graph: artifacts and executions, and which execution read and wrote what."""
 
     nodes: tuple[Node, ...] = ()
     events: tuple[Edge, ...] = ()

@@ -1,1 +1,1 @@
-"""What a training pipeline is and what may happen to it: a job, and the model it leaves. Pure."""
+"""What a training pipeline is and what may happen to it: it runs one job and registers its model. Pure."""

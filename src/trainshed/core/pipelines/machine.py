@@ -1,8 +1,8 @@
 """The life of a training pipeline as pure functions: what its backing job shows leads to its next state
 (facts/resources#pipelines).
 
-A pipeline and its job are stored in one step, so that it never has to wait for one. The model is registered
-in the commit that ends the pipeline.
+A pipeline and its job are stored in one step, so that a pipeline never waits for its job. The model is
+registered in the commit that ends the pipeline.
 """
 
 import json
@@ -33,12 +33,12 @@ Told = tuple[TimelineEntry, ...]
 
 
 def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
-    """The pipeline as it is stored, together with its job."""
+    """Return the pipeline as it is stored, together with its job."""
     return _goes(replace(pipeline, job=backing.uid), PipelineTrigger.JOB_CREATED)
 
 
 def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Told]:
-    """A cancel was accepted; the job that runs is cancelled by whoever looks at the pipeline next."""
+    """Accept a cancel; the running job is cancelled by the reconciler that looks at the pipeline next."""
     if pipeline.state.is_final or pipeline.cancelled:
         return pipeline, ()
     changed = _goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED)
@@ -49,7 +49,7 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
 def observed(
     pipeline: Pipeline, backing: Job | TuningJob | None, now: Nanos
 ) -> tuple[Pipeline, Told]:
-    """What the backing job shows, but for its success (`succeeded`). None: it was deleted."""
+    """Apply what the backing job shows, except its success (`succeeded`). `backing` None: it was deleted."""
     if pipeline.state.is_final:
         return pipeline, ()
     if backing is None:
@@ -82,8 +82,8 @@ def observed(
 
 
 def artifacts(pipeline: Pipeline, best_trial: int) -> str:
-    """Where the model of a job that succeeded must be: artifactUri, else the job's model directory, of a
-    tuning task that of its best trial (facts/resources#trials)."""
+    """Return where the model of a job that succeeded must be: artifactUri, else the job's model directory,
+    for a tuning task that of its best trial (facts/resources#trials)."""
     draft = pipeline.spec.model
     assert draft is not None
     if draft.artifact_uri:
@@ -95,8 +95,8 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
 def succeeded(
     pipeline: Pipeline, version: ModelVersion | None, best_job: JobUid, now: Nanos
 ) -> tuple[Pipeline, Told]:
-    """The job succeeded, and its model, if one was asked for, is registered with this very step. `best_job`:
-    the job of the best trial of a tuning task, 0 = it was none."""
+    """End the pipeline because its job succeeded; its model, if one was asked for, is registered in the same
+    commit. `best_job`: the job of the best trial of a tuning task, 0 = it was none."""
     named = f"{version.name}@{version.version}" if version else ""
     done = replace(pipeline, model=named, best_job=best_job)
     ended = _goes(done, PipelineTrigger.JOB_SUCCEEDED)
@@ -106,7 +106,7 @@ def succeeded(
 
 
 def model_missing(pipeline: Pipeline, uri: str, now: Nanos) -> tuple[Pipeline, Told]:
-    """The job succeeded and left nothing where the model should be."""
+    """End the pipeline because its job succeeded and left nothing where the model should be."""
     error = JobError(
         INVALID_ARGUMENT,
         f"The training job succeeded, but there is no model at {uri}: the program must write its model to "
@@ -117,7 +117,7 @@ def model_missing(pipeline: Pipeline, uri: str, now: Nanos) -> tuple[Pipeline, T
 
 
 def parent_model_missing(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
-    """The model that was to get a new version is no more."""
+    """End the pipeline because the model that was to get a new version does not exist any more."""
     error = JobError(
         INVALID_ARGUMENT,
         f"The training job succeeded, but {name}, which was to get its model as a new version, was deleted "
@@ -128,8 +128,8 @@ def parent_model_missing(pipeline: Pipeline, name: ModelName, now: Nanos) -> tup
 
 
 def model_taken(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeline, Told]:
-    """Somebody else has made a model of the name that this one was to have; it gets no version that nobody
-    asked for."""
+    """End the pipeline because somebody else has made a model of the name that this one was to have: that
+    model gets no version that nobody asked for."""
     error = JobError(
         INVALID_ARGUMENT,
         f"The training job succeeded, but {name}, which was to be made of what it left, was made by "
@@ -143,7 +143,8 @@ def model_taken(pipeline: Pipeline, name: ModelName, now: Nanos) -> tuple[Pipeli
 def model_version(
     pipeline: Pipeline, uri: str, versions: tuple[ModelVersion, ...], now: Nanos
 ) -> ModelVersion:
-    """The version that the pipeline leaves, after those that the model has (newest first)."""
+    """Return the version that the pipeline leaves, which follows `versions`, those that the model has (newest
+    first)."""
     draft = pipeline.spec.model
     assert draft is not None
     name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
@@ -166,8 +167,8 @@ def model_version(
 
 
 def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told]:
-    """The service fails each time it looks at the pipeline: it ends, and its job is to be cancelled. Goes by
-    no table: they may be what failed. An accepted cancel is never lost."""
+    """End the pipeline because the service fails each time it looks at it; its job is to be cancelled. Uses
+    no transition table, since these may be what failed. An accepted cancel is never lost."""
     state, error = PipelineState.CANCELLED, JobError(CANCELLED, _CANCELLED, cause="cancelled")
     if not pipeline.cancelled:
         state = PipelineState.FAILED

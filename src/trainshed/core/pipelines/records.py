@@ -1,6 +1,6 @@
 """The durable records of a training pipeline, of a version of a model, and of its evaluations.
 
-Times are nanoseconds since the epoch, 0 where the moment has not come.
+Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
 
 import enum
@@ -23,14 +23,14 @@ class Task(enum.StrEnum):
 class ModelDraft(Struct, frozen=True):
     """The model that a pipeline is to leave."""
 
-    #: Of the model that is made, or that gets a new version.
+    #: Id of the model that is made, or that gets a new version.
     model_id: str
     display_name: str
     #: modelToUpload as given.
     public_json: str
-    #: "" = the job's model directory.
+    #: The gs:// directory of its files; "" = the job's model directory.
     artifact_uri: str = ""
-    #: That model exists already (`parentModel`).
+    #: The model exists already (`parentModel`), and gets a new version.
     is_new_version: bool = False
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -52,7 +52,7 @@ class Pipeline(Struct, frozen=True):
     name: JobName
     display_name: str
     spec: PipelineSpec
-    #: As given.
+    #: The pipeline in public JSON, as given.
     public_json: str
     created: Nanos
     updated: Nanos
@@ -86,40 +86,40 @@ class ModelVersion(Struct, frozen=True):
     #: "default" is among them for exactly one version of each model.
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
-    #: Name of what trained it; "" = it was uploaded.
+    #: Name of the pipeline that trained it; "" = it was uploaded.
     pipeline: str = ""
-    #: An uploaded version: name of the job in whose output directory its artifacts lie, or whose program
+    #: For an uploaded version: name of the job in whose output directory its artifacts lie, or whose program
     #: uploaded it; "" = neither.
     job: str = ""
 
 
 class ModelEvaluation(Struct, frozen=True):
-    """How good one version of a model is, as somebody has found out."""
+    """How good one version of a model is, as somebody has imported it."""
 
     name: EvaluationName
     version: int
-    #: As given.
+    #: The evaluation in public JSON, as given.
     public_json: str
     #: Nanoseconds since the epoch.
     created: Nanos
     display_name: str = ""
-    #: As given, and those of slices that came later.
+    #: As given, with those of slices that came later.
     slice_dimensions: tuple[str, ...] = ()
     #: The first numbers among its metrics, by name.
     numbers: tuple[tuple[str, float], ...] = ()
 
 
 class EvaluationSlice(Struct, frozen=True):
-    """The same for a part of the data."""
+    """How good a version is on a part of the data, as somebody has imported it."""
 
-    #: Of the evaluation.
+    #: Name of the evaluation.
     name: EvaluationName
     slice_id: int
-    #: As given.
+    #: The slice in public JSON, as given.
     public_json: str
     #: Nanoseconds since the epoch.
     created: Nanos
-    #: What the part is cut by, and which one it is; "" = not said.
+    #: What the part is cut by, and which part it is; "" = not said.
     dimension: str = ""
     value: str = ""
 

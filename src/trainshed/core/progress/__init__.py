@@ -1,1 +1,1 @@
-"""How far a program is and how long it will still take, as far as its lines say so. Pure."""
+"""How far a program is and how long it will still run, as far as its output tells. Pure."""

@@ -1,10 +1,10 @@
 """How far a program is, and for how long it will still run, from what it counted and when. Pure.
 
 One of the things that a program counts measures the whole program, the governing counter: its epochs if it
-says how many there are, else a bar or steps that do not begin anew again and again. The time of one unit of
-it is the mean of the newer half of those that were seen, so that a slow beginning counts less and less; the
-time between the end of a program and its restart does not count. Within an epoch its share is taken from the
-time that has passed, once one epoch was seen whole, and before that from the steps in it.
+says how many there are, else a bar or steps that do not start over again and again. The time of one unit is
+the mean over the newer half of the units seen, so that a slow beginning counts less and less; the time
+between the end of a program and its restart does not count. Within an epoch, progress is taken from the time
+that has passed, once one epoch was seen whole, and before that from the steps in it.
 """
 
 import math
@@ -29,30 +29,30 @@ from trainshed.core.progress.records import Estimate
 _MOST_COUNTERS: Final = 32
 _MOST_MARKS: Final = 128
 _NEARLY: Final = 0.97
-"""A counter that has come so far counts as complete when it begins anew."""
+"""A counter that has come so far counts as complete when it starts over."""
 _EARLY: Final = 0.35
-"""If the first epoch is counted before this part of an epoch's time has passed, the line was printed at its
-beginning."""
+"""If the first epoch is counted before this part of an epoch's time has passed, its line was printed when the
+epoch began."""
 _OUTLIER: Final = 1.5
 """Factor between two speeds from which on they count as different."""
 _FEW: Final = 3
-"""Spans from which on their mean is trusted."""
+"""Number of spans from which on their mean is trusted."""
 _LEAST_ERROR: Final = 0.05
 """Smallest error of an estimate, as a part of what remains."""
 _FAR_ERROR: Final = 0.12
-"""What is added to that at the very beginning, when little of the program was seen."""
+"""Error that is added at the very beginning, when little of the program was seen."""
 _LEAST_SHARE: Final = 0.2
-"""Part of a unit from which on the bars within it tell how long it takes."""
+"""Part of a unit from which on the bars within it are trusted to tell how long it takes."""
 _TOLD_ERROR: Final = 0.15
-"""Error of what a program itself says that remains, as a part of it."""
+"""Error of the remaining time that a program itself prints, as a part of it."""
 _SURE: Final = 3
-"""Counts, each larger than the one before, after which a guess is believed."""
+"""Number of counts, each larger than the one before, after which a guess is believed."""
 _WIDTH: Final = 1.3
 """Standard deviations to either side that hold four of five cases."""
 
 
 class _Mark(Struct, frozen=True):
-    #: Seconds.
+    #: When the count was seen, in seconds.
     at: float
     done: float
 
@@ -64,24 +64,24 @@ class _Counter(Struct):
     what: str
     total: float
     is_aside: bool
-    #: It tells of an epoch and not of the whole.
+    #: It counts within an epoch, not over the whole program.
     is_within: bool
     began: float
-    #: In a form that is not known: believed only once it has grown.
+    #: It was found in no known form, and is believed only once it has grown.
     is_guess: bool = False
-    #: It has fallen before it was complete: it counts nothing.
+    #: It has fallen before it was complete: such a guess is not believed.
     has_fallen: bool = False
     #: The moments at which its count grew, oldest first, since it last began.
     marks: list[_Mark] = field(default_factory=list[_Mark])
     #: When the count was seen last, grown or not.
     seen: float = 0.0
-    #: How often it began anew after it was complete.
+    #: How often it started over after it was complete.
     passes: int = 0
-    #: (seconds, units) between each two marks from before the program's last restart.
+    #: (seconds, units) between each two successive marks from before the program's last restart.
     earlier: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     #: The program was started again since the last mark.
     is_cut: bool = False
-    #: Its numbers begin with 0.
+    #: The first number that was seen is 0.
     from_zero: bool = False
     #: Lines of an epoch that say more than its number, as those at its end do.
     ends: int = 0
@@ -98,7 +98,7 @@ class _Counter(Struct):
 
     @property
     def is_sure(self) -> bool:
-        """Whether it may be believed: a guess has grown, and from less than half on."""
+        """Whether it may be believed: a guess must have grown, and from at most half of its total."""
         if not self.is_guess:
             return True
         return (
@@ -109,7 +109,7 @@ class _Counter(Struct):
         )
 
     def take(self, at: float, done: float) -> bool:
-        """Note the count of a line; whether it has grown, or begun anew."""
+        """Take the count of a line; return False if it is the same as before."""
         self.seen = at
         if not self.marks:
             self.marks.append(_Mark(at, done))
@@ -131,13 +131,13 @@ class _Counter(Struct):
         return True
 
     def spans(self) -> list[tuple[float, float]]:
-        """(seconds, units) between each two marks, oldest first."""
+        """Return (seconds, units) between each two successive marks, oldest first."""
         pairs = zip(self.marks, self.marks[1:], strict=False)
         return self.earlier + [(b.at - a.at, b.done - a.done) for a, b in pairs]
 
 
 class _Pace(Struct, frozen=True):
-    """Seconds of a unit, their standard deviation, and how many units were measured."""
+    """Seconds per unit, their standard deviation, and how many units were measured."""
 
     mean: float
     deviation: float
@@ -145,11 +145,11 @@ class _Pace(Struct, frozen=True):
 
 
 class Tracker:
-    """Takes the lines of a program in their order, and estimates. `began`: when the program was started, in
-    seconds of the same clock; `totals`: how much of what there is, where lines do not say so
+    """Takes the lines of a program in their order, and estimates its progress. `began`: when the program was
+    started, in seconds of the lines' clock; `totals`: the total of each count, for lines that do not give it
     (`lines.totals_of`).
 
-    Bounded, whatever it is given: 32 counters with 128 marks each."""
+    Its memory is bounded, whatever it is given: 32 counters with 128 marks each."""
 
     __slots__ = ("_began", "_counters", "_table", "_told", "_totals")
 
@@ -161,17 +161,17 @@ class Tracker:
         self._counters: dict[tuple[str, float, bool], _Counter] = {}
         #: The column of the table that is being printed, and what it counts.
         self._table: tuple[int, str] | None = None
-        #: (when, seconds) that the program said it still takes, oldest first, since its start.
+        #: (when, seconds left) as the program itself printed it, oldest first, since its start.
         self._told: list[tuple[float, float]] = []
 
     def restarted(self) -> None:
-        """The program was started anew: the time until it has come as far again is not measured."""
+        """Note that the program was started anew: the time until it has come as far again is not measured."""
         self._told = []
         for counter in self._counters.values():
             counter.is_cut = True
 
     def feed(self, at: float, text: str) -> None:
-        """A line, and when it was printed."""
+        """Take a line that was printed at `at`, in seconds."""
         text = last_state(text)
         if found := self._found(text):
             self.count(at, found)
@@ -181,7 +181,7 @@ class Tracker:
             self._told.append((at, told))
 
     def _found(self, text: str) -> tuple[Count, ...]:
-        """What a line counts: in a column, in known forms, else what may be guessed."""
+        """Return what a line counts: in a table's column, in known forms, or else as a guess."""
         found = counts(text)
         if self._table is not None and (told := row(text, self._table)) is not None:
             steps = tuple(
@@ -198,7 +198,7 @@ class Tracker:
         return (*found, *(replace(each, is_within=is_within) for each in guessed))
 
     def count(self, at: float, found: tuple[Count, ...]) -> None:
-        """What a line counts (`lines.counts`)."""
+        """Take what a line counts (`lines.counts`)."""
         if self._began is None:
             self._began = at
         has_steps = any(
@@ -235,7 +235,8 @@ class Tracker:
         return found
 
     def estimate(self, now: float) -> Estimate | None:
-        """How far it is at `now`, which is no earlier than its last line. None: no line has told anything."""
+        """Estimate how far the program is at `now`, which is no earlier than its last line; None if no line
+        has told anything."""
         found = self._counted(now)
         if not self._told or (found is not None and found.remaining is not None):
             return found
@@ -246,22 +247,22 @@ class Tracker:
         return Estimate(done, text, left, left * _TOLD_ERROR)
 
     def _counted(self, now: float) -> Estimate | None:
-        """The estimate by what lines count. None: no line has counted anything."""
+        """Return the estimate by what lines count; None if no line has counted anything."""
         shown = self._shown()
         if shown is None:
             return None
         text = _text(shown)
         governor = self._governor()
         if governor is None:
-            # A share of one bar of many would be read as one of the whole.
+            # A share of one bar of many would be read as a share of the whole.
             return Estimate(None, text)
         if governor.level is Level.EPOCH and not self._is_smooth(governor):
             return self._by_epochs(governor, now, _text(governor))
         return _by_steps(governor, now, _text(governor), self._share(governor))
 
     def _share(self, outer: _Counter) -> float:
-        """The part of its current unit that a counter has done, by the bars that began after it: each counts
-        within one unit of the bar before. 0 = not known."""
+        """Return the part of its current unit that a counter has done, by the bars that began after it: each
+        counts within one unit of the bar before. 0 = not known."""
         since, share, part = outer.marks[-1].at, 0.0, 1.0
         inner = [
             each
@@ -281,7 +282,8 @@ class Tracker:
         return min(share, 1.0)
 
     def _shown(self) -> _Counter | None:
-        """The counter that is shown where none governs: of epochs before steps, the newest."""
+        """Return the counter that is shown where none governs: with a total before without, epochs before
+        steps, and then the newest; one of work beside the training only if there is no other."""
         return max(
             (each for each in self._counters.values() if each.is_sure),
             key=lambda each: (not each.is_aside, each.total > 0, each.level, each.seen),
@@ -289,7 +291,7 @@ class Tracker:
         )
 
     def _governor(self) -> _Counter | None:
-        """The counter that measures the whole program; None: none does."""
+        """Return the counter that measures the whole program; None if none does."""
         known = [
             each
             for each in self._counters.values()
@@ -313,8 +315,8 @@ class Tracker:
         return self._guessed() or max(once, key=lambda each: each.seen, default=None)
 
     def _guessed(self) -> _Counter | None:
-        """Of what was counted in no known form the counter that measures the whole program; None: none, or it
-        cannot be told which."""
+        """Return the guessed counter that measures the whole program; None if there is none, or it is not
+        clear which."""
         epochs = [each for each in self._counters.values() if each.level is Level.EPOCH]
         found = [
             each
@@ -371,7 +373,7 @@ class Tracker:
         return _estimate(done, text, this + (left - 1) * pace.mean, left, pace)
 
     def _tells_ends(self, epochs: _Counter, pace: _Pace | None) -> bool:
-        """Whether the line of an epoch is printed when it is over, not when it begins."""
+        """Whether the line of an epoch is printed when the epoch is over, not when it begins."""
         if epochs.ends <= epochs.begins:
             return False
         first = epochs.marks[0]
@@ -381,7 +383,7 @@ class Tracker:
         return first.at - self._began >= pace.mean * _EARLY
 
     def _inner(self, since: float) -> _Counter | None:
-        """The largest counter of steps within the epoch that began at `since`."""
+        """Return the largest counter of steps within the epoch that began at `since`."""
         found = [
             each
             for each in self._counters.values()
@@ -401,7 +403,8 @@ def _text(counter: _Counter) -> str:
 
 
 def _by_steps(counter: _Counter, now: float, text: str, share: float) -> Estimate:
-    """`share`: of the unit that is under way, by what is counted within; 0 = not known."""
+    """Estimate by a counter of steps. `share`: the part of the unit under way that is done, by what is
+    counted within it; 0 = not known."""
     total, last = counter.total, counter.marks[-1]
     done = min(counter.done / total, 1.0)
     if counter.done >= total:
@@ -421,8 +424,8 @@ def _by_steps(counter: _Counter, now: float, text: str, share: float) -> Estimat
 
 
 def _told_rest(told: list[tuple[float, float]], now: float) -> float | None:
-    """Seconds that remain by what a program said. If what it said lately did not fall as fast as time went
-    by, it is corrected by the speed at which it fell. None: it does not fall."""
+    """Return the seconds that remain by what a program itself printed. If its latest numbers did not fall as
+    fast as time went by, they are corrected by the speed at which they fell. None if they do not fall."""
     at, left = told[-1]
     began = next(each for each in told if each[0] >= (told[0][0] + at) / 2)
     speed = (began[1] - left) / (at - began[0]) if at > began[0] else 1.0
@@ -434,7 +437,7 @@ def _told_rest(told: list[tuple[float, float]], now: float) -> float | None:
 
 
 def _pace(counter: _Counter) -> _Pace | None:
-    """How long a unit takes, by the newer half of the spans; None: there is none."""
+    """Return how long a unit takes, by the newer half of the spans; None if there are none."""
     spans = [span for span in counter.spans() if span[1] > 0 and span[0] >= 0]
     if not spans:
         return None
@@ -466,7 +469,7 @@ def _pace(counter: _Counter) -> _Pace | None:
 
 
 def _newest(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The spans of the newest third of the time, but never all."""
+    """Return the spans of the newest third of the time, but never all of them."""
     left, kept = sum(span[0] for span in spans) / 3, 0
     while kept < len(spans) - 1 and left > 0:
         kept += 1

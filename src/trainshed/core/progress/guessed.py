@@ -1,9 +1,8 @@
-"""What lines count in forms that have no name: `3200/50000`, `3,200 of 50,000`, `35 %`, a column of a table.
-Pure.
+"""What lines count in no known form: `3200/50000`, `3,200 of 50,000`, `35 %`, a column of a table. Pure.
 
 A pair or a percentage that is found here is a guess: the estimator believes it only once it has grown towards
-the same total a few times. What is known not to count is left out: qualities such as an accuracy, sizes, and
-who of how many prints.
+the same total a few times. What is known to be no count is left out: qualities such as an accuracy, sizes,
+and which of how many workers prints.
 """
 
 import re
@@ -24,29 +23,29 @@ _GOING: Final = re.compile(
     r"|[━╸╺█▉▊▋▌▍▎▏▓▒░#=]{3}|[-.>]{5}|^[\s\[(]{0,8}\d{1,3}(?:\.\d{1,3})?\s?%",
     re.IGNORECASE,
 )
-"""What a line has that tells with a percentage how far something is: a word, a bar, or nothing before it."""
+"""What makes a percentage tell how far something is: a word, a bar, or that the line begins with it."""
 _QUALITY: Final = re.compile(
     r"(?<![a-z])(?:acc|correct|err(?:or)?s?\b|scor|prec|recall|auc|f1|map|top\b|hits?\b|wins?\b|passed|success|reward"
     r"|mem|gpu|cpu|ram\b|disk|cache|util|usage|used|spars|dropout|ratio|rate\b)"
     r"|(?:rank|worker|node|process|proc|replica|shard|device|thread)\W{0,3}\Z",
     re.IGNORECASE,
 )
-"""Before a number: what is not how far something is."""
+"""Words before a number that does not tell how far something is."""
 _NEAR: Final = 24
-"""Characters before a number in which such a word is looked for."""
+"""How many characters before a number such a word is looked for in."""
 _NUMERIC: Final = re.compile(r"[-+]?(?:\d|nan|inf|\.\d)", re.IGNORECASE)
 _CELL: Final = re.compile(r"(\d{1,12})(?:/(\d{1,12}))?")
 _BREAK: Final = re.compile(r"[\s|]{1,80}")
 _FEWEST_CELLS: Final = 3
 _MOST: Final = 4
-"""Pairs of a line that are looked at."""
+"""How many pairs, or percentages, of a line are looked at."""
 _WIDEST: Final = 400
-"""Characters of a line of a table at most."""
+"""The most characters that a line of a table may have."""
 _DIGIT: Final = re.compile(r"\d")
 
 
 def guesses(text: str) -> tuple[Count, ...]:
-    """The pairs of a line, else its percentage, as far as they may tell how far something is."""
+    """Return the pairs of a line, or else its percentage, as far as they may tell how far something is."""
     found = [
         Count(Level.STEP, "", done, total, is_guess=True)
         for match in islice(_PAIR.finditer(text) if "/" in text or " of" in text else (), _MOST)
@@ -72,8 +71,8 @@ def _is_quality(text: str, start: int) -> bool:
 
 
 def column(text: str) -> tuple[int, str] | None:
-    """Of a line that heads a table with a column of epochs, steps or the like: which one that is, and of
-    what. None: it heads no such table."""
+    """Return the position and the word of the column of epochs, steps or the like in the head of a table;
+    None if the line heads no such table."""
     if len(text) > _WIDEST or _DIGIT.search(text) or not may_count(text):
         return None
     cells = _cells(text)
@@ -86,7 +85,7 @@ def column(text: str) -> tuple[int, str] | None:
 
 
 def row(text: str, head: tuple[int, str]) -> Count | None:
-    """What a row of a table counts in that column; None: it is no row of it."""
+    """Return what a row of the table counts in that column; None if the line is no row of it."""
     place, word = head
     cells = _cells(text)
     if len(cells) < max(_FEWEST_CELLS, place + 1):

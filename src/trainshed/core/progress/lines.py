@@ -1,7 +1,8 @@
 """What one line of a program counts: bars of tqdm, Keras, Lightning and Hugging Face, and lines that count
 epochs or steps. Pure.
 
-Guesses nothing: a line counts only if it tells how much is done, and either how much there is or of what.
+Guesses nothing: a line counts only if it tells how much is done, and either how much there is or what is
+counted.
 """
 
 import enum
@@ -14,31 +15,31 @@ from msgspec.structs import replace
 
 
 class Level(enum.IntEnum):
-    """What size of unit is counted: an epoch holds many steps."""
+    """The size of the unit that is counted: an epoch holds many steps."""
 
     STEP = 0
     EPOCH = 1
 
 
 class Count(Struct, frozen=True):
-    """How much is done of how much."""
+    """A count in a line: how much is done of how much."""
 
     level: Level
-    #: What is counted, such as "epoch"; of a bar the text before it, without its numbers; "" = not said.
+    #: What is counted, such as "epoch"; for a bar the text before it, without its numbers; "" = not said.
     what: str
     done: float
     #: 0 = not said.
     total: float
     #: The rest of the line has numbers as well, as lines at the end of an epoch do.
     has_more: bool = False
-    #: The line says which epoch it is a part of: it tells of that epoch, not of the whole.
+    #: The line says which epoch it belongs to: it counts within that epoch, not over the whole program.
     is_within: bool = False
-    #: No known form tells it (`guessed`): it counts only once it has grown.
+    #: It was found in no known form (`guessed`), and is believed only once it has grown.
     is_guess: bool = False
 
     @property
     def text(self) -> str:
-        """In words, such as "epoch 3 of 10"."""
+        """The count in words, such as "epoch 3 of 10"."""
         if self.what == "percent":
             return f"{self.done:g} %"
         done, total = (_figure(count) for count in (self.done, self.total))
@@ -62,22 +63,22 @@ LEVELS: Final = {
     "update": Level.STEP,
     "timestep": Level.STEP,
 }
-"""What is counted, by the word for one of it."""
+"""The level of what is counted, by the word for one unit of it."""
 _ALIKE: Final = (
     frozenset({"round", "iteration", "iter"}),
     frozenset({"step", "iteration", "iter", "update"}),
 )
-"""Words for the same thing: a program is told how many of one, and counts another."""
+"""Words for the same thing: a program may be given the total of one, and count another."""
 _NAMES: Final = (
     r"map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
     r"|creating|sanity checking|preparing|preprocessing|uploading|saving|scanning|compiling|building"
     r"|installing|validation|validating|valid|val|evaluation|evaluating|eval|testing|test|predicting"
 )
 _ASIDE: Final = re.compile(rf"^(?:{_NAMES})\b", re.IGNORECASE)
-"""Names of bars of what is done before the training, and beside it."""
+"""Names of bars of work that is done before the training, or beside it."""
 
 BESIDE: Final = re.compile(rf"\b(?:{_NAMES})\b", re.IGNORECASE)
-"""The same within a line, before what it counts."""
+"""The same names within a line, before the count."""
 
 _NAME: Final = r"(epoch|step|iteration|iter|batch|round|generation|episode|update|timestep)s?"
 _WORD: Final = rf"\b(?:global_|train_|training_|current_|total_(?=times))?{_NAME}\b"
@@ -102,16 +103,16 @@ _SHARE: Final = re.compile(rf"\[{_NUMBER}/{_NUMBER} \(\s{{0,3}}\d{{1,3}}(?:\.\d{
 _PAIR: Final = re.compile(
     rf"\[\s{{0,8}}\d{{1,12}}(?:/\d{{1,12}})?\]:?\s?\[\s{{0,8}}{_NUMBER}/\s{{0,8}}{_NUMBER}\]"
 )
-"""`[3][ 10/80]` or `[3/20][10/80]`, as many programs count an epoch and what is done of it."""
+"""`[3][ 10/80]` or `[3/20][10/80]`, as many programs count an epoch and the steps in it."""
 _PAIRED: Final = re.compile(rf"\[\s{{0,8}}{_NUMBER}/\s{{0,8}}{_NUMBER}\]:?\s?(?=\[)")
-"""The epoch of such a pair, of which no word says what it is."""
+"""The epoch of such a pair, which has no word for it."""
 _LEADING: Final = re.compile(
     rf"^\[\s{{0,8}}{_NUMBER}/\s{{0,8}}{_NUMBER}\]\s.{{0,80}}?(?:loss|acc|error|score|rmse|auc)",
     re.IGNORECASE,
 )
 """`[03/10] train_loss: 0.3`"""
 _ROUND: Final = re.compile(r"^\[(\d{1,9})\]\s{1,4}[\w' @]{1,60}[-:]")
-"""`[12]\ttrain-rmse:0.4`, as XGBoost and LightGBM tell their rounds."""
+"""`[12]\ttrain-rmse:0.4`, as XGBoost and LightGBM print their rounds."""
 _TOLD: Final = r"\b(?:eta|remaining(?: time)?|time (?:left|remaining))\b['\"]?[:=]?\s{0,3}"
 _CLOCK: Final = re.compile(
     rf"{_TOLD}(?:(\d{{1,3}}) days?, )?(\d{{1,3}}):(\d{{2}})(?::(\d{{2}}))?", re.IGNORECASE
@@ -145,12 +146,13 @@ _RESTS: Final = ("eta", "ETA", "emaining", "left", "to go")
 
 
 def may_count(text: str) -> bool:
-    """A cheap test before the patterns: False only of lines that count nothing."""
+    """Whether a line may count anything: a cheap test before the patterns, False only if it counts
+    nothing."""
     return text.startswith("[") or any(mark in text for mark in _MARKS)
 
 
 def counts(text: str) -> tuple[Count, ...]:
-    """All that a line (`last_state`) counts: epochs before steps, and of either the last one first."""
+    """Return all that a line (`last_state`) counts: epochs before steps, and of either the last one first."""
     if not may_count(text):
         return ()
     found = _words(text)
@@ -170,8 +172,8 @@ def counts(text: str) -> tuple[Count, ...]:
 
 
 def rest(text: str) -> float | None:
-    """For how many seconds a program goes on, where a line says so: `eta: 0:12:30`, `remaining: 5.9s`. None:
-    it does not. What a bar says of its own rest is none of that: a bar may be one of many."""
+    """Return for how many seconds a program will go on, where a line says so: `eta: 0:12:30`, `remaining:
+    5.9s`; None if it does not. What a bar says of its own rest does not count: a bar may be one of many."""
     if not any(mark in text for mark in _RESTS):
         return None
     if any(pattern.search(text) for pattern in (_BAR, _KERAS, _RICH)):
@@ -190,7 +192,7 @@ def rest(text: str) -> float | None:
 
 
 def last_state(text: str) -> str:
-    """What of a line that was overwritten is left to see, without colours; of a long one its end."""
+    """Return what is left to see of a line that was overwritten, without colours; of a long line, its end."""
     text = text[-_LONGEST:].rstrip("\r\x08").rpartition("\r")[2]
     if "\x1b" in text or "\x08" in text:
         text = _COLOURS.sub("", text).rpartition("\x08")[2]
@@ -244,7 +246,7 @@ def _bars(text: str) -> list[Count]:
 
 
 def total_of(totals: Mapping[str, float], word: str) -> float:
-    """How much there is of what lines count by this word, by `totals_of`; 0 = not known."""
+    """Return the total of what lines count by this word, from `totals_of`; 0 = not known."""
     if word in totals:
         return totals[word]
     alike = [totals[name] for name in totals if any({name, word} <= group for group in _ALIKE)]
@@ -252,7 +254,7 @@ def total_of(totals: Mapping[str, float], word: str) -> float:
 
 
 def is_aside(count: Count) -> bool:
-    """Whether it is a bar of what is done before the training, or beside it, as validation is."""
+    """Whether it counts work that is done before the training, or beside it, such as validation."""
     return _ASIDE.match(count.what) is not None
 
 
@@ -265,9 +267,9 @@ _SAME: Final = {"estimator": "round"}
 
 
 def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
-    """Totals that a program is given on its command line (`--epochs 10`, `--max_steps=500`), also as settings
-    (`trainer.max_epochs=10`, `SOLVER.MAX_ITER 400`), by what is counted. For lines that count without a
-    total."""
+    """Return the totals that a program is given on its command line (`--epochs 10`, `--max_steps=500`), also
+    as settings (`trainer.max_epochs=10`, `SOLVER.MAX_ITER 400`), by what is counted. They are for lines that
+    count without a total."""
     found: dict[str, float] = {}
     for place, argument in enumerate(arguments):
         match = _ARGUMENT.fullmatch(argument)

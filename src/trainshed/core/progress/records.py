@@ -1,5 +1,5 @@
-"""What is told of how far a program is. Apart from how that is found: that takes thirty expressions, and most
-services are never asked."""
+"""The estimate of a program's progress. It is apart from the code that makes it, which compiles thirty
+regular expressions: most services are never asked."""
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ class Estimate(Struct, frozen=True):
     done: float | None
     #: In words, such as "epoch 3 of 10".
     text: str
-    #: Seconds that it will still take; None = too little is known.
+    #: Seconds that it will still run; None = too little is known.
     remaining: float | None = None
-    #: Seconds by which that may be wrong, either way, in four of five cases.
+    #: Seconds by which `remaining` may be wrong, either way, in four of five cases; None = not known.
     margin: float | None = None

@@ -7,8 +7,8 @@ _UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s"))
 
 
 def remaining_text(remaining: float | None, margin: float | None = None) -> str:
-    """Such as `about 12 min left`, with a margin `about 12 min left (± 2 min)`; both in seconds. "" = not
-    known."""
+    """Return text such as `about 12 min left`, with a margin `about 12 min left (± 2 min)`; "" = not known.
+    Both parameters are in seconds."""
     if remaining is None:
         return ""
     if remaining < 1:
@@ -18,7 +18,7 @@ def remaining_text(remaining: float | None, margin: float | None = None) -> str:
 
 
 def _rounded(seconds: float) -> str:
-    """To two figures, or nearly: `90 s`, `12 min`, `110 min`, `2.4 h`."""
+    """Format a time to two figures, or nearly: `90 s`, `12 min`, `110 min`, `2.4 h`."""
     size, name = next((unit for unit in _UNITS if seconds >= 2 * unit[0]), _UNITS[-1])
     count = seconds / size
     if count >= 100:

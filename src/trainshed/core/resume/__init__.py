@@ -1,1 +1,1 @@
-"""What a fault did to a job's progress: seconds down, checkpoints written and read, steps lost. Pure."""
+"""What a fault cost a job: seconds down, checkpoints written and read, steps lost. Pure."""

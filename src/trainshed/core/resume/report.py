@@ -1,4 +1,4 @@
-"""The resume report of one drill: what it hit, whether the job went on where it was, what it cost
+"""The resume report of one drill: what it hit, whether the job went on where it was, and what it cost
 (spec/operations#drills).
 
 What a drill hit is read from the details of timeline entries (`core.lifecycle.timeline`), never from their
@@ -24,29 +24,29 @@ _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
 
 class Ruling(Struct, frozen=True):
-    """What the failure table decided."""
+    """The verdict of the failure table."""
 
     at: Nanos
     rule: str
     effect: str
-    #: Which restart or retry it was, of `budget`; 0 where none is counted.
+    #: Which restart or retry it was, out of `budget`; 0 where none is counted.
     count: int
     budget: int
     message: str
 
 
 class Hit(Struct, frozen=True):
-    """A drill that fired, and what came of it. Times in nanoseconds, 0 = not come."""
+    """A drill that fired, and what followed. Times are nanoseconds; 0 = the moment has not come."""
 
     drill: Drill
     #: Start of the incarnation that was hit.
     began: Nanos
-    #: Its end; the injection where the end is not told.
+    #: Its end; the injection, if its end is not recorded.
     ended: Nanos
     ruling: Ruling | None
     #: The next incarnation's start, in this attempt or a later one.
     restarted: Nanos = 0
-    #: Of that next incarnation.
+    #: The attempt of that next incarnation, and its number.
     attempt: int = 0
     incarnation: int = 0
     #: The start of the one after that.
@@ -54,7 +54,7 @@ class Hit(Struct, frozen=True):
 
 
 def hits(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Hit, ...]:
-    """The drills that fired, in the order of their numbers. `timeline` in the order in which it was
+    """Return the drills that fired, in the order of their numbers. `timeline` is in the order in which it was
     written."""
     return tuple(_hit(drill, timeline) for drill in job.drills if not drill.is_armed)
 
@@ -88,7 +88,8 @@ def _hit(drill: Drill, timeline: Sequence[TimelineEntry]) -> Hit:
 
 
 def _ruling(drill: Drill, timeline: Sequence[TimelineEntry]) -> Ruling | None:
-    """The first verdict after the injection that names the drill, or is on the replica that it hit."""
+    """Return the first verdict after the injection that names the drill, or is about the replica that it
+    hit."""
     fired = False
     for entry in timeline:
         details = entry.details
@@ -115,14 +116,14 @@ class Outcome(enum.StrEnum):
 
     #: The first step after the fault is beyond the first one ever.
     RESUMED = "resumed"
-    #: It is not.
+    #: The first step after the fault is not beyond the first one ever.
     STARTED_OVER = "started_over"
     #: It cannot be told from what the program printed.
     UNKNOWN = "unknown"
 
 
 class Result(enum.StrEnum):
-    """Of all drills of a job that fired, together."""
+    """The result of all drills of a job that fired, together."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -130,9 +131,8 @@ class Result(enum.StrEnum):
 
 
 class Progress(Struct, frozen=True):
-    """The steps of the log around a fault. `source`: whose lines they are, "" = of all replicas. `ascending`:
-    whether the numbers only grew until the fault; where they did not, they say nothing of how far the job
-    was."""
+    """The steps of the log around a fault. `source`: the replica whose lines they are, "" = all replicas.
+    `ascending`: the numbers only grew until the fault; otherwise they do not tell how far the job was."""
 
     source: str = ""
     word: str = "step"
@@ -143,23 +143,23 @@ class Progress(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """What is known of one drill's fault."""
+    """What is known of the fault of one drill."""
 
     hit: Hit
     progress: Progress
     #: When the next incarnation wrote its first line, nanoseconds; 0 = it has not.
     first_line: Nanos
-    #: Files whose writing was over before the injection, the newest first.
+    #: Files whose writing was finished before the injection, the newest first.
     written: tuple[FileSeen, ...]
-    #: Those of them that were read from the restart to the first step after it, or, without one, since the
-    #: restart.
+    #: Those of them that were read from the restart to the first step after it, or, without such a step, up
+    #: to the start of the incarnation after that.
     read: tuple[FileSeen, ...]
-    #: Why these are not known; "" = they are.
+    #: Why the file accesses are not known; "" = they are.
     unseen: str
     outcome: Outcome
     #: Steps done again; None = not known.
     lost: int | None
-    #: Of an unknown outcome.
+    #: Why the outcome is not known; "" = it is.
     why: str
     advice: str
 
@@ -176,7 +176,7 @@ class Finding(Struct, frozen=True):
 
 
 def find(hit: Hit, progress: Progress, traffic: Traffic, first_line: int, *, over: bool) -> Finding:
-    """The finding on one drill. `over`: nothing more can come, since the job is over."""
+    """Return the finding on one drill. `over`: the job is over, so nothing more can come."""
     kept = written(traffic.accesses, hit.drill.fired)
     end = progress.after.at if progress.after else hit.until
     taken = read(traffic.accesses, hit.restarted, end, {file.uri for file in kept})
@@ -184,7 +184,7 @@ def find(hit: Hit, progress: Progress, traffic: Traffic, first_line: int, *, ove
     outcome, why, then = _outcome(hit, progress, over=over)
     lost = None
     if outcome is not Outcome.UNKNOWN and progress.before and progress.after:
-        # A program that logs each tenth step may show a gap where it has lost nothing.
+        # The gap may show although nothing was lost, if a program logs only each tenth step.
         lost = max(0, progress.before.number - progress.after.number + 1)
     unseen = traffic.unseen
     found = Finding(hit, progress, first_line, kept, taken, unseen, outcome, lost, why, "")
@@ -192,7 +192,7 @@ def find(hit: Hit, progress: Progress, traffic: Traffic, first_line: int, *, ove
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
-    """FAIL if one started over, PASS if all resumed."""
+    """Return FAIL if one started over, PASS if all resumed, and otherwise UNKNOWN."""
     outcomes = {finding.outcome for finding in findings}
     if Outcome.STARTED_OVER in outcomes:
         return Result.FAIL
@@ -200,7 +200,7 @@ def result(findings: tuple[Finding, ...]) -> Result:
 
 
 def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str, str]:
-    """The outcome; why it is not known, and what to do about that."""
+    """Return the outcome; if it is not known, also why, and what to do about that."""
     whose = f"of {progress.source} " if progress.source else ""
     word = progress.word
     if not hit.restarted:
@@ -230,7 +230,7 @@ def _outcome(hit: Hit, progress: Progress, *, over: bool) -> tuple[Outcome, str,
 
 
 def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
-    """Why there is no next incarnation, and what to do about it."""
+    """Return why there is no next incarnation, and what to do about that."""
     later = "order another drill, of a job that runs longer" if over else "ask again when it runs"
     if hit.ruling is None:
         return "the fault has shown no effect" + ("" if over else " yet"), later
@@ -249,7 +249,8 @@ def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
 
 
 def _advice(finding: Finding, then: str) -> str:
-    """What to do about it, in one sentence. `then`: about an outcome that is not known."""
+    """Return what to do about the finding, in one sentence. `then`: what to do about an outcome that is not
+    known."""
     match finding.outcome:
         case Outcome.RESUMED:
             if not finding.lost:

@@ -1,8 +1,8 @@
 """Finds the step numbers in a program's log lines: which lines tell of progress, and what number they give.
 
-Programs spell steps in many ways, and one program also names numbers that are no progress of its own
-("restored from step 100"). So the lines before a fault are looked at first: the *kind* of line that most of
-them are is the one that counts, and lines of other kinds are passed over.
+Programs write steps in many ways, and one program also prints numbers that are not its own progress
+("restored from step 100"). So the lines before a fault are examined first: the most frequent *kind* of line
+is the one that counts, and lines of other kinds are ignored.
 """
 
 import re
@@ -35,10 +35,9 @@ _OF_CHECKPOINTS: Final = re.compile(r"restor|resum|load|saved|saving|checkpoint|
 _DIGITS: Final = re.compile(r"\d+")
 _LARGEST: Final = 10**18
 MOST_READ: Final = 4096
-"""Characters of a line that are looked at: who tells a step does so at its beginning."""
+"""How many characters of a line are looked at: a step is at its beginning."""
 _NEAR: Final = 200
-"""Characters in front of a number in which the word is looked for that tells one kind of line from
-another."""
+"""How many characters before a number are searched for the word that tells one kind of line from another."""
 
 
 class Line(Protocol):
@@ -63,15 +62,15 @@ class Step(Struct, frozen=True):
 class Series(Struct, frozen=True):
     """The lines of one kind."""
 
-    #: What the number is called (`step`, `epoch`, …).
+    #: The word for the number (`step`, `epoch`, …).
     word: str
-    #: The word in front of it; "{}" in JSON lines.
+    #: The word before it; "{}" in JSON lines.
     before: str = ""
-    #: A regular expression of the user's, which then decides alone; None = there is none.
+    #: A regular expression of the user's, which alone decides; None = there is none.
     pattern: Regex | None = None
 
     def step(self, line: Line) -> Step | None:
-        """The step that the line tells of; None if it is not of this kind."""
+        """Return the step in the line; None if the line is not of this kind."""
         if self.pattern is not None:
             number = _own(self.pattern, line.text[:MOST_READ])
             return None if number is None else Step(number, line.at)
@@ -79,19 +78,19 @@ class Series(Struct, frozen=True):
 
 
 def series_by(pattern: str) -> Series:
-    """The lines that match a regular expression; its first group, or all that it matches, is the step's
-    number.
+    """Return the series of the lines that match a regular expression; its first group, or all that it
+    matches, is the step's number.
 
-    Raises PatternError.
+    Raise PatternError for an invalid one.
     """
     return Series("step", pattern=compile_regex(pattern))
 
 
 def learned(lines: Iterable[Line]) -> Series | None:
-    """The kind of line that tells of progress: the most frequent one, of equals the finest. None if there is
-    none.
+    """Return the kind of line that tells of progress: the most frequent one, and of equally frequent ones the
+    finest. None if there is none.
 
-    What speaks of checkpoints counts only if there is nothing else.
+    Lines about checkpoints count only if there are no others.
     """
     progress: Counter[Series] = Counter()
     checkpoints: Counter[Series] = Counter()
@@ -105,7 +104,7 @@ def learned(lines: Iterable[Line]) -> Series | None:
 
 
 def _told(line: Line) -> list[tuple[Series, Step]]:
-    """Each number in the line that may be a step, the finest first."""
+    """Return each number in the line that may be a step, the finest first."""
     found = [*_in_payload(line), *_in_text(line)]
     return sorted(found, key=lambda pair: _FINEST_FIRST.index(pair[0].word))
 
@@ -124,9 +123,9 @@ def _in_text(line: Line) -> list[tuple[Series, Step]]:
     text = line.text[:MOST_READ]
     for match in _STEP.finditer(text):
         word = _WORDS[re.sub(r"[\W_]", "", match[1].lower())]
-        # Of a long line only what stands near counts: there may be thousands of matches in it.
+        # In a long line only the words near a number count: there may be thousands of matches in it.
         words = text[max(0, match.start() - _NEAR) : match.start()].split()
-        # Names and times in front of it may hold numbers that change from line to line.
+        # Names and times before a number may hold digits that change from line to line.
         before = _DIGITS.sub("#", words[-1]) if words else ""
         found.append((Series(word, before), Step(int(match[2].replace(",", "")), line.at)))
     return found

@@ -1,5 +1,5 @@
-"""A job's checkpoint files as its bucket saw them: where they are expected, which were written before a fault
-and read after it."""
+"""A job's accesses to its checkpoint files: where the files are expected, which were written before a fault
+and which were read after it."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _MOST_PREFIXES: Final = 20
 NO_PLACE: Final = (
     "the job names no place in a bucket (baseOutputDirectory or jobDir) for its checkpoints"
 )
-"""Why nothing is known of the accesses of a job that keeps its files elsewhere."""
+"""Why nothing is known about the accesses of a job that keeps its files elsewhere."""
 
 
 class Access(Struct, frozen=True):
@@ -29,14 +29,14 @@ class Access(Struct, frozen=True):
 
 
 class Traffic(Struct, frozen=True):
-    """What is known of the job's accesses. `unseen`: why they are not known, "" if they are."""
+    """The known accesses of a job. `unseen`: why they are not all known, "" = they are."""
 
     accesses: tuple[Access, ...] = ()
     unseen: str = ""
 
 
 class FileSeen(Struct, frozen=True):
-    """A file, when it was last written or first read (ns), and how many bytes were moved for it then."""
+    """A file, with when it was last written or first read (ns), and how many bytes that moved."""
 
     uri: str
     at: Nanos
@@ -44,13 +44,14 @@ class FileSeen(Struct, frozen=True):
 
 
 def folders(job: Job) -> tuple[str, ...]:
-    """The gs:// URIs, each with a slash at its end, below which the job keeps what it writes."""
+    """Return the gs:// URIs, each with a slash at its end, below which the job keeps what it writes."""
     named = (job.spec.job_dir, job.spec.base_output_directory)
     return tuple(dict.fromkeys(uri.rstrip("/") + "/" for uri in named if uri))
 
 
 def prefixes(job: Job) -> tuple[str, ...]:
-    """What the URIs of the job's checkpoints may begin with: its folders, and what its arguments name."""
+    """Return the prefixes that the URIs of the job's checkpoints may have: its folders, and the URIs that its
+    arguments and variables name."""
     named = [
         uri.rstrip("/.")
         for pool in job.spec.pools
@@ -63,7 +64,7 @@ def prefixes(job: Job) -> tuple[str, ...]:
 
 
 def written(accesses: Iterable[Access], before: int) -> tuple[FileSeen, ...]:
-    """The files whose writing was over by `before`, the newest first."""
+    """Return the files whose writing was finished by `before`, the newest first."""
     found: dict[str, FileSeen] = {}
     for access in sorted(accesses, key=lambda access: access.ended):
         if access.write and access.ended <= before:
@@ -73,7 +74,7 @@ def written(accesses: Iterable[Access], before: int) -> tuple[FileSeen, ...]:
 
 
 def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> tuple[FileSeen, ...]:
-    """The files of `among` that were read from `start` on and before `end` (0 = no end), the first first."""
+    """Return the files of `among` that were read from `start` to `end` (0 = no end), the earliest first."""
     found: dict[str, FileSeen] = {}
     for access in sorted(accesses, key=lambda access: access.at):
         inside = start <= access.at and (not end or access.at <= end)
@@ -91,12 +92,12 @@ def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> t
 def traffic(
     job: Job, accesses: tuple[Access, ...], since: Nanos, files_written: Nanos | None
 ) -> Traffic:
-    """What the accesses below the job's prefixes say. `since`: from when on (ns) all of them are known.
-    `files_written`: when anything in the job's folders was last written in any way, 0 = never, None = not
-    known."""
+    """Return what is known of the accesses below the job's prefixes. `since`: the moment (ns) from which on
+    all of them are known. `files_written`: when anything in the job's folders was last written in any way, 0
+    = never, None = not known."""
     if not prefixes(job):
         return Traffic(unseen=NO_PLACE)
-    # The files of a dataset's splits are no checkpoints: the service writes them, programs read them.
+    # The files of a dataset's splits are no checkpoints: the service writes them and programs read them.
     of_data = [access for access in accesses if _is_of_data(job, access)]
     found = tuple(access for access in accesses if not _is_of_data(job, access))
     split = max((access.ended for access in of_data if access.write), default=0)

@@ -1,4 +1,4 @@
-"""What an image runs by itself (spec/program#arguments, facts/packaging#images)."""
+"""What a container runs by itself, without a command (spec/program#arguments, facts/packaging#images)."""
 
 from msgspec.structs import replace
 
@@ -12,24 +12,24 @@ _MODULE, _PACKAGES = "--module_name", "--package_uris"
 
 
 def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
-    """Whether a container of that image runs only what the job says: an environment stands for the image, and
-    has no entry point (a reducer's has). Where the runtime is not known, because it was refused, the image's
-    name decides."""
+    """Whether a container of that image runs only what the job says: an environment stands in for the image,
+    and has no entry point (a reducer's has one). Where the runtime is not known, because it was refused, the
+    image's name decides."""
     if not runtime.family:
         return parse_prebuilt(image_uri) is not None
     return runtime.family not in (CONTAINER, REDUCERS)
 
 
 def names_package(program: Program) -> bool:
-    """Whether the arguments are those of the program that the published training images run by themselves: it
-    installs the packages of `--package_uris` and runs the module of `--module_name` with all other
+    """Whether the arguments are meant for the program that the published training images run by themselves.
+    It installs the packages of `--package_uris` and runs the module of `--module_name` with all other
     arguments."""
     return not program.command and bool(_taken(program.args, _MODULE)[0])
 
 
 def read_package(program: Program, section: Section, field: str) -> Program:
-    """The package job that such arguments, given in `field`, mean. What is wrong is reported to the section's
-    faults."""
+    """Return the package job that such arguments, given in `field`, describe. What is wrong is reported to
+    the section's faults."""
     modules, others = _taken(program.args, _MODULE)
     uris, others = _taken(others, _PACKAGES)
     packages = tuple(uri for text in uris for uri in text.split(",") if uri)
@@ -43,7 +43,7 @@ def read_package(program: Program, section: Section, field: str) -> Program:
 
 
 def _taken(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]]:
-    """The values of an option, given as `NAME=VALUE` or as two arguments, and all other arguments."""
+    """Return the values of an option, given as `NAME=VALUE` or as two arguments, and all other arguments."""
     values: list[str] = []
     others: list[str] = []
     rest = iter(args)

@@ -1,5 +1,5 @@
-"""Where else a job may run: other machine types and regions, in the order in which its labels name them
-(spec/queue#fall-backs). From labels to the choices of its spec."""
+"""Fall-backs of a job: its labels name other machine types and regions, which become the choices of its spec,
+in that order (spec/queue#fall-backs)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
@@ -24,14 +24,14 @@ REGIONS: Final = "trainshed-fallback-regions"
 MACHINE_TYPES: Final = "trainshed-fallback-machine-types"
 """Label of a job: machine types, with `_` between them."""
 AFTER: Final = "trainshed-fallback-after"
-"""Label of a job: whole seconds that it waits for what it asked for first."""
+"""Label of a job: whole seconds that it waits before it takes another choice."""
 DEFAULT_AFTER: Final = 300
 _SECOND: Final = 10**9
 
 
 def with_fallbacks(spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
-    """The spec with the choices that a job's labels give it. Raises InvalidRequest: everything that is wrong
-    with those labels."""
+    """Return the spec with the choices that a job's labels give it. Raise InvalidRequest with everything that
+    is wrong with those labels."""
     given = dict(labels)
     if given.keys().isdisjoint((REGIONS, MACHINE_TYPES, AFTER)):
         return spec
@@ -81,8 +81,8 @@ def _regions(spec: JobSpec, given: Mapping[str, str], faults: Faults) -> Iterato
 def _machines(
     spec: JobSpec, given: Mapping[str, str], faults: Faults
 ) -> Iterator[tuple[Machine, ...]]:
-    """For each that is named the machines of all pools: those that have the first pool's type have it
-    instead."""
+    """Yield, for each named machine type, the machines of all pools: the pools that have the first pool's
+    type get the named one."""
     names = _named(given, MACHINE_TYPES)
     first = spec.pools[0].machine.type
     for name in names:
@@ -110,8 +110,8 @@ def _machines(
 def _devices(
     machine: MachineType, asked: Machine, spec: JobSpec
 ) -> tuple[Accelerators | None, str]:
-    """What devices a pool has on another machine: its own; where those do not go with it, the machine's, if
-    it comes with one sort alone. And what is wrong."""
+    """Return a pool's accelerators on another machine, and what is wrong with them. They are the pool's own;
+    where those do not go with the machine, the machine's, if it comes with one kind and number only."""
     own = None if machine_types()[asked.type].is_legacy else asked.accelerators
     wrong = accelerator_faults(machine, own.type if own else "", own.count if own else 0, spec.api)
     if not any(wrong):

@@ -1,4 +1,4 @@
-"""`inputDataConfig` of a pipeline, and the like of an export, become a `SplitPlan` or a list of everything
+"""`inputDataConfig` of a pipeline, or the config of an export, becomes a `SplitPlan` or a list of everything
 wrong with it (facts/datasets#splits)."""
 
 import re
@@ -38,8 +38,8 @@ _OF_TABLES: Final = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 
 
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
-    """`inputDataConfig`; None if it is left out. `dataset`: the one that it names, None where that is not
-    known; `at`: when the pipeline is made (ns). What is wrong is reported to the section's faults."""
+    """Read `inputDataConfig`; None if it is left out. `dataset`: the dataset that it names, None where that
+    is not known; `at`: when the pipeline is made (ns). What is wrong is reported to the section's faults."""
     if not pipeline.has("inputDataConfig"):
         return None
     config = pipeline.section("inputDataConfig")
@@ -56,7 +56,7 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
 
 
 def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | None:
-    """`exportConfig`; without a split all rows are one set. See `read_plan`."""
+    """Read `exportConfig`; without a split all rows are one set. See `read_plan`."""
     if not config.has("gcsDestination"):
         config.fault("gcsDestination", "The destination must be set; the files are written there.")
     plan = read_plan(config, dataset, at)
@@ -66,7 +66,7 @@ def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | Non
 
 
 def dataset_id_fault(dataset: str) -> str:
-    """What is wrong with a dataset's id; "" = nothing."""
+    """Return what is wrong with a dataset's id; "" = nothing."""
     if _DATASET_ID.fullmatch(dataset):
         return ""
     return (
@@ -75,8 +75,9 @@ def dataset_id_fault(dataset: str) -> str:
 
 
 def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
-    """The split, the annotations and the destination of a config; None where the dataset is not known, or
-    something is wrong, which is reported to the section's faults."""
+    """Read the split, the annotations and the destination of a config; None where the dataset is not known or
+    has no such files, or the destination is wrong. What is wrong is reported to the section's faults; the
+    plan of a faulty request is of no use."""
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)
     destination = config.section("gcsDestination")
@@ -109,7 +110,7 @@ def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan 
 
 
 def _fitting(dataset: Dataset, annotation: str) -> tuple[DataFiles, ...]:
-    """The files whose items have such annotations; all for ""."""
+    """Return the dataset's files whose items have such annotations; all of them for ""."""
     if not annotation:
         return dataset.files
     return tuple(
@@ -118,7 +119,7 @@ def _fitting(dataset: Dataset, annotation: str) -> tuple[DataFiles, ...]:
 
 
 def _read_annotation(config: Section, dataset: Dataset | None) -> str:
-    """What the annotation schema is called; "" if there is none, or it does not fit the dataset."""
+    """Read the name of the annotation schema; "" if there is none, or it does not fit the dataset."""
     uri = config.text("annotationSchemaUri")
     if not uri:
         return ""

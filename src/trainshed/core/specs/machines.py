@@ -1,4 +1,4 @@
-"""The machine, accelerators and disk of one pool: what goes together, for both public APIs."""
+"""The machine, accelerators and disk of one pool, and which of them go together, for both public APIs."""
 
 from collections.abc import Iterable
 
@@ -17,24 +17,24 @@ HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
 MIN_DISK_GB = 100
 MAX_DISK_GB = 64_000
 MAX_REPLICAS = 2_000
-"""Of one pool: bounds what a mistyped count can cost."""
+"""Limit of one pool: bounds what a mistyped count can cost."""
 
 
 def unknown_machine(name: str, api: Api) -> str:
-    """The public words for a machine type that `api` does not have (facts/limits#error-texts)."""
+    """Return the public words for a machine type that `api` does not have (facts/limits#error-texts)."""
     names = (machine.name for machine in machines.named_in(api))
     near = machines.closest(name, names) or " trainshed machine-types lists those that are."
     return f"Machine type {name} is not supported.{near}"
 
 
 def machine_named(name: str, api: Api) -> MachineType | None:
-    """The type if a request to `api` may name it."""
+    """Return the machine type of that name if a request to `api` may name it."""
     found = machines.machine_types().get(name)
     return found if found is not None and api in found.apis else None
 
 
 def resolve(machine: MachineType, devices: Accelerators | None = None) -> Machine:
-    """The machine with what it stands for. A legacy type brings its own accelerators."""
+    """Return the pool's machine of a type, with its sizes. A legacy type brings its own accelerators."""
     if devices is None and machine.accelerator_type:
         devices = Accelerators(machine.accelerator_type, machine.accelerator_count)
     return Machine(
@@ -49,7 +49,7 @@ def resolve(machine: MachineType, devices: Accelerators | None = None) -> Machin
 def accelerator_faults(
     machine: MachineType, accelerator: str, count: int, api: Api
 ) -> tuple[str, str]:
-    """What is wrong with (the accelerator's type, its count) on `machine`; "" where nothing is."""
+    """Return what is wrong with the accelerator's type and with its count on `machine`; "" = nothing."""
     if not accelerator:
         return _missing(machine, count, api)
     allowed = accelerators.allowed(machine, api)
@@ -73,7 +73,7 @@ def accelerator_faults(
 
 
 def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
-    """As `accelerator_faults`, for a request that names no accelerator type."""
+    """Do the same as `accelerator_faults` for a request that names no accelerator type."""
     if count != 0:
         return "An accelerator count is given without an accelerator type; give both.", ""
     if machine.needs_accelerators and not accelerators.tpu_topologies(machine):
@@ -86,12 +86,12 @@ def _missing(machine: MachineType, count: int, api: Api) -> tuple[str, str]:
 
 
 def default_disk(machine_type: str) -> Disk:
-    """What a machine has whose job says nothing of disks."""
+    """Return the disk of a machine whose job names none."""
     return Disk("hyperdisk-balanced") if machine_type in HYPERDISK_MACHINES else Disk()
 
 
 def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
-    """`bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (spec/machines#disk,
+    """Read `bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (spec/machines#disk,
     facts/machines#disks)."""
     default = default_disk(machine_type)
     disk_type = section.text("bootDiskType") or default.type

@@ -49,7 +49,7 @@ WITHOUT_EFFECT = {
     "network": "the job runs in the network of its host",
     "encryptionConfig": "the job's files are stored without that key",
 }
-"""Fields of the training input that are not served, and what holds instead."""
+"""Fields of the training input that are not served, and what happens instead."""
 
 
 class ParsedMlJob(Struct, frozen=True):
@@ -59,9 +59,9 @@ class ParsedMlJob(Struct, frozen=True):
     job_id: str
     #: In the order given.
     labels: tuple[tuple[str, str], ...]
-    #: Of a job with hyperparameters; its limits of time are the whole job's. None = it is none.
+    #: The tuning of a job with hyperparameters, whose time limits are the whole job's; None = it has none.
     tuning: TuningSpec | None = None
-    #: The job it goes on from, not looked up yet; "" = none.
+    #: Id of the job whose trials it continues from, not looked up yet; "" = none.
     resume_previous_job_id: str = ""
 
 
@@ -71,8 +71,8 @@ def parse_job(
     """Read a Job.
 
     `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the package
-    `wire` hands it on. `max_trials`: of one tuning job, 0 = no limit. Raises InvalidRequest with every
-    violation.
+    `wire` hands it on. `max_trials` is the limit of one tuning job, 0 = none. Raise InvalidRequest, which
+    lists every violation, if there is one.
     """
     faults = Faults()
     job = Section(public, "", faults)
@@ -173,7 +173,7 @@ def _check_rest(training: Section) -> None:
 
 
 def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
-    """Warnings for what was asked and does not happen."""
+    """Return warnings about fields that have no effect."""
     found = [
         f"{training.at(name)} is not served here: {instead}."
         for name, instead in WITHOUT_EFFECT.items()
@@ -202,7 +202,7 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
 
 
 def _is_tpu(training: Section, role: Role) -> bool:
-    """Whether the role is no replica but a device of the master."""
+    """Whether the role has no replicas of its own, but stands for a TPU of the master."""
     return training.text(role.type_field) == CLOUD_TPU
 
 
@@ -210,8 +210,8 @@ DEFAULT_TAG = "training/hptuning/metric"
 
 
 def read_study(training: Section) -> StudySpec:
-    """What is searched and measured. What is wrong is reported to the section's faults; the study of a faulty
-    request is of no use."""
+    """Read what is searched and measured. What is wrong is reported to the section's faults; the study of a
+    faulty request is of no use."""
     given = training.section("hyperparameters")
     goal = given.enum("goal") or Goal.MAXIMIZE
     if goal not in tuple(Goal):
@@ -230,7 +230,8 @@ def read_study(training: Section) -> StudySpec:
 
 
 def read_counts(training: Section, *, max_trials: int) -> Counts:
-    """How many trials; those left out are 1, and 1, and the service's decision."""
+    """Read how many trials there are. Left out, there is 1 in all and 1 at a time, and the service decides
+    how many may fail."""
     given = training.section("hyperparameters")
     counts = Counts(
         most=given.integer("maxTrials") or 1,
@@ -247,8 +248,8 @@ def read_counts(training: Section, *, max_trials: int) -> Counts:
 
 
 def read_resumed(training: Section, job_id: str) -> str:
-    """Id of the job whose trials are this one's past, "" for none. Whether it exists is for the API to
-    say."""
+    """Read the id of the job whose trials this one continues from, "" for none. Whether that job exists is
+    for the API to say."""
     given = training.section("hyperparameters")
     resumed = given.text("resumePreviousJobId")
     if not resumed:
@@ -261,7 +262,7 @@ def read_resumed(training: Section, job_id: str) -> str:
 
 
 def tuning_spec(study: StudySpec, counts: Counts, trial: JobSpec) -> TuningSpec:
-    """`trial`: what each trial runs."""
+    """Make the spec of a tuning job. `trial`: the job that each trial runs."""
     return TuningSpec(study, trial, counts.most, counts.parallel, counts.failed)
 
 
@@ -271,7 +272,7 @@ _STUDY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 def parse_ml_study(public: Mapping[str, Any], study_id: str) -> ParsedStudy:
     """Read a Study. Its id, chosen by the client, is its display name here.
 
-    Raises InvalidRequest with every violation.
+    Raise InvalidRequest, which lists every violation, if there is one.
     """
     study = Section(public, "", Faults())
     if not _STUDY_ID.fullmatch(study_id):

@@ -45,7 +45,7 @@ ROLES = (
 
 
 class Hardware(Struct, frozen=True):
-    """What one role runs on. Roles without replicas have none."""
+    """The machines and disk of one role that has replicas."""
 
     role: Role
     count: int
@@ -54,7 +54,8 @@ class Hardware(Struct, frozen=True):
 
 
 def read_hardware(training: Section) -> tuple[Hardware, ...]:
-    """The machines of every role that has replicas, ascending by position. Faults go to the section."""
+    """Read the machines of every role that has replicas, ascending by position. What is wrong is reported to
+    the section's faults."""
     tier = training.text("scaleTier") or DEFAULT_TIER
     if tier == CUSTOM_TIER:
         return _merge_tpu(_custom(training))
@@ -83,7 +84,7 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
 
 
 def _refuse_explicit(training: Section, tier: str) -> None:
-    """A predefined tier says everything about machines; nothing else may."""
+    """Refuse machine types, counts and accelerators beside a predefined tier, which sets them all."""
     for role in ROLES:
         for name in (role.type_field, role.count_field):
             if name and training.is_set(name):
@@ -146,7 +147,7 @@ def _count(training: Section, role: Role) -> int:
 
 
 def _check_category(training: Section, types: Mapping[str, MachineType]) -> None:
-    """All machine types are legacy or all are Compute Engine's; cloud_tpu goes with both."""
+    """Check that all machine types are legacy or all are Compute Engine's; cloud_tpu goes with both."""
     categorised = {field: m for field, m in types.items() if m.name != CLOUD_TPU}
     if len({machine.is_legacy for machine in categorised.values()}) < 2:
         return
@@ -185,7 +186,7 @@ def _disk(config: Section) -> Disk:
 
 
 def _merge_tpu(found: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
-    """A cloud_tpu worker is a device of the master, not a machine that runs the program
+    """Turn a cloud_tpu worker into a device of the master: it is no machine that runs the program
     (facts/program#tf_config)."""
     tpu = next((hardware for hardware in found if hardware.machine.type == CLOUD_TPU), None)
     if tpu is None:
@@ -215,7 +216,7 @@ class Programs(Struct, frozen=True):
 
 
 def read_programs(training: Section, roles: Sequence[Role], runtimes: RuntimeCatalog) -> Programs:
-    """The programs of `roles`. What is wrong is reported to the section's faults."""
+    """Read the programs of `roles`. What is wrong is reported to the section's faults."""
     version = training.text("runtimeVersion")
     image = training.section("masterConfig").text("imageUri")
     if version and image:
@@ -231,7 +232,7 @@ def read_programs(training: Section, roles: Sequence[Role], runtimes: RuntimeCat
 
 
 def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
-    """Every role runs the same package job on the runtime version, or on the default runtime."""
+    """Read the package job that every role runs, on the runtime version or on the default runtime."""
     version, python = training.text("runtimeVersion"), training.text("pythonVersion")
     runtime = _UNKNOWN_RUNTIME
     if fault := runtime_versions.pair_fault(version, python):
@@ -340,7 +341,7 @@ def _module(training: Section) -> str:
 
 
 def _check_tpu_version(training: Section) -> None:
-    """facts/program#arguments: a TPU worker of a container job needs its TensorFlow version."""
+    """Check that a TPU worker of a container job has its TensorFlow version (facts/program#arguments)."""
     config = training.section("workerConfig")
     if training.text("workerType") == "cloud_tpu" and not config.text("tpuTfVersion"):
         config.fault(

@@ -1,9 +1,9 @@
 """A TrainingPipeline in public JSON becomes a `PipelineSpec` and the job it runs, or a list of everything
 wrong with it.
 
-Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. Served are the custom
-task and the tuning task; what a model is to be is read here, whether it exists is for the API and the
-controller to say.
+Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. The custom task and the
+tuning task are served. What a model is to be is read here; whether a parent model exists is for the API and
+the controller to say.
 """
 
 import json
@@ -36,7 +36,7 @@ _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
 
 class ParsedPipeline(Struct, frozen=True):
     """A valid training pipeline; `labels` in the order given. `job`: what it runs, with a display name and
-    the labels that come from the pipeline's."""
+    labels that come from the pipeline's."""
 
     spec: PipelineSpec
     display_name: str
@@ -57,11 +57,11 @@ def parse_pipeline(
 ) -> ParsedPipeline:
     """Read a TrainingPipeline.
 
-    `public` is its public JSON, whose trainingTaskInputs are not looked at; `inputs` those inputs in public
-    JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job. `region`: of the request;
-    `max_trials`: of one tuning job, 0 = no limit; `new_id`: of a model that the request gives no id;
-    `dataset`: the one that the request names, None = it names none, or none that is there; `at`: when the
-    pipeline is made (ns). Raises InvalidRequest with every violation.
+    `public` is its public JSON, whose trainingTaskInputs are ignored; `inputs` holds those inputs in public
+    JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job. `region` is the request's;
+    `max_trials` the limit of one tuning job, 0 = none; `new_id` the id of a model that the request gives no
+    id; `dataset` the one that the request names, None = it names none, or none that exists; `at` when the
+    pipeline is made (ns). Raise InvalidRequest, which lists every violation, if there is one.
     """
     pipeline = Section(public, "", Faults())
     display_name = syntax.read_display_name(pipeline)
@@ -115,7 +115,7 @@ def _child_name(display_name: str, task: Task) -> str:
 
 
 def _with_env(job: JobSpec, env: tuple[tuple[str, str], ...]) -> JobSpec:
-    """The job with `env` before the variables of every program, which may say otherwise."""
+    """Return the job with `env` before the variables of every program, which may override it."""
     pools = tuple(
         replace(pool, program=replace(pool.program, env=(*env, *pool.program.env)))
         for pool in job.pools
@@ -124,7 +124,8 @@ def _with_env(job: JobSpec, env: tuple[tuple[str, str], ...]) -> JobSpec:
 
 
 def _idle(pipeline: Section) -> tuple[str, ...]:
-    """The SDK sends a model's id and parent also where no model is to be uploaded."""
+    """Return warnings about a model's id and parent: the SDK sends them even where no model is to be
+    uploaded."""
     if pipeline.has("modelToUpload"):
         return ()
     return tuple(
@@ -137,7 +138,7 @@ def _idle(pipeline: Section) -> tuple[str, ...]:
 def _read_model(
     pipeline: Section, region: str, new_id: str, *, is_placed: bool
 ) -> ModelDraft | None:
-    """`modelToUpload` with its id or parent. `is_placed`: the job has an output directory."""
+    """Read `modelToUpload` with its id or parent. `is_placed`: the job has an output directory."""
     if not pipeline.has("modelToUpload"):
         return None
     model = pipeline.section("modelToUpload")
@@ -166,7 +167,7 @@ def _read_model(
 
 
 def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bool]:
-    """The id of the model, and whether it is there already."""
+    """Read the id of the model, and whether a new version of an existing model is asked for."""
     given, parent = pipeline.text("modelId"), pipeline.text("parentModel")
     if given and (fault := syntax.model_id_fault(given)):
         pipeline.fault("modelId", fault)

@@ -44,7 +44,7 @@ _SELECTIONS = {
 }
 _NOISES = {"": Noise.UNKNOWN, "LOW": Noise.LOW, "HIGH": Noise.HIGH}
 _RESERVED_TAGS = frozenset({"checkpoint_path", "global_step", "timestamp", "trial"})
-"""Members that every line of a trial's metrics file has beside the metric (facts/tuning#metrics)."""
+"""Members that every line of a trial's metrics file has besides the metric (facts/tuning#metrics)."""
 
 
 class ParsedStudy(Struct, frozen=True):
@@ -55,8 +55,8 @@ class ParsedStudy(Struct, frozen=True):
 
 
 def parse_study(public: Mapping[str, Any]) -> ParsedStudy:
-    """Read a Study of the Vertex study API, given as public JSON. Raises InvalidRequest with every
-    violation."""
+    """Read a Study of the Vertex study API, given as public JSON. Raise InvalidRequest, which lists every
+    violation, if there is one."""
     study = Section(public, "", Faults())
     display_name = syntax.read_display_name(study)
     spec = read_study_spec(study.section("studySpec"), for_tuning_job=False)
@@ -65,8 +65,8 @@ def parse_study(public: Mapping[str, Any]) -> ParsedStudy:
 
 
 def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
-    """A StudySpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a
-    faulty request is of no use."""
+    """Read a StudySpec of any message that has one. What is wrong is reported to the section's faults; the
+    spec of a faulty request is of no use."""
     metrics = read_metrics(section, "metricId")
     if for_tuning_job:
         _check_objective(section, metrics)
@@ -86,7 +86,7 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
 
 
 def read_metrics(study: Section, id_field: str) -> tuple[Metric, ...]:
-    """The repeated field `metrics`: ids without white space, each once; at least one that is no safety
+    """Read the repeated field `metrics`: ids without white space, each once; at least one that is no safety
     metric."""
     found: list[Metric] = []
     for section in study.sections("metrics"):
@@ -109,7 +109,7 @@ def read_metrics(study: Section, id_field: str) -> tuple[Metric, ...]:
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
-    """`algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of Vertex says the
+    """Read `algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of Vertex says the
     same)."""
     algorithm = _choose(section, "algorithm", _ALGORITHMS, Algorithm.DEFAULT)
     endless = [p.id for p in parameters if p.type is ParameterType.DOUBLE]
@@ -123,7 +123,7 @@ def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algor
 
 
 def tag_fault(tag: str) -> str:
-    """What is wrong with a metric that a trial's program is to report under this name."""
+    """Return what is wrong with the name by which a trial's program is to report a metric."""
     if tag not in _RESERVED_TAGS:
         return ""
     return (
@@ -133,7 +133,7 @@ def tag_fault(tag: str) -> str:
 
 
 def _check_objective(section: Section, metrics: tuple[Metric, ...]) -> None:
-    """A tuning job has a best trial, so it has one objective (docs/choices.md)."""
+    """Check that a tuning job has one objective, because it has one best trial (docs/choices.md)."""
     if len(metrics) > 1 or any(metric.safety is not None for metric in metrics):
         section.fault(
             "metrics",
@@ -189,7 +189,7 @@ _LEAST_MEASUREMENTS = ConvexStopping().min_measurements
 
 
 def read_stopping(study: Section, parameters: tuple[Parameter, ...]) -> Stopping | None:
-    """The one early stopping rule of a Vertex StudySpec, None if there is none."""
+    """Read the one early stopping rule of a Vertex StudySpec; None if there is none."""
     rule = _only(study, _RULES)
     if rule == "convexAutomatedStoppingSpec":
         return _read_convex(study.section(rule), parameters, _CONVEX)
@@ -200,7 +200,7 @@ def read_stopping(study: Section, parameters: tuple[Parameter, ...]) -> Stopping
 
 
 def read_ml_stopping(config: Section) -> Stopping | None:
-    """The one rule of an `ml` automatedStoppingConfig, None if there is none."""
+    """Read the one rule of an `ml` automatedStoppingConfig; None if there is none."""
     rule = _only(config, _ML_RULES)
     return _plain(rule, config.section(rule).flag("useElapsedTime") if rule else False)
 
@@ -222,7 +222,7 @@ def _plain(rule: str, use_elapsed: bool) -> Stopping | None:
 
 
 class _Names(Struct, frozen=True):
-    """What one of the two forms of the convex rule calls its fields."""
+    """The field names of one of the two forms of the convex rule."""
 
     least: str
     most: str
@@ -232,7 +232,8 @@ class _Names(Struct, frozen=True):
 
 _CONVEX = _Names("minStepCount", "maxStepCount", "minMeasurementCount", "useElapsedDuration")
 _OLD_CONVEX = _Names("minNumSteps", "maxNumSteps", "autoregressiveOrder", "useSeconds")
-"""The deprecated form, whose autoregressive order is how many measurements a trial needs."""
+"""The field names of the deprecated form, whose autoregressive order is how many measurements a trial
+needs."""
 
 
 def _read_convex(rule: Section, parameters: tuple[Parameter, ...], names: _Names) -> ConvexStopping:
@@ -245,7 +246,7 @@ def _read_convex(rule: Section, parameters: tuple[Parameter, ...], names: _Names
         min_measurements=_count(rule, names.enough) or _LEAST_MEASUREMENTS,
         learning_rate=_learning_rate(rule, parameters),
         use_elapsed=rule.flag(names.elapsed),
-        # The deprecated form has no such field, and nothing else is let through to here.
+        # The deprecated form has no such field, and a request with unknown fields does not get here.
         update_all_stopped=rule.flag("updateAllStoppedTrials"),
     )
 
@@ -269,7 +270,7 @@ def _learning_rate(rule: Section, parameters: tuple[Parameter, ...]) -> str:
 
 
 def read_limits(config: Section) -> Limits:
-    """A studyStoppingConfig; an empty one sets no limit."""
+    """Read a studyStoppingConfig; an empty one sets no limit."""
     most, least = (
         config.section("maximumRuntimeConstraint"),
         config.section("minimumRuntimeConstraint"),

@@ -1,8 +1,8 @@
-"""The parameter tree of a study, in the spellings of the three messages that have one
+"""The parameter tree of a study, in the field names of the three messages that have one
 (spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
-Vertex and the `ml` study put the values of each type into a message of their own and nest children; the `ml`
-training job has everything flat and no children. Rules are the same for all three.
+Vertex and the `ml` study put the values of each type into a message of its own and nest children; the `ml`
+training job has everything flat and no children. The rules are the same for all three.
 """
 
 import itertools
@@ -17,10 +17,11 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 
 MAX_DISCRETE_VALUES = 1_000
 SAME = 1e-10
-"""Discrete values must be this far apart, and a condition means the value that is this near
+"""Discrete values must be at least this far apart, and a condition matches the value that is this near
 (facts/tuning#vertex)."""
 MAX_INTEGER = 2**53 - 1
-"""Beyond it, not every integer has a float, and searches calculate with floats (docs/choices.md)."""
+"""Largest bound of an integer parameter. Beyond it, not every integer has a float, and searches calculate
+with floats (docs/choices.md)."""
 
 CONDITIONS = {
     ParameterType.INTEGER: "parentIntValues",
@@ -55,7 +56,7 @@ class Space(Struct, frozen=True):
 
 
 def read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
-    """`minValue` and `maxValue`, both inclusive; one that is left out is 0."""
+    """Read `minValue` and `maxValue`, both inclusive; one that is left out is 0."""
     low, high = space.number("minValue"), space.number("maxValue")
     if not space.has("minValue") and not space.has("maxValue"):
         space.fault("maxValue", "The least and the largest value must be set.")
@@ -85,7 +86,7 @@ def _bound_fault(value: float, kind: ParameterType) -> str:
 
 
 def read_discrete(space: Section, name: str) -> tuple[float, ...]:
-    """The list of numbers in the field `name`."""
+    """Read the list of numbers in the field `name`."""
     values = space.numbers(name)
     if not values:
         space.fault(name, "At least one value must be given.")
@@ -103,7 +104,7 @@ def read_discrete(space: Section, name: str) -> tuple[float, ...]:
 
 
 def read_categories(space: Section, name: str) -> tuple[str, ...]:
-    """The list of texts in the field `name`."""
+    """Read the list of texts in the field `name`."""
     categories = space.texts(name)
     if not categories:
         space.fault(name, "At least one category must be given.")
@@ -119,7 +120,7 @@ def read_categories(space: Section, name: str) -> tuple[str, ...]:
 
 
 def read_scale(section: Section, space: Space) -> Scale:
-    """`scaleType`; left out it is linear."""
+    """Read `scaleType`; left out it is linear."""
     name = section.enum("scaleType")
     scale = _SCALES.get(name)
     if scale is None:
@@ -146,7 +147,8 @@ def read_scale(section: Section, space: Space) -> Scale:
 
 
 def read_default(space: Space) -> Value | None:
-    """`defaultValue`, which only the messages of Vertex have. A DISCRETE one means the nearest value."""
+    """Read `defaultValue`, which only the messages of Vertex have. For a DISCRETE parameter the nearest value
+    is taken."""
     section = space.section
     if not section.has("defaultValue"):
         return None
@@ -173,7 +175,7 @@ def read_default(space: Space) -> Value | None:
 
 
 def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
-    """The parent's values for which a child is active."""
+    """Read the parent's values for which a child is active."""
     if parent is None:
         return ()
     wanted = CONDITIONS[parent.type]
@@ -212,7 +214,7 @@ def _parent_value(parent: Space, text: str) -> Value | None:
 
 
 MAX_PARAMETERS = 1_000
-"""Nodes of one tree; bounds what a mistake can cost (docs/choices.md)."""
+"""Limit of the nodes of one tree; bounds what a mistake can cost (docs/choices.md)."""
 
 _NESTED = {
     ParameterType.DOUBLE: "doubleValueSpec",
@@ -223,15 +225,15 @@ _NESTED = {
 
 
 class Words(Struct, frozen=True):
-    """What one message calls things."""
+    """The field names of one message."""
 
     #: The field that names the parameter.
     id: str
     #: The repeated field of conditional parameters; "" = there are none.
     children: str = ""
-    #: The field of such an item that holds the parameter; "" = the item is one.
+    #: The field of such an item that holds the parameter; "" = the item is the parameter.
     child: str = ""
-    #: A field `type` says what the parameter is; else the message that is set does.
+    #: A field `type` says what the parameter is; otherwise the message that is set does.
     typed: bool = True
     #: The values of each type are in a message of their own.
     nested: bool = True
@@ -250,8 +252,8 @@ ML_JOB = Words(
 
 
 def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter, ...]:
-    """The tree in the repeated field `name`, depth first. What is wrong is reported to the section's faults;
-    the parameters of a faulty request are of no use."""
+    """Read the tree in the repeated field `name`, depth first. What is wrong is reported to the section's
+    faults; the parameters of a faulty request are of no use."""
     reader = _TreeReader(words)
     reader.read(study.sections(name))
     if not reader.parameters:
@@ -267,7 +269,7 @@ def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter,
 
 
 class _TreeReader:
-    """Reads the nodes of one tree. Exists to gather them in depth-first order."""
+    """Reads the nodes of one tree, and gathers them in depth-first order."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
@@ -298,8 +300,8 @@ class _TreeReader:
             self._node(child, parent=position, when=read_condition(item, space))
 
     def check_ids(self) -> None:
-        """One id may stand at two nodes only if their conditions exclude each other (facts/tuning#vertex):
-        where their branches part, no value of the parent leads into both."""
+        """Report ids that stand at two nodes, unless the nodes' conditions exclude each other
+        (facts/tuning#vertex): where their branches part, no value of the parent leads into both."""
         takers: dict[tuple[str, int, Value | None], int] = {}
         for position, parameter in enumerate(self.parameters):
             if not parameter.id:
@@ -319,7 +321,7 @@ class _TreeReader:
                 )
 
     def _lineage(self, position: int) -> list[int]:
-        """The node's ancestors from the root down, itself last."""
+        """Return the node's ancestors from the root down, itself last."""
         found = [position]
         while (parent := self.parameters[found[-1]].parent) != -1:
             found.append(parent)

@@ -1,6 +1,7 @@
-"""How the texts of a request must look: labels, bucket paths, names, variables.
+"""Checks of the texts in a request: labels, bucket paths, names, arguments, variables.
 
-Every check answers with what is wrong and what would be right, or "" when nothing is.
+A `..._fault` function returns what is wrong and what would be right, or "" if nothing is. A `read_...`
+function reports that to the section's faults.
 """
 
 import re
@@ -19,7 +20,7 @@ MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
 MAX_STRING_BYTES = 120_000
-"""Of one argument or variable: Linux starts no program with a longer one than 128 KiB."""
+"""Limit of one argument or variable: Linux starts no program with one that is longer than 128 KiB."""
 _BYTES_PER_ENDPOINT = 64
 MAX_OBJECT_BYTES = 1024
 MAX_DURATION = 100 * 366 * 24 * 3600 * 10**9
@@ -36,7 +37,7 @@ _ACCOUNT_NUMBER = re.compile(r"\d+")
 
 
 def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
-    """What is wrong with `gs://BUCKET/OBJECT`; without `needs_object` the bucket alone will do."""
+    """Return what is wrong with `gs://BUCKET/OBJECT`; without `needs_object` the bucket alone will do."""
     if not uri.startswith("gs://"):
         return f"{uri!r} is not a Cloud Storage path; it must look like gs://BUCKET/PATH."
     bucket, _, name = uri[5:].partition("/")
@@ -53,7 +54,7 @@ def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
 
 
 def job_id_fault(job_id: str) -> str:
-    """spec/submit#ml-jobs, facts/limits#ids."""
+    """Return what is wrong with the id of an `ml` job (spec/submit#ml-jobs, facts/limits#ids)."""
     if not job_id:
         return "The job needs an id: letters, digits and underscores, beginning with a letter."
     if not _JOB_ID.fullmatch(job_id) or len(job_id) > MAX_JOB_ID:
@@ -65,7 +66,7 @@ def job_id_fault(job_id: str) -> str:
 
 
 def model_id_fault(model_id: str) -> str:
-    """Of a Vertex model, facts/resources#vertex."""
+    """Return what is wrong with the id of a Vertex model (facts/resources#vertex)."""
     if _MODEL_ID.fullmatch(model_id):
         return ""
     return (
@@ -75,7 +76,7 @@ def model_id_fault(model_id: str) -> str:
 
 
 def alias_fault(alias: str) -> str:
-    """Of a version of a Vertex model."""
+    """Return what is wrong with an alias of a Vertex model's version."""
     if _ALIAS.fullmatch(alias):
         return ""
     return (
@@ -102,7 +103,7 @@ def service_account_fault(account: str) -> str:
 
 
 def read_display_name(section: Section) -> str:
-    """`displayName`: 1 to 128 characters (facts/limits#labels)."""
+    """Read `displayName`: 1 to 128 characters (facts/limits#labels)."""
     name = section.text("displayName")
     if not name:
         section.fault("displayName", "The display name must be set.")
@@ -115,7 +116,7 @@ def read_display_name(section: Section) -> str:
 
 
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
-    """The request's labels, each faulty one reported under its own key (facts/limits#labels)."""
+    """Read the request's labels; each faulty one is reported under its own key (facts/limits#labels)."""
     given = cast("Mapping[str, Any]", request.values.get("labels") or {})
     if len(given) > MAX_LABELS:
         request.fault("labels", f"{len(given)} labels are given; at most {MAX_LABELS} are allowed.")
@@ -148,12 +149,12 @@ def _begins_well(text: str) -> bool:
 
 
 def _is_label_letter(letter: str) -> bool:
-    """Letters of every script that are not upper case, and decimal digits."""
+    """Whether it is a letter of any script that is not upper case, or a decimal digit."""
     return letter.isdecimal() or (letter.isalpha() and letter == letter.lower())
 
 
 def read_env(section: Section) -> tuple[tuple[str, str], ...]:
-    """The `env` of a program, in its order; a later variable of the same name wins
+    """Read the `env` of a program, in its order; a later variable of the same name wins
     (facts/program#variables)."""
     if (count := section.count("env")) > MAX_ENV:
         section.fault("env", f"{count} variables are given; at most {MAX_ENV} are allowed.")
@@ -175,9 +176,9 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
 
 
 def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tuple[str, ...]:
-    """A list of program arguments: no zero byte, at most 100,000 characters in all (facts/limits#sizes).
-    `expanded`: `$(VAR)` is replaced in them, so that somebody may take `$(secret:NAME)` for something that
-    is, too."""
+    """Read a list of program arguments: no zero byte, at most 100,000 characters in all (facts/limits#sizes).
+    `expanded`: `$(VAR)` is replaced in them, so `$(secret:NAME)`, which somebody may expect to be replaced as
+    well, is refused."""
     given = section.texts(name)
     if sum(map(len, given)) > MAX_ARGS_CHARS:
         section.fault(
@@ -194,7 +195,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
 
 
 def read_packages(section: Section) -> tuple[str, ...]:
-    """`packageUris`: at least one, at most 100, each a gs:// object (facts/packaging#packages)."""
+    """Read `packageUris`: at least one, at most 100, each a gs:// object (facts/packaging#packages)."""
     uris = section.texts("packageUris")
     if not uris:
         section.fault(
@@ -212,12 +213,13 @@ def read_packages(section: Section) -> tuple[str, ...]:
 
 
 def package_fault(uri: str) -> str:
-    """What is wrong with the place of a Python package."""
+    """Return what is wrong with the path of a Python package."""
     return bucket_path_fault(uri, needs_object=True)
 
 
 def cluster_size_fault(job_json: str, replicas: int) -> str:
-    """Whether CLUSTER_SPEC and TF_CONFIG, which hold the job and all its addresses, can be set at all."""
+    """Return why CLUSTER_SPEC and TF_CONFIG, which hold the job and all its addresses, would be too long to
+    be set."""
     size = len(job_json.encode()) + replicas * _BYTES_PER_ENDPOINT
     if size <= MAX_STRING_BYTES:
         return ""
@@ -229,7 +231,7 @@ def cluster_size_fault(job_json: str, replicas: int) -> str:
 
 
 def string_fault(text: str) -> str:
-    """What is wrong with one argument or one variable's value."""
+    """Return what is wrong with one argument or one variable's value."""
     if "\0" in text:
         return "It holds a zero byte; no program can be given one."
     if len(text.encode()) > MAX_STRING_BYTES:

@@ -40,8 +40,9 @@ def parse_tuning_job(
 ) -> ParsedTuningJob:
     """Read a HyperparameterTuningJob, given as public JSON.
 
-    `region` is the location of the request and taken as given; `max_trials`: of one job, 0 = no limit.
-    Raises InvalidRequest with every violation; field paths are snake_case from the job down.
+    `region` is the location of the request and taken as given; `max_trials` is the limit of one job, 0 =
+    none. Raise InvalidRequest, which lists every violation, if there is one; field paths are snake_case from
+    the job down.
     """
     job = Section(public, "", Faults())
     display_name = syntax.read_display_name(job)
@@ -55,8 +56,8 @@ def parse_tuning_job(
 def read_tuning_spec(
     section: Section, *, region: str, runtimes: RuntimeCatalog, max_trials: int
 ) -> TuningSpec:
-    """The study, the trials' job and the counts, wherever they stand. What is wrong is reported to the
-    section's faults; the spec of a faulty request is of no use."""
+    """Read the study, the trials' job and the counts of any message that has them. What is wrong is reported
+    to the section's faults; the spec of a faulty request is of no use."""
     study = read_study_spec(section.section("studySpec"), for_tuning_job=True)
     trial = read_job_spec(section.section("trialJobSpec"), region, runtimes)
     counts = Counts(
@@ -76,7 +77,7 @@ def read_tuning_spec(
 def check_counts(
     section: Section, counts: Counts, fields: tuple[str, str, str], *, max_trials: int
 ) -> None:
-    """Report what is wrong with the counts, which stand in `fields` in the order of `Counts`."""
+    """Report what is wrong with the counts, which are in the fields `fields`, in the order of `Counts`."""
     most, parallel, failed = fields
     if counts.most < 1:
         section.fault(most, f"A tuning job needs at least 1 trial, not {counts.most}.")

@@ -55,7 +55,7 @@ WITHOUT_EFFECT = {
     "persistentResourceId": "the job gets its machines as any other, none are kept for it",
     "protectedArtifactLocationId": "there are no protected artifacts",
 }
-"""Fields of the job's spec that are not served, and what holds instead."""
+"""Fields of the job's spec that are not served, and what happens instead."""
 
 
 class ParsedCustomJob(Struct, frozen=True):
@@ -72,8 +72,9 @@ def parse_custom_job(
     """Read a CustomJob.
 
     `public` is its proto3 JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the
-    wire package hands it on. `region` is the location of the request and taken as given.
-    Raises InvalidRequest with every violation; field paths are snake_case from the CustomJob down.
+    wire package hands it on. `region` is the location of the request and taken as given. Raise
+    InvalidRequest, which lists every violation, if there is one; field paths are snake_case from the
+    CustomJob down.
     """
     job = Section(public, "", Faults())
     display_name = syntax.read_display_name(job)
@@ -84,8 +85,8 @@ def parse_custom_job(
 
 
 def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
-    """A CustomJobSpec, wherever it stands. What is wrong is reported to the section's faults; the spec of a
-    faulty request is of no use."""
+    """Read a CustomJobSpec of any message that has one. What is wrong is reported to the section's faults;
+    the spec of a faulty request is of no use."""
     pools = read_pools(spec, runtimes)
     scheduling = _read_scheduling(spec.section("scheduling"), pools)
     if fault := syntax.service_account_fault(spec.text("serviceAccount")):
@@ -109,7 +110,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
 
 
 def unserved(resource: Section) -> tuple[str, ...]:
-    """Warnings for what a job or pipeline itself asks for and does not get."""
+    """Return warnings about fields of a job or pipeline itself that are not served."""
     if not resource.is_set("encryptionSpec"):
         return ()
     return ("encryption_spec is not served here: the job's files are stored without that key.",)
@@ -145,7 +146,8 @@ def _read_scheduling(section: Section, pools: tuple[WorkerPool, ...]) -> Schedul
 
 
 def _check_flex_start(section: Section, timeout: int, pools: tuple[WorkerPool, ...]) -> None:
-    """facts/lifecycle#scheduling: newer GPUs, at most seven days, one machine configuration."""
+    """Check what FLEX_START needs: newer GPUs, at most seven days, one machine configuration
+    (facts/lifecycle#scheduling)."""
     if timeout > DEFAULT_TIMEOUT:
         section.fault("timeout", "With the strategy FLEX_START the timeout is at most 604800s.")
     configurations = {(pool.machine.type, pool.machine.accelerators) for pool in pools}
@@ -163,7 +165,8 @@ def _check_flex_start(section: Section, timeout: int, pools: tuple[WorkerPool, .
 
 
 def _check_names(spec: Section) -> None:
-    """Resources named by the job's spec: how they must look. Whether they exist is for the API to say."""
+    """Check the form of the resource names in the job's spec. Whether the resources exist is for the API to
+    say."""
     for field, collection in (("network", "global/networks"), ("tensorboard", "tensorboards")):
         name = spec.text(field)
         if name and not _is_resource(name, collection):
@@ -196,7 +199,7 @@ def _read_output_directory(spec: Section) -> str:
 
 
 def _without_logs(spec: Section, read: JobSpec) -> tuple[str, ...]:
-    """A warning for a Tensorboard that nothing can reach."""
+    """Return a warning about a Tensorboard for which the job has no log directory."""
     if not spec.is_set("tensorboard") or log_directory(read):
         return ()
     return (
@@ -206,7 +209,7 @@ def _without_logs(spec: Section, read: JobSpec) -> tuple[str, ...]:
 
 
 def _ignored(spec: Section) -> tuple[str, ...]:
-    """Warnings for what was asked and does not happen."""
+    """Return warnings about fields that have no effect."""
     found = [
         f"{spec.at(name)} is not served here: {instead}."
         for name, instead in WITHOUT_EFFECT.items()
@@ -235,7 +238,7 @@ _UNSERVED = {
 
 
 def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool, ...]:
-    """The pools that have replicas. What is wrong is reported to the section's faults; the pools of a
+    """Read the pools that have replicas. What is wrong is reported to the section's faults; the pools of a
     faulty request are of no use."""
     count = job_spec.count("workerPoolSpecs")
     given = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
@@ -262,7 +265,7 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
 
 
 class _PoolReader:
-    """Reads one pool. Exists to give the steps their three common parameters."""
+    """Reads one pool; it holds the three values that all steps need."""
 
     def __init__(self, pool: Section, position: int, runtimes: RuntimeCatalog) -> None:
         self._pool = pool
@@ -378,7 +381,7 @@ class _PoolReader:
 
 
 def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
-    """A MachineSpec. What is wrong is reported to the section's faults."""
+    """Read a MachineSpec. What is wrong is reported to the section's faults."""
     name = spec.text("machineType")
     if not name:
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")

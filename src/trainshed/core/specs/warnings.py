@@ -1,4 +1,4 @@
-"""What is said about a valid job that may not do what its author expects (spec/submit#warnings)."""
+"""Warnings about a valid job that may not do what its author expects (spec/submit#warnings)."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -11,12 +11,12 @@ from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.machines import default_disk
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
-"""Runtime families whose framework makes use of workers, or may: nobody knows what is in an image."""
+"""Runtime families whose framework uses workers, or may: what is in a container image is not known."""
 _HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
 
 
 def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
-    """Warnings about the pools of a job, in the order of the pools."""
+    """Return the warnings about the pools of a job."""
     found: list[str] = []
     reducers = reducers_of(pools)
     for pool in pools:
@@ -52,7 +52,7 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 
 
 def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
-    """The warning for a job that asks for GPUs of which no node has any, "" if it does not
+    """Return the warning about a job that asks for GPUs while no node has any; "" = there is no cause for it
     (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
     asked = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
     if not asked or any(kind.startswith("NVIDIA") or not kind for kind in there):
@@ -72,7 +72,7 @@ _DIRECTORY = re.compile(r"/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
 
 
 def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
-    """The buckets that the programs of these pools are told to find as `/gcs/NAME`."""
+    """Yield the buckets that the programs of these pools are told to find as `/gcs/NAME`."""
     for pool in pools:
         program = pool.program
         for text in (*program.command, *program.args, *(value for _, value in program.env)):
@@ -80,7 +80,7 @@ def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
 
 
 def not_mounted(bucket: str) -> str:
-    """The warning about a bucket that a program will not find as a directory."""
+    """Return the warning about a bucket that a program will not find as a directory."""
     return (
         f"The job's programs are told of /gcs/{bucket}, and there is no such directory: the objects of "
         f"this bucket lie in a store elsewhere. They are reached as gs://{bucket} alone."
@@ -98,12 +98,12 @@ def _nearly_secrets(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
 
 
 _CONTINENTS = {"us": "us-", "eu": "europe-", "asia": "asia-"}
-"""Multi-regions, and how the names of the regions in them begin."""
+"""Multi-regions, with the beginning of the names of their regions."""
 
 
 def bucket_elsewhere(bucket: str, location: str, region: str) -> str:
-    """The warning about a bucket that does not lie where the job runs, "" if it does
-    (spec/submit#warnings)."""
+    """Return the warning about a bucket that is not where the job runs; "" = it is, or its location is not
+    known (spec/submit#warnings)."""
     place = location.lower()
     inside = region.startswith(_CONTINENTS[place]) if place in _CONTINENTS else place == region
     if inside or not place:

@@ -1,1 +1,1 @@
-"""What a study and its trials are and what may happen to them: parameters, measurements, states. Pure."""
+"""Studies and their trials: parameters, measurements, states, and what may happen to them. Pure."""

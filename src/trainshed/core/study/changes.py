@@ -1,8 +1,9 @@
-"""What may happen to a trial, and what it is then: one transition table, and pure changes of `Trial` that
-obey it.
+"""What may happen to a trial, and its state afterwards: one transition table, and pure changes of `Trial`
+that obey it.
 
-The triggers come from clients of the study APIs as well as from the controller, so a cell that is `Illegal`
-is told to whoever asked (FailedPrecondition) and is no fault of ours. Times are ns since the epoch.
+The triggers come from clients of the study APIs as well as from the controller, so an `Illegal` cell is a
+mistake of the caller, who is told of it (FailedPrecondition), and not of the service. Times are ns since the
+epoch.
 """
 
 import enum
@@ -17,9 +18,9 @@ from trainshed.core.units import Nanos
 
 
 class TrialTrigger(enum.StrEnum):
-    """What moves a trial on."""
+    """The triggers that move a trial from state to state."""
 
-    #: A client was given it.
+    #: It was given to a client.
     ASSIGNED = "assigned"
     #: A measurement of it came.
     MEASURED = "measured"
@@ -43,7 +44,7 @@ TRIAL: Final = Table(
     {
         _S.REQUESTED: {
             _T.ASSIGNED: _S.ACTIVE,
-            _T.MEASURED: _S.ACTIVE,  # who measures it evaluates it: nobody else is to be given it
+            _T.MEASURED: _S.ACTIVE,  # whoever measures it evaluates it: it is given to nobody else
             _T.STOP_ASKED: _S.STOPPING,
             _T.COMPLETED: _S.SUCCEEDED,
             _T.FOUND_INFEASIBLE: _S.INFEASIBLE,
@@ -68,35 +69,38 @@ TRIAL: Final = Table(
 )
 
 NOT_MEASURED: Final = "It was completed without a measurement of every metric of its study."
-"""Why a trial is infeasible that was completed with nothing to be its final measurement
+"""Why a trial is infeasible that was completed without anything to become its final measurement
 (facts/resources#trials, facts/tuning#metrics)."""
 
 
 def assigned(trial: Trial, client: str, now: Nanos) -> Trial:
-    """`client` evaluates it from now on. Raises FailedPrecondition unless it is REQUESTED."""
+    """Return the trial, which `client` evaluates from now on. Raise FailedPrecondition unless it is
+    REQUESTED."""
     return replace(_moved(trial, TrialTrigger.ASSIGNED), client=client, started=now)
 
 
 def measured(trial: Trial, now: Nanos) -> Trial:
-    """A measurement is added to it, by somebody who evaluates it. Raises FailedPrecondition if it is over."""
+    """Return the trial after a measurement of it, by whoever evaluates it. Raise FailedPrecondition if it is
+    over."""
     return replace(_moved(trial, TrialTrigger.MEASURED), started=trial.started or now)
 
 
 def stopped(trial: Trial) -> Trial:
-    """It is to stop; being told twice is fine. Raises FailedPrecondition if it is over."""
+    """Return the trial, which is to stop; it may be asked twice. Raise FailedPrecondition if it is over."""
     return replace(_moved(trial, TrialTrigger.STOP_ASKED), stopped_early=True)
 
 
 def completed(trial: Trial, final: Measurement | None, now: Nanos) -> Trial:
-    """It is over with this final measurement, or infeasible for want of one. Raises FailedPrecondition if it
-    was over before: a final measurement is never replaced."""
+    """Return the trial as completed with this final measurement, or as infeasible if there is none. Raise
+    FailedPrecondition if it was over before: a final measurement is never replaced."""
     if final is None:
         return infeasible(trial, NOT_MEASURED, now)
     return replace(_moved(trial, TrialTrigger.COMPLETED), final=final, ended=now)
 
 
 def infeasible(trial: Trial, reason: str, now: Nanos) -> Trial:
-    """It is over without a final measurement. Raises FailedPrecondition if it was over before."""
+    """Return the trial as over without a final measurement. Raise FailedPrecondition if it was over
+    before."""
     moved = _moved(trial, TrialTrigger.FOUND_INFEASIBLE)
     return replace(moved, final=None, infeasible_reason=reason, ended=now)
 

@@ -11,22 +11,22 @@ from trainshed.core.units import Nanos
 
 
 def objectives(spec: StudySpec) -> tuple[Metric, ...]:
-    """The metrics that are to be made as good as can be: all but the safety metrics."""
+    """Return the metrics that are optimized: all but the safety metrics."""
     return tuple(metric for metric in spec.metrics if metric.safety is None)
 
 
 def score(metric: Metric, value: float) -> float:
-    """The value such that more is better, whatever the goal."""
+    """Return the value with a sign such that more is better, whatever the goal."""
     return value if metric.goal is Goal.MAXIMIZE else -value
 
 
 def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> Measurement | None:
-    """The final one of a trial's measurements, which come in the order in which they were made; None if none
-    will do, and then the trial is infeasible (facts/tuning#metrics).
+    """Return the final one of a trial's measurements, which come in the order in which they were made. None
+    if none can be that; then the trial is infeasible (facts/tuning#metrics).
 
-    A measurement that lacks one of the study's metrics, a safety metric among them, cannot be a final one.
-    LAST: the last that has all. BEST: the one with the best value of the objective, the earliest of equals.
-    What is best among several objectives is not said by the public API: then it is the last one, too.
+    A measurement that lacks one of the study's metrics, including safety metrics, cannot be a final one.
+    LAST: the last one that has all. BEST: the one with the best value of the objective, the earliest of equal
+    ones. The public API does not say what is best among several objectives: then it is the last one, too.
     """
     complete = [one for one in measurements if _has_all(spec, one)]
     aims = objectives(spec)
@@ -42,7 +42,8 @@ def _has_all(spec: StudySpec, measurement: Measurement) -> bool:
 
 
 def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: Nanos, now: Nanos) -> str:
-    """Which limit a study has come to, in words; "" for none. `trials`: all of it, ascending by number."""
+    """Return which limit a study has reached, in words; "" = none. `trials`: all of its trials, ascending by
+    number."""
     limits = spec.limits
     if limits.min_trials is not None and len(trials) < limits.min_trials:
         return ""
@@ -58,7 +59,7 @@ def limit_reached(spec: StudySpec, trials: Sequence[Trial], created: Nanos, now:
 
 
 def moments(spec: StudySpec, trials: Sequence[Trial], created: Nanos) -> tuple[int, ...]:
-    """The moments (ns), past ones among them, at which `limit_reached` may come to another answer by time
+    """Return the moments (ns), also past ones, at which the answer of `limit_reached` may change with time
     alone."""
     limits = spec.limits
     found = [
@@ -86,8 +87,8 @@ def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], 
 
 
 def _progress(spec: StudySpec, trials: Sequence[Trial]) -> tuple[int, int]:
-    """How many trials ended after the last one that was the best so far, and when that one ended (ns, 0 =
-    there is none). Of several objectives the last one counts that was better in any."""
+    """Return how many trials ended after the last one that was the best so far, and when that one ended (ns,
+    0 = there is none). With several objectives, that is the last trial that was better in any of them."""
     done = sorted(
         (t for t in trials if t.state is TrialState.SUCCEEDED and t.final is not None),
         key=lambda trial: (trial.ended, trial.number),

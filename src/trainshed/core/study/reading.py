@@ -1,4 +1,4 @@
-"""What a client says of a trial, held against the study's spec: parameters and measurements
+"""Checks what a client says of a trial against the study's specification: parameters and measurements
 (spec/tuning#measurements, facts/tuning#vertex).
 
 Both study APIs bring their messages into the neutral shapes here. Everything wrong is reported at once, on
@@ -19,13 +19,13 @@ from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.core.units import Nanos
 
 _SAME: Final = 1e-10
-"""Discrete values this near are one (facts/tuning#vertex)."""
+"""Discrete values this near count as the same (facts/tuning#vertex)."""
 
 
 class GivenParameter(Struct, frozen=True):
     """One parameter as sent."""
 
-    #: Of the entry.
+    #: The path of the entry.
     path: str
     #: The field in it that names the parameter.
     id_field: str
@@ -35,7 +35,7 @@ class GivenParameter(Struct, frozen=True):
 
 
 class GivenMetric(Struct, frozen=True):
-    """`path`: of the entry; `id_field`: the field in it that names the metric."""
+    """One metric as sent. `path`: of the entry; `id_field`: the field in it that names the metric."""
 
     path: str
     id_field: str
@@ -44,7 +44,7 @@ class GivenMetric(Struct, frozen=True):
 
 
 class GivenMeasurement(Struct, frozen=True):
-    """One measurement as sent. `elapsed`: ns, at the field `elapsed_field`."""
+    """One measurement as sent. `elapsed`: nanoseconds, from the field `elapsed_field`."""
 
     path: str
     elapsed_field: str
@@ -56,9 +56,9 @@ class GivenMeasurement(Struct, frozen=True):
 def read_parameters(
     spec: StudySpec, given: Sequence[GivenParameter], faults: Faults, *, at: str
 ) -> Parameters:
-    """The parameters of a trial in the order of the tree: each active one once, and no others.
+    """Return the parameters of a trial in the order of the tree: each active one once, and no others.
 
-    Every fault is reported to `faults` (a missing parameter on `at`), and then the answer is not to be used.
+    Every fault is reported to `faults` (a missing parameter on `at`), and then the result is not to be used.
     """
     by_id: dict[str, GivenParameter] = {}
     for entry in given:
@@ -74,7 +74,7 @@ def read_parameters(
     for index, node in enumerate(spec.parameters):
         value = None
         if node.parent in unclear:
-            # Its parent is wrong: whether it is active cannot be said, so nothing is said of it.
+            # The parent is wrong: it is not known whether this one is active, so nothing is reported.
             unclear.add(index)
             settled.add(node.id)
         elif _is_active(node, values):
@@ -91,10 +91,10 @@ def read_parameters(
 def read_measurement(
     spec: StudySpec, given: GivenMeasurement, faults: Faults, *, final: bool
 ) -> Measurement:
-    """A measurement of known metrics with finite values; a final one has all metrics of the study.
+    """Return a measurement of known metrics with finite values; a final one has all metrics of the study.
 
-    One that says neither step nor elapsed time counts as made at step 0: the public guide's own example adds
-    such. Every fault is reported to `faults`, and then the answer is not to be used.
+    One with neither step nor elapsed time counts as made at step 0: the public guide's own example adds such
+    measurements. Every fault is reported to `faults`, and then the result is not to be used.
     """
     known = {metric.id: None for metric in spec.metrics}
     found: dict[str, float] = {}
@@ -158,7 +158,8 @@ def _read_value(
 
 
 def _value(node: Parameter, given: float | int | str | None) -> Value | None:
-    """The legal value that is meant, of the type that the spec says; None if there is none."""
+    """Return the legal value that is meant, in the type that the specification gives; None if there is
+    none."""
     if node.type is ParameterType.CATEGORICAL:
         return given if isinstance(given, str) and given in node.categories else None
     if given is None or isinstance(given, str) or not math.isfinite(given):
@@ -178,7 +179,7 @@ def _value(node: Parameter, given: float | int | str | None) -> Value | None:
 def _report_others(
     spec: StudySpec, given: Mapping[str, GivenParameter], settled: set[str], faults: Faults
 ) -> None:
-    """The parameters that are not of the study, or not active beside the others that were given."""
+    """Report the parameters that are not of the study, or not active with the others that were given."""
     ids = {node.id: None for node in spec.parameters}
     for name, entry in given.items():
         if name in settled:
@@ -196,7 +197,7 @@ def _report_others(
 
 
 def _legal(node: Parameter) -> str:
-    """The values that a parameter may take, in words."""
+    """Return the values that a parameter may take, in words."""
     match node.type:
         case ParameterType.DOUBLE:
             return f"numbers from {_shown(node.low)} to {_shown(node.high)}"
@@ -213,14 +214,14 @@ def _shown(value: Value) -> str:
 
 
 def _listed(names: Mapping[str, None], most: int = 20) -> str:
-    """The first of the names, so that a message stays readable."""
+    """Return the first of the names, so that a message stays readable."""
     shown = list(names)[:most]
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class Claim(enum.StrEnum):
-    """What the client says of its trial. WANTED: somebody should try it. SUCCEEDED, INFEASIBLE: it was
-    tried."""
+    """What the client says of its trial. WANTED: somebody should evaluate it. SUCCEEDED, INFEASIBLE: it was
+    evaluated."""
 
     WANTED = "WANTED"
     SUCCEEDED = "SUCCEEDED"
@@ -230,11 +231,11 @@ class Claim(enum.StrEnum):
 class GivenTrial(Struct, frozen=True):
     """A trial as sent."""
 
-    #: Of the trial in the request.
+    #: The path of the trial in the request.
     path: str
     parameters: Sequence[GivenParameter]
     measurements: Sequence[GivenMeasurement] = ()
-    #: Makes it one that SUCCEEDED, whatever the claim, unless it is INFEASIBLE.
+    #: A final measurement makes the trial SUCCEEDED, whatever the claim, unless that is INFEASIBLE.
     final: GivenMeasurement | None = None
     claim: Claim = Claim.WANTED
     #: Who evaluates it; "" = nobody in particular.
@@ -246,10 +247,11 @@ class GivenTrial(Struct, frozen=True):
 def parse_trial(
     spec: StudySpec, study: StudyUid, given: GivenTrial, now: Nanos
 ) -> tuple[Trial, tuple[Measurement, ...]]:
-    """The trial, without a number, and its measurements, ascending by (step, elapsed) and each pair once.
+    """Return the trial, without a number, and its measurements, ascending by (step, elapsed) and each pair
+    once.
 
     One that is only wanted is REQUESTED, belongs to nobody, and is given to the next client that asks for
-    suggestions. Raises InvalidRequest with every violation.
+    suggestions. Raise InvalidRequest, which lists every violation, if there is one.
     """
     faults = Faults()
     parameters = read_parameters(spec, given.parameters, faults, at=f"{given.path}.parameters")

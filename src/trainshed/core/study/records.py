@@ -1,6 +1,6 @@
-"""The durable records of a study that a client made, and of its trials (spec/tuning#studies).
+"""The durable records of a study, and of its trials (spec/tuning#studies).
 
-Times are nanoseconds since the epoch, 0 where the moment has not come.
+Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
 
 import enum
@@ -13,7 +13,7 @@ from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.units import Nanos
 
 StudyUid = NewType("StudyUid", int)
-"""Identity of a study; that of a tuning job's study is the job's own uid."""
+"""Identity of a study; a tuning job's study has the job's own uid."""
 
 
 class TrialState(enum.StrEnum):
@@ -40,13 +40,13 @@ class Measurement(Struct, frozen=True):
 
     #: Value by metric id.
     metrics: tuple[tuple[str, float], ...]
-    #: How many steps it had made.
+    #: The number of steps that it had made.
     step: int = 0
-    #: Nanoseconds that it had run.
+    #: How long it had run, in nanoseconds.
     elapsed: int = 0
 
     def value(self, metric: str) -> float | None:
-        """None if it was not measured."""
+        """Return the value of a metric; None if it was not measured."""
         return next((value for name, value in self.metrics if name == metric), None)
 
 
@@ -66,7 +66,7 @@ class Trial(Struct, frozen=True):
     created: Nanos
     started: Nanos = 0
     ended: Nanos = 0
-    #: Who evaluates it; "" = nobody asked for it by name.
+    #: The client that evaluates it; "" = nobody asked for it by name.
     client: str = ""
     final: Measurement | None = None
     infeasible_reason: str = ""
@@ -83,7 +83,7 @@ class StudyState(enum.StrEnum):
     ACTIVE = "ACTIVE"
     #: It was paused.
     INACTIVE = "INACTIVE"
-    #: It came to one of its limits, or nothing is left to try.
+    #: It has reached one of its limits, or nothing is left to try.
     COMPLETED = "COMPLETED"
 
 
@@ -95,7 +95,7 @@ class Study(Struct, frozen=True):
     #: Unique in its location.
     display_name: str
     spec: StudySpec
-    #: As given.
+    #: The study in public JSON, as given.
     public_json: str
     #: Nanoseconds since the epoch.
     created: Nanos

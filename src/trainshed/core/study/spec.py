@@ -1,7 +1,7 @@
-"""The validated specification of a study: what is searched, what is measured, how (spec/tuning#measurements,
-facts/tuning).
+"""The validated specification of a study: what is searched, what is measured, and how
+(spec/tuning#measurements, facts/tuning).
 
-Built only by `core.specs`; whoever holds a `StudySpec` need not check it again.
+Built only by `core.specs`, so that no user of a `StudySpec` need check it again.
 """
 
 import enum
@@ -11,7 +11,7 @@ from msgspec import Struct
 from trainshed.core.units import Nanos
 
 Value = float | int | str
-"""Of a parameter: DOUBLE and DISCRETE a float, INTEGER an int, CATEGORICAL a text."""
+"""The value of a parameter: a float for DOUBLE and DISCRETE, an int for INTEGER, a text for CATEGORICAL."""
 
 
 class ParameterType(enum.StrEnum):
@@ -22,7 +22,7 @@ class ParameterType(enum.StrEnum):
 
 
 class Scale(enum.StrEnum):
-    """How a numeric parameter is laid out before it is searched. LOG and REVERSE_LOG need positive values;
+    """How a numeric parameter is scaled before it is searched. LOG and REVERSE_LOG need positive values;
     REVERSE_LOG resolves the top of the range most finely."""
 
     LINEAR = "LINEAR"
@@ -36,7 +36,7 @@ class Goal(enum.StrEnum):
 
 
 class Algorithm(enum.StrEnum):
-    """Which way of proposing trials is asked for. DEFAULT is Bayesian (docs/adr/0018)."""
+    """The algorithm that proposes trials. DEFAULT is Bayesian (docs/adr/0018)."""
 
     DEFAULT = "DEFAULT"
     GRID_SEARCH = "GRID_SEARCH"
@@ -51,7 +51,7 @@ class Selection(enum.StrEnum):
 
 
 class Noise(enum.StrEnum):
-    """What the study says of repeated evaluations of one point. UNKNOWN counts as LOW."""
+    """How noisy repeated evaluations of one point are, by the study. UNKNOWN counts as LOW."""
 
     UNKNOWN = "UNKNOWN"
     LOW = "LOW"
@@ -67,59 +67,59 @@ class Parameter(Struct, frozen=True):
     #: Inclusive bounds of a DOUBLE or INTEGER.
     low: float = 0.0
     high: float = 0.0
-    #: Of a DISCRETE one, ascending.
+    #: The values of a DISCRETE parameter, ascending.
     values: tuple[float, ...] = ()
-    #: Of a CATEGORICAL one.
+    #: The values of a CATEGORICAL parameter.
     categories: tuple[str, ...] = ()
     scale: Scale = Scale.LINEAR
-    #: The public field; None = not given.
+    #: The public field `defaultValue`; None = not given.
     default: Value | None = None
-    #: Of a conditional parameter, its parent's position in `StudySpec.parameters`; -1 = it is always active.
+    #: Position in `StudySpec.parameters` of a conditional parameter's parent; -1 = it is always active.
     parent: int = -1
     #: The parent's values for which it is active.
     when: tuple[Value, ...] = ()
 
 
 class Metric(Struct, frozen=True):
-    """What a trial is judged by."""
+    """A value by which a trial is judged."""
 
     id: str
     goal: Goal
     #: A trial is safe if the metric is at least (MAXIMIZE) or at most (MINIMIZE) this; None = an ordinary
     #: objective.
     safety: float | None = None
-    #: Of suggested trials that should be safe, 0..1; None = not said.
+    #: The share of suggested trials that should be safe, 0..1; None = not given.
     safe_fraction: float | None = None
 
 
 class MedianStopping(Struct, frozen=True):
-    """Stop what is worse than the median of the others' running averages."""
+    """Stops trials that are worse than the median of the others' running averages."""
 
-    #: Time in place of steps.
+    #: Curves are compared by elapsed time instead of steps.
     use_elapsed: bool = False
 
 
 class DecayCurveStopping(Struct, frozen=True):
-    """Stop what a regression over learning curves gives next to no chance of becoming the best."""
+    """Stops trials that have next to no chance of becoming the best, by a regression over learning curves."""
 
-    #: Time in place of steps.
+    #: Curves are compared by elapsed time instead of steps.
     use_elapsed: bool = False
 
 
 class ConvexStopping(Struct, frozen=True):
-    """Stop what even an optimistic convex extrapolation leaves behind the best."""
+    """Stops trials that stay behind the best even by an optimistic convex extrapolation."""
 
-    #: At which a trial's curve is extrapolated to; 0 = the largest step seen.
+    #: The step to which a trial's curve is extrapolated; 0 = the largest step seen.
     max_steps: int = 0
-    #: Earlier nothing is stopped; 0 = a tenth of `max_steps`.
+    #: No trial is stopped before this step; 0 = a tenth of `max_steps`.
     min_steps: int = 0
-    #: With fewer nothing is stopped.
+    #: No trial with fewer measurements is stopped.
     min_measurements: int = 5
     #: Id of the parameter whose value counts as the learning rate; "" = none.
     learning_rate: str = ""
-    #: Time in place of steps.
+    #: Curves are compared by elapsed time instead of steps.
     use_elapsed: bool = False
-    #: Final measurements of stopped trials are extrapolated, too.
+    #: Final measurements of stopped trials are extrapolated as well.
     update_all_stopped: bool = False
 
 
@@ -130,23 +130,23 @@ class Limits(Struct, frozen=True):
     """When a study ends by itself (public studyStoppingConfig). Durations in nanoseconds; None = no limit."""
 
     max_trials: int | None = None
-    #: Before these no other limit counts.
+    #: With fewer trials, no other limit counts.
     min_trials: int | None = None
     max_duration: int | None = None
-    #: Likewise.
+    #: Before this time, no other limit counts.
     min_duration: int | None = None
     max_trials_without_progress: int | None = None
     max_duration_without_progress: int | None = None
-    #: Nanoseconds since the epoch.
+    #: The moment of its end, in nanoseconds since the epoch.
     end_at: Nanos | None = None
-    #: Trials that run are stopped as well.
+    #: Running trials are stopped as well.
     stop_asap: bool = False
 
 
 class StudySpec(Struct, frozen=True):
     """What is searched, what is measured, and how. At most one kind of stopping is given."""
 
-    #: Depth first, a parent before its children.
+    #: Depth first, each parent before its children.
     parameters: tuple[Parameter, ...]
     #: At least one.
     metrics: tuple[Metric, ...]

@@ -1,1 +1,1 @@
-"""Tensorboards: what is recorded of experiments, their runs and the series of values in them."""
+"""Tensorboards: the records of experiments, their runs, and the series of values in them."""

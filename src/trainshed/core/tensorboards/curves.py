@@ -1,4 +1,4 @@
-"""The curves of a job: what its programs logged as scalars, and where that belongs in a Tensorboard
+"""The curves of a job: what its programs logged as scalars, and where these belong in a Tensorboard
 (facts/experiments#curves).
 
 Pure.
@@ -20,57 +20,57 @@ from trainshed.core.tensorboards.records import BoardName, Point
 from trainshed.core.units import Nanos
 
 MOST_SERIES: Final = 1000
-"""Of a job; what it logs under further tags is passed over."""
+"""The most series of a job; what it logs under further tags is ignored."""
 
 _LATEST: Final = 2**63 - 1
 _LONGEST_RUN: Final = 100
-"""Characters of a run's id: with the job's before it, it is a context's id as well."""
+"""The most characters of a run's id: with the job's id before it, it is a context's id as well."""
 
 
 class CurveSeries(Struct, frozen=True):
-    """What a job logged under one tag into one directory."""
+    """The curve of what a job logged under one tag into one directory."""
 
-    #: What its points are kept by, in the file of the job's uid.
+    #: The key of its points, in the file of the job's uid.
     uid: int
     #: The directory below the job's log directory, "" = that itself.
     run: str
     tag: str
-    #: Of the point that was read last: its step, when it was measured (ns), and its value; None = no finite
+    #: The point that was read last: its step, when it was measured (ns), and its value; None = no finite
     #: number.
     step: int
     at: Nanos
     value: float | None
-    #: Points that were read, those that came twice included.
+    #: Points that were read, including those that came twice.
     count: int
 
 
 def point(step: int, at: float, value: float) -> Point:
-    """A point, of what a program wrote as the time (seconds since the epoch)."""
+    """Return a point; `at` is the time as a program wrote it, in seconds since the epoch."""
     nanos = at * 1e9
     return Point(step, int(nanos) if math.isfinite(nanos) and 0 <= nanos < _LATEST else 0, value)
 
 
 class BoardExperiment(Struct, frozen=True):
-    """Where a job's curves belong in the Tensorboard that it names."""
+    """The experiment for a job's curves in the Tensorboard that the job names."""
 
     name: BoardName
-    #: What the ids of its runs begin with: trials share the experiment of their tuning job.
+    #: The beginning of its runs' ids: trials share the experiment of their tuning job.
     prefix: str = ""
 
 
 def board_of(spec: JobSpec) -> str:
-    """The name of the Tensorboard that a job's spec names; "" = none."""
+    """Return the name of the Tensorboard that a job's spec names; "" = none."""
     if spec.api is Api.ML or '"tensorboard"' not in spec.job_json:
         return ""
     return str(json.loads(spec.job_json).get("tensorboard", ""))
 
 
 def board_experiment(job: Job) -> BoardExperiment | None:
-    """As the SDK's link to it says: its id is that of the job which a client made, a tuning job's for all of
-    its trials; None for a job that names no Tensorboard."""
+    """Return the experiment that the SDK links to: its id is that of the job which a client made, so all
+    trials of a tuning job share one. None for a job that names no Tensorboard."""
     if not (name := board_of(job.spec)):
         return None
-    # In the job's own location: a name may have the project's number.
+    # In the job's own location, since a name may have the project's number.
     place = job.name
     board = BoardName(place.project_id, place.location, (name.rpartition("/")[2],))
     if job.parent is not None and job.parent.trial:
@@ -79,7 +79,8 @@ def board_experiment(job: Job) -> BoardExperiment | None:
 
 
 def run_id(shown: str, taken: Mapping[str, str]) -> str:
-    """The id of a run that is shown under a name. `taken`: the names of others by their ids."""
+    """Return the id of a run that is shown under the name `shown`. `taken`: the names of other runs by their
+    ids."""
     plain = re.sub("[^a-zA-Z0-9-]", "-", shown)
     if len(plain) <= _LONGEST_RUN and taken.get(plain, shown) == shown:
         return plain
@@ -88,7 +89,7 @@ def run_id(shown: str, taken: Mapping[str, str]) -> str:
 
 
 def run_name(experiment: BoardExperiment, directory: str) -> str:
-    """What the run of a directory is shown as; the log directory itself as `default`."""
+    """Return the name under which the run of a directory is shown; the log directory itself is `default`."""
     if not experiment.prefix:
         return {"": "default", "default": "./default"}.get(directory, directory)
     return "/".join(filter(None, (experiment.prefix, directory)))

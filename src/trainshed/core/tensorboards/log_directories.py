@@ -9,17 +9,17 @@ from trainshed.core.job.spec import JobSpec
 from trainshed.core.names import Api
 
 VARIABLE: Final = "AIP_TENSORBOARD_LOG_DIR"
-"""Tells a Vertex program the directory."""
+"""The variable that tells a Vertex program the directory."""
 
 _MOUNT: Final = "/gcs/"
 
 
 def log_directory(spec: JobSpec) -> str:
-    """The `gs://` URI of the directory below which the job's event files lie, without a slash at its end; ""
-    for a job that was given none.
+    """Return the `gs://` URI of the directory below which the job's event files are, without a slash at its
+    end; "" for a job that has none.
 
-    Of `ml` v1 that is the job's own directory. A Vertex program that the user gave a directory of its own by
-    the variable's name writes there, as far as that lies in a bucket.
+    For `ml` v1 that is the job's own directory. If the user sets the variable, a Vertex program writes where
+    it says; that counts only if it is in a bucket.
     """
     if spec.api is Api.ML:
         return spec.job_dir.rstrip("/")
@@ -33,5 +33,5 @@ def log_directory(spec: JobSpec) -> str:
 def _in_bucket(path: str) -> str:
     if path.startswith(_MOUNT):
         path = f"gs://{path.removeprefix(_MOUNT)}"
-    # What is only known when the program starts is known to it alone.
+    # A value that is only known when the program starts is known to the program alone.
     return path.rstrip("/") if path.startswith("gs://") and "$(" not in path else ""

@@ -1,6 +1,6 @@
 """Tensorboards, their experiments, runs and time series (facts/experiments#tensorboards).
 
-All four are one kind of record at four levels; the points of a series are not among them.
+All four are one kind of record at four levels; the points of a series are stored elsewhere.
 """
 
 import enum
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Level(enum.StrEnum):
-    """As the collection is called in a name; each stands below the one before."""
+    """A level of the hierarchy, each below the one before; the value is the collection in a name."""
 
     TENSORBOARD = "tensorboards"
     EXPERIMENT = "experiments"
@@ -33,7 +33,7 @@ class BoardName(Struct, frozen=True, order=True):
 
     project_id: str
     location: str
-    #: One to four, from the tensorboard's on.
+    #: One to four ids, beginning with the tensorboard's.
     ids: tuple[str, ...]
 
     @property
@@ -46,7 +46,7 @@ class BoardName(Struct, frozen=True, order=True):
 
     @property
     def parent(self) -> str:
-        """The name of what it stands below: a location, or one of these."""
+        """The name of the resource above it: a location, or one of these."""
         place = f"projects/{self.project_id}/locations/{self.location}"
         above = zip(LEVELS, self.ids[:-1], strict=False)
         return "/".join((place, *(f"{level}/{each}" for level, each in above)))
@@ -58,12 +58,12 @@ class BoardName(Struct, frozen=True, order=True):
         return BoardName(self.project_id, self.location, (*self.ids, child_id))
 
     def at(self, level: Level) -> "BoardName":
-        """Itself, or what it stands below at that level."""
+        """Return itself, or its ancestor at that level."""
         return BoardName(self.project_id, self.location, self.ids[: LEVELS.index(level) + 1])
 
     @staticmethod
     def parse(name: str, level: Level, *, of: str = "name") -> "BoardName":
-        """Raises InvalidRequest on the field `of` for anything else."""
+        """Read a name of that level. Raise InvalidRequest on the field `of` for anything else."""
         match = _NAME.fullmatch(name)
         ids = tuple(filter(None, match.groups()[2:])) if match is not None else ()
         if match is None or LEVELS[len(ids) - 1] is not level:
@@ -81,7 +81,7 @@ _NAME: Final = re.compile(
 
 
 class ValueType(enum.StrEnum):
-    """What the points of a series are; the numbers on the wire count from 1."""
+    """The type of a series' points; the numbers on the wire count from 1."""
 
     SCALAR = "SCALAR"
     TENSOR = "TENSOR"
@@ -92,7 +92,7 @@ class BoardResource(Struct, frozen=True):
     """A tensorboard, an experiment, a run or a series."""
 
     name: BoardName
-    #: Identity in the service: what the points of a run or of a series are kept by.
+    #: Identity in the service, by which the points of a run or of a series are stored.
     uid: int
     #: Nanoseconds since the epoch, as is `updated`.
     created: Nanos
@@ -102,9 +102,9 @@ class BoardResource(Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
     #: Tensorboards: whether it is the one of its location that clients take when they name none.
     is_default: bool = False
-    #: Experiments: what it belongs to, such as a job.
+    #: Experiments: the resource that it belongs to, such as a job.
     source: str = ""
-    #: Series alone have these three; None elsewhere, "" where a series has none.
+    #: Only series have these three; elsewhere they are None or empty.
     value_type: ValueType | None = None
     plugin_name: str = ""
     plugin_data: bytes = b""
@@ -121,7 +121,8 @@ class Point(NamedTuple):
 
 
 def thinned(items: Sequence[T], most: int) -> Sequence[T]:
-    """At most so many of the items, spread evenly; the last is among them, and of two or more the first."""
+    """Return at most `most` of the items, spread evenly. The last one is among them, and if `most` is 2 or
+    more the first."""
     if len(items) <= most:
         return items
     last = len(items) - 1
@@ -131,9 +132,9 @@ def thinned(items: Sequence[T], most: int) -> Sequence[T]:
 
 
 def spread(points: Sequence[Point], most: int) -> list[Point]:
-    """At most about so many of the points, which ascend by step, spread evenly over the steps rather than
-    over the points: what was spread before stays as it is when more are behind it. The first and the last
-    are among them."""
+    """Return about `most` of the points at most, which ascend by step. They are spread evenly over the steps
+    rather than over the points, so that points which were spread before stay so when more follow. The first
+    and the last are among them."""
     if len(points) <= most:
         return list(points)
     first, last = points[0], points[-1]

@@ -1,2 +1,1 @@
-"""What a hyperparameter tuning job is and what may happen to it: trials that are custom jobs of their own.
-Pure."""
+"""What a hyperparameter tuning job is and what may happen to it; each of its trials is a custom job. Pure."""

@@ -1,9 +1,9 @@
 """The life of a tuning job as pure functions (spec/tuning#trials): what its trials' jobs show leads to its
 next state.
 
-The shell looks at the trials that run (`observe`), asks an algorithm for as many further ones as are
-`wanted`, stores them with the job (`core.tuning.trial_jobs`), and cancels the jobs of `to_cancel`. Everything
-follows from the stored job and the stored trials, so that looking again after a crash goes on where it ended;
+A reconciler passes in what the running trials show (`observe`), asks an algorithm for as many further ones as
+are `wanted`, stores them with the job (`core.tuning.trial_jobs`), and cancels the jobs of `to_cancel`.
+Everything follows from the stored job and the stored trials, so that it goes on after a crash where it ended;
 a trial, its job and the tuning job's own record are one commit (docs/adr/0017).
 """
 
@@ -37,7 +37,7 @@ from trainshed.core.units import Nanos
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
 """Without a limit of its own a job ends at its first trial if that fails, and later once three trials have
-failed and more than twice as many as have succeeded (facts/tuning#failing-trials gives no figures;
+failed, and more than twice as many as have succeeded (facts/tuning#failing-trials gives no figures;
 docs/choices.md)."""
 
 
@@ -55,14 +55,14 @@ class Sight(Struct, frozen=True):
 
     @property
     def news(self) -> tuple[Measurement, ...]:
-        """What is not stored yet. A value that is measured once more at its step is none: the program
-        reported another metric there, or an attempt that is tried again came by."""
+        """The measurements that are not stored yet. The same value at the same step is not new: the program
+        reported another metric there, or a retried attempt came by once more."""
         known = {(one.step, one.metrics) for one in self.stored}
         return tuple(one for one in self.measurements if (one.step, one.metrics) not in known)
 
 
 def observe(transition: Transition, sights: Sequence[Sight]) -> None:
-    """Take in what the running trials show."""
+    """Apply what the running trials show."""
     for sight in sights:
         running = transition.running(sight.trial.number)
         if running is not None:
@@ -71,7 +71,8 @@ def observe(transition: Transition, sights: Sequence[Sight]) -> None:
 
 
 def cancel(transition: Transition, event: CancelRequested) -> None:
-    """End the job and its trials; of a job that is over, or is being cancelled already, nothing changes."""
+    """End the job and its trials. Nothing changes if the job is over or is being cancelled already, or if
+    `event` is the end of maxWaitTime and the job has started."""
     job = transition.job
     if job.state.is_final or (job.outcome is not None and job.outcome.state is JobState.CANCELLED):
         return
@@ -90,7 +91,8 @@ def cancel(transition: Transition, event: CancelRequested) -> None:
 def stop_trial(
     transition: Transition, trial: Trial, why: str, predicted: Measurement | None = None
 ) -> None:
-    """End a trial early, for `why`; what it has measured counts, and behind it what is `predicted`."""
+    """End a trial early, for the reason `why`. What it has measured counts, followed by what is
+    `predicted`."""
     running = transition.running(trial.number)
     if running is None or running.stopping or transition.job.outcome is not None:
         return
@@ -102,14 +104,15 @@ def stop_trial(
 
 
 def update_final(transition: Transition, trial: Trial, predicted: Measurement) -> None:
-    """What is predicted of a trial that was stopped early is another value by now."""
+    """Replace the prediction for a trial that was stopped early, which is another value by now."""
     trial = transition.current(trial)
     if trial.state is TrialState.SUCCEEDED and trial.stopped_early:
         transition.store(replace(trial, final=predicted))
 
 
 def fail(transition: Transition, message: str, reason: str) -> None:
-    """The service itself cannot go on with the job: `message` for everybody, `reason` what was wrong."""
+    """End the job because the service itself cannot go on with it. `message` is public, `reason` says what
+    was wrong."""
     if transition.job.outcome is None:
         error = JobError(INTERNAL, message, cause="service", reason=reason)
         transition.change(outcome=Outcome(JobState.FAILED, "tuning_failed", error, transition.now))
@@ -117,8 +120,8 @@ def fail(transition: Transition, message: str, reason: str) -> None:
 
 
 def reach_limit(transition: Transition, why: str, running: Sequence[Trial]) -> None:
-    """A limit of the study itself was reached (`core.study.progress`): no trial begins any more, and those
-    that run are stopped early if the study says so."""
+    """Begin no further trial, since a limit of the study itself was reached (`core.study.progress`). Running
+    trials are stopped early if the study says so."""
     if transition.job.exhausted or transition.job.outcome is not None:
         return
     if transition.job.spec.study.limits.stop_asap:
@@ -130,7 +133,7 @@ def reach_limit(transition: Transition, why: str, running: Sequence[Trial]) -> N
 
 
 def wanted(job: TuningJob) -> int:
-    """How many trials should begin now."""
+    """Return how many trials should begin now."""
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return 0
     left = job.spec.max_trials - job.begun
@@ -138,14 +141,15 @@ def wanted(job: TuningJob) -> int:
 
 
 def to_cancel(job: TuningJob) -> tuple[tuple[JobUid, CancelCause], ...]:
-    """Jobs of trials that are to end; cancelling one again harms nothing."""
+    """Return the jobs of trials that are to end, and why; cancelling one again harms nothing."""
     if job.outcome is not None:
         return tuple((trial.job, CancelCause.PARENT) for trial in job.running)
     return tuple((trial.job, CancelCause.EARLY_STOP) for trial in job.running if trial.stopping)
 
 
 def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
-    """`ml`: the limits of time are the whole job's. Vertex: each trial keeps its own (docs/choices.md)."""
+    """Return the time limits of an `ml` job, which are the whole job's. On Vertex each trial's job has its
+    own, and there are none here (docs/choices.md)."""
     if job.state.is_final or job.outcome is not None or job.name.api is not Api.ML:
         return ()
     scheduling = job.spec.trial.scheduling
@@ -174,7 +178,7 @@ def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
 
 
 def _show_progress(transition: Transition, job: Job) -> None:
-    """The tuning job is where the first of its trials came to."""
+    """Move the tuning job to the state that the first of its trials has come to."""
     if transition.job.state is JobState.QUEUED and job.state is not JobState.QUEUED and job.attempt:
         transition.fire_job(JobTrigger.ADMITTED)
     if (
@@ -247,7 +251,7 @@ def _infeasible(
 
 
 def _too_many_failed(job: TuningJob) -> bool:
-    """facts/tuning#failing-trials."""
+    """Whether the job is to fail because of its failed trials (facts/tuning#failing-trials)."""
     if limit := job.spec.max_failed_trials:
         return job.failed >= limit
     if job.succeeded + job.infeasible == 1:
@@ -264,7 +268,7 @@ def _is_best(job: TuningJob, final: Measurement) -> bool:
 
 
 def settle(transition: Transition) -> None:
-    """The final state, as soon as no trial runs and none is to follow."""
+    """End the job as soon as no trial runs and none is to follow."""
     job = transition.job
     if job.running or job.state.is_final:
         return
@@ -296,8 +300,8 @@ def _natural_end(job: TuningJob, now: Nanos) -> Outcome:
 
 
 def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
-    """End the job because of `cause`; the jobs of its trials are to be cancelled. Goes by no table: they may
-    be what failed. How the job ends stays as it was decided before."""
+    """End the job because of `cause`; the jobs of its trials are to be cancelled. Uses no transition table,
+    since these may be what failed. An outcome that was decided before stands."""
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = job.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
     at = max(now, job.updated)
@@ -318,7 +322,7 @@ def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[Ti
 
 
 def abandoned(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, ...]:
-    """The trials that ran, as they end with their job."""
+    """Return the trials that ran, as they end with their job."""
     return tuple(
         replace(
             trial,

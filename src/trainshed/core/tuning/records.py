@@ -1,6 +1,6 @@
 """The durable record of a hyperparameter tuning job. Its trials are rows of their own (`core.study.records`).
 
-Times are nanoseconds since the epoch, 0 where the moment has not come.
+Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ class TuningSpec(Struct, frozen=True):
     """A valid tuning job of either API."""
 
     study: StudySpec
-    #: What each trial runs, before its parameters and directories are put in.
+    #: The job of each trial, before its parameters and directories are put in.
     trial: JobSpec
     max_trials: int
     parallel_trials: int
@@ -27,7 +27,7 @@ class TuningSpec(Struct, frozen=True):
     max_failed_trials: int = 0
     #: The tuning jobs whose trials count as this one's past, oldest first (`ml` resumePreviousJobId).
     resumed: tuple[StudyUid, ...] = ()
-    #: The number that this job begins with.
+    #: The number of this job's first trial.
     first_trial: int = 1
 
 
@@ -38,16 +38,16 @@ class RunningTrial(Struct, frozen=True):
     job: JobUid
     #: Why it was told to stop early; "" = it was not.
     stopping: str = ""
-    #: What it would have measured at its end, where the stopping rule knows.
+    #: What it would have measured at its end, where the stopping rule predicts that.
     predicted: Measurement | None = None
 
 
 class SeenSummaries(Struct, frozen=True):
     """What was seen of a trial's TensorFlow summaries."""
 
-    #: The directory that they were looked for in, with all below it.
+    #: The directory in which they were looked for, with all below it.
     uri: str
-    #: Of all scalars in them, in order.
+    #: The tags of all scalars in them, in order.
     tags: tuple[str, ...]
 
 
@@ -58,7 +58,7 @@ class TuningJob(Struct, frozen=True):
     name: JobName
     display_name: str
     spec: TuningSpec
-    #: As given.
+    #: The resource in public JSON, as given.
     public_json: str
     created: Nanos
     updated: Nanos
@@ -72,7 +72,7 @@ class TuningJob(Struct, frozen=True):
     #: The pipeline that made it; None = a client did.
     parent: Parent | None = None
     running: tuple[RunningTrial, ...] = ()
-    #: The number of the trial that follows.
+    #: The number of the next trial.
     next_trial: int = 1
     succeeded: int = 0
     infeasible: int = 0
@@ -82,14 +82,15 @@ class TuningJob(Struct, frozen=True):
     best: int = 0
     #: Its value of the objective.
     best_value: float = 0.0
-    #: The algorithm has nothing left to try.
+    #: No further trial begins: the algorithm has nothing left to try, or the study has reached a limit of its
+    #: own.
     exhausted: bool = False
     #: The library of the service's tuning engine is not installed, and its timeline says so.
     waits_for_engine: bool = False
 
     @property
     def study(self) -> StudyUid:
-        """Where its trials are stored."""
+        """The study under which its trials are stored."""
         return StudyUid(self.uid)
 
     @property

@@ -1,5 +1,5 @@
-"""How a tuning job's life is told: the timeline entries of its trials, and the reasons of its end. Words
-only."""
+"""The words of a tuning job's timeline: the entries of its trials, and the reasons of its end. Decides
+nothing."""
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -11,7 +11,7 @@ from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
 
 _SHOWN = 20
-"""Tags that a reason names."""
+"""How many tags a reason names."""
 
 
 def began(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEntry:
@@ -94,7 +94,7 @@ def cancel_accepted(message: str, at: Nanos) -> TimelineEntry:
 
 
 def over(job: TuningJob, now: Nanos) -> TimelineEntry:
-    """How it ended, and with which trial."""
+    """Return the entry of the job's end, with its best trial."""
     state = job.state.value.lower()
     counts = f"{job.succeeded} of {job.begun} trials succeeded"
     best = f"; the best is trial {job.best} with {job.best_value:g}" if job.best else ""
@@ -107,8 +107,8 @@ def over(job: TuningJob, now: Nanos) -> TimelineEntry:
 def no_metric(
     api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None
 ) -> str:
-    """Why a trial whose program went well has no result; the most common cause is a tag that is spelled
-    differently."""
+    """Return why a trial whose program went well has no result; the most common cause is a tag that is
+    spelled differently."""
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
     written = summaries.tags if summaries is not None else ()
     if wanted in (*reported, *written):
@@ -155,10 +155,10 @@ def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str
 
 
 def assignment(parameters: Parameters) -> str:
-    """`lr=0.01, depth=3`."""
+    """Format parameters like `lr=0.01, depth=3`."""
     return ", ".join(f"{name}={shown(value)}" for name, value in parameters) or "no parameters"
 
 
 def shown(value: Value) -> str:
-    """A value for people: floats with six digits."""
+    """Format a value for people: floats with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

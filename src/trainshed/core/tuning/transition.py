@@ -1,5 +1,5 @@
-"""One transition of a tuning job: the job as it is found and as it becomes, the trials that changed, and the
-entries of its timeline. Lives as long as one commit is made up; what comes out of it is frozen.
+"""One transition of a tuning job: the job before and after it, the trials that changed, and the entries of
+its timeline. Lives as long as one commit is prepared; its result is frozen.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from trainshed.core.units import Nanos
 
 
 class Result(Struct, frozen=True):
-    """What a transition came to: `trials` and `measurements` are those that are new or changed."""
+    """The result of a transition: `trials` and `measurements` are those that are new or changed."""
 
     job: TuningJob
     timeline: tuple[TimelineEntry, ...]
@@ -25,7 +25,7 @@ class Result(Struct, frozen=True):
 
 
 class Transition:
-    """A tuning job while one commit of it is made up."""
+    """A tuning job while one commit of it is prepared."""
 
     __slots__ = ("_before", "_entries", "_measured", "_trials", "job", "now")
 
@@ -54,11 +54,12 @@ class Transition:
         self._entries.append(entry)
 
     def change(self, **changes: Any) -> None:
-        """Set fields of the job that no table speaks of."""
+        """Set fields of the job that no table governs."""
         self.job = replace(self.job, **changes)
 
     def fire_job(self, trigger: JobTrigger) -> bool:
-        """Fire the job's table; False if the trigger is ignored. Raises IllegalTransition."""
+        """Fire the job's table; return False if the trigger is ignored. Raise IllegalTransition if it can
+        never come."""
         job = self._before
         begun = f"tuning job {job.uid} ({job.name}): {job.state}, {len(job.running)} trials run"
         so_far = (f"{entry.kind}: {entry.message}" for entry in self._entries)
@@ -68,7 +69,7 @@ class Transition:
         return state is not None
 
     def running(self, number: int) -> RunningTrial | None:
-        """None if the trial of that number is over."""
+        """Return the running trial of that number; None if it is over."""
         return next((each for each in self.job.running if each.number == number), None)
 
     def change_running(self, running: RunningTrial) -> None:
@@ -79,18 +80,18 @@ class Transition:
         )
 
     def current(self, trial: Trial) -> Trial:
-        """A trial as this transition has made it."""
+        """Return a trial as this transition has left it."""
         return self._trials.get(trial.number, trial)
 
     def store(self, trial: Trial) -> None:
-        """The trial is new, or another one than is stored."""
+        """Store a trial that is new or has changed."""
         self._trials[trial.number] = trial
 
     def over(self, trial: Trial) -> None:
-        """The trial has come to its end, and runs no more."""
+        """Store a trial that has ended, and take it from the running ones."""
         self.store(trial)
         self.change(running=tuple(each for each in self.job.running if each.number != trial.number))
 
     def measure(self, number: int, measurement: Measurement) -> None:
-        """A trial has a measurement that is not stored yet."""
+        """Add a measurement of a trial that is not stored yet."""
         self._measured.append((number, measurement))

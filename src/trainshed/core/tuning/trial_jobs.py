@@ -1,4 +1,5 @@
-"""How the trials of a tuning job begin: a record, a custom job of its own, and a line of the timeline each.
+"""How the trials of a tuning job begin: each with a record, a custom job of its own, and a line of the
+timeline.
 
 The job of a trial gets its parameters as arguments, and directories of its own (spec/program#arguments,
 spec/tuning#parameters, facts/program#arguments).
@@ -26,13 +27,14 @@ from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
 
 _EXACT = 2**53
-"""Up to it, an integer is the same number as a float."""
+"""Up to this number, every integer is the same number as a float."""
 _SHORTENED = 110
-"""Characters of a tuning job's display name that those of its trials begin with; the public limit is 128."""
+"""How many characters of a tuning job's display name those of its trials begin with; the public limit is
+128."""
 
 
 class BegunTrial(Struct, frozen=True):
-    """A trial that is new in this transition, its job, and the first entry of that one's timeline."""
+    """A trial that is new in this transition, its job, and the first entry of that job's timeline."""
 
     trial: Trial
     job: Job
@@ -42,7 +44,8 @@ class BegunTrial(Struct, frozen=True):
 def begin(
     transition: Transition, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
 ) -> tuple[BegunTrial, ...]:
-    """The next trials with the uids of their jobs. `exhausted`: nothing will follow them."""
+    """Begin the next trials, with the parameters and the uids of their jobs that are proposed. `exhausted`:
+    no trial will follow them."""
     made: list[BegunTrial] = []
     for parameters, uid in proposals:
         job = transition.job
@@ -73,7 +76,7 @@ def begin(
 
 
 def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
-    """The custom job that evaluates a trial, as it is stored for the first time."""
+    """Return the custom job that evaluates a trial, as it is stored for the first time."""
     if job.name.api is Api.ML:
         name = job.name.of_trial(trial.number)
     else:
@@ -94,11 +97,11 @@ def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
 
 
 def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
-    """The job of trial `number`: `spec` with `--name value` behind the arguments of every program, the
-    reducers' apart.
+    """Return the job of trial `number`: `spec` with `--name value` after the arguments of every program
+    except the reducers'.
 
     A container that has neither command nor arguments gets the parameters as its arguments, in place of those
-    its image brings. What it writes goes below its number (facts/program#arguments,
+    of its image. What the job writes goes below a directory of that number (facts/program#arguments,
     facts/program#output-directory).
     """
     arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
@@ -116,7 +119,8 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
 
 
 def printed(value: Value) -> str:
-    """A value as programs and `ml` views are given it: the shortest text that reads back as the same value.
+    """Return a value as programs and `ml` views are given it: the shortest text that reads back as the same
+    value.
 
     A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and
     what reads a float takes `64` as well (docs/choices.md). A negative one is printed without an exponent:
@@ -135,8 +139,8 @@ def _with_arguments(pool: WorkerPool, arguments: tuple[str, ...]) -> WorkerPool:
 
 
 def _own_limits(spec: JobSpec) -> Scheduling:
-    """`ml` limits the wait for the first trial of all; those that follow wait as long as it takes
-    (docs/choices.md)."""
+    """Return the limits of a trial's job. `ml` limits the wait for the first trial of all; those that follow
+    wait as long as it takes (docs/choices.md)."""
     if spec.api is Api.VERTEX:
         return spec.scheduling
     return replace(spec.scheduling, max_wait=None)
@@ -147,8 +151,7 @@ def _below(directory: str, number: int) -> str:
 
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
-    """The input fields of the resource, in public JSON, from the trial's own `spec`
-    (`trial_jobs.trial_spec`)."""
+    """Return the input fields of the resource in public JSON, from the trial's own `spec` (`trial_spec`)."""
     given: dict[str, Any] = json.loads(spec.job_json)
     if spec.api is Api.ML:
         given.pop("hyperparameters", None)
