@@ -1,1 +1,1 @@
-"""The trainshed command: commands over the public API, packaging of user code."""
+"""The `trainshed` command: commands that call the public API, and the packaging of users' code."""

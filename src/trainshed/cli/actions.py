@@ -1,6 +1,6 @@
-"""What a command that changes something tells of it: sentences for people, or one list for programs.
+"""The output of commands that change something: sentences for people, or one list for programs.
 
-The list is the same for all commands: an object for each thing that was acted on, in that order.
+The list has the same form for all commands: an object for each thing that was acted on, in order.
 """
 
 import functools
@@ -15,10 +15,10 @@ R = TypeVar("R")
 
 
 class Actions:
-    """What this command has done so far. Sentences are printed at once, the list when the command is over."""
+    """What a command has done so far. Sentences are printed at once, the list at the end of the command."""
 
     def __init__(self, *, as_data: bool) -> None:
-        #: Asked for by --format json or yaml.
+        #: True if the list was asked for, by --format json or yaml.
         self.as_data = as_data
         self._done: list[dict[str, Any]] = []
 
@@ -32,9 +32,10 @@ class Actions:
         record: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         why: str = "",
     ) -> None:
-        """One thing is done. `kind`: of what, such as "job". `name`: its id. `outcome`: what became of it,
-        such as "deleted". `told`: the sentence. `record`: how it is now, or what gives that, which is called
-        only for programs. `why`: it is otherwise than was asked for."""
+        """Report one thing that was done. `kind`: what it was done to, such as "job". `name`: its id.
+        `outcome`: what became of it, such as "deleted". `told`: the sentence; "" = none. `record`: its state
+        now, or a function that returns it, which is called only for the list. `why`: why the outcome is not
+        the one that was asked for."""
         if not self.as_data:
             if told:
                 click.echo(told)
@@ -47,18 +48,19 @@ class Actions:
         self._done.append(done)
 
     def say(self, told: str = "") -> None:
-        """Something besides: programs find it on standard error."""
+        """Print something else. If the list was asked for, it goes to standard error."""
         click.echo(told, err=self.as_data)
 
     def close(self, *, failed: bool) -> None:
-        """Print the list. `failed`: an empty one would say that there was nothing to do."""
+        """Print the list if it was asked for. `failed`: do not print an empty one, which would mean that
+        there was nothing to do."""
         if self.as_data and (self._done or not failed):
             print_data(self._done)
 
 
 def takes_actions(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --format to a command that changes something, and hands it `actions` to tell it with. What was
-    done before an error is told all the same."""
+    """Add --format to a command that changes something, and pass it `actions` for its output. What was done
+    before an error is printed too."""
 
     @output_format("text", "Output as text, or a list of what was done as JSON or YAML.")
     @functools.wraps(command)

@@ -1,4 +1,4 @@
-"""`trainshed buckets`: list, copy, delete and measure what lies in buckets, by the storage API."""
+"""`trainshed buckets`: lists, copies, deletes and measures objects in buckets, by the storage API."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ _SCHEME = "gs://"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A bucket, an object in it, or the beginning of objects' names."""
+    """A bucket, an object in it, or a prefix of objects' names."""
 
     bucket: str
     name: str = ""
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def directory(self) -> str:
-        """The name as the beginning of what lies below it."""
+        """The name as a prefix of the names below it: "" or ending with `/`."""
         return self.name if not self.name or self.name.endswith("/") else f"{self.name}/"
 
 
@@ -199,7 +199,8 @@ def du(endpoint: Endpoint, *, place: str | None, form: str) -> None:
 def _listed(
     storage: Client, at: Place, *, recursive: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The objects of a directory, and its directories; an object itself by its own name."""
+    """Return the objects and the directories in a directory; for an object's own name, only the object.
+    `recursive`: all objects below, and no directories."""
     if recursive:
         return list(_found(storage, at)), []
     objects: list[dict[str, Any]] = []
@@ -214,7 +215,7 @@ def _listed(
 
 
 def _found(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
-    """Every object at or below a name."""
+    """Yield every object at or below a name."""
     for page in _pages(storage, _bucket_path(at), prefix=at.name or None):
         for each in page.get("items", ()):
             if not at.name or each["name"] == at.name or each["name"].startswith(at.directory):
@@ -232,7 +233,8 @@ def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str
 
 
 def _check(sources: tuple[str, ...], target: str, *, as_data: bool) -> None:
-    """Before anything is copied. Raises click.UsageError."""
+    """Raise click.UsageError, before anything is copied, if the sources and the target do not fit
+    together."""
     to_bucket = target.startswith(_SCHEME)
     is_directory = target.endswith("/") or (
         not Place.parse(target).name if to_bucket else Path(target).is_dir()
@@ -250,11 +252,12 @@ def _check(sources: tuple[str, ...], target: str, *, as_data: bool) -> None:
 def _from_bucket(
     storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
 ) -> Iterator[tuple[str, str]]:
-    """What is copied, and to where, as each is. `keeps_name`: a directory becomes one below the target."""
+    """Copy from a bucket, and yield (source, copy) of each object when it is copied. `keeps_name`: a
+    directory becomes one below the target."""
     if recursive:
         names = [str(each["name"]) for each in _found(storage, source)]
         if not target.startswith(_SCHEME):
-            # What some tools write in place of an empty directory, which is no file here.
+            # Some tools write such objects to stand for empty directories.
             names = [name for name in names if not name.endswith("/")]
     else:
         names = [source.name]
@@ -286,7 +289,8 @@ def _from_bucket(
 
 
 def _local(target: str, inner: str, *, recursive: bool) -> Path:
-    """Where an object goes on this machine: never out of the directory that was named."""
+    """Return the file for an object: with `recursive` always below the target. Raises click.ClickException if
+    the object's name would lead out of it."""
     goal = Path(target)
     if recursive:
         if any(part in ("..", "", ".") for part in inner.split("/")):
@@ -314,7 +318,8 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
 def _to_bucket(
     storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
 ) -> Iterator[tuple[str, str]]:
-    """The same."""
+    """Copy to a bucket, and yield (source, copy) of each file when it is copied. `keeps_name`: a directory
+    becomes one below the target."""
     if source == "-":
         _write(storage, target, sys.stdin.buffer.read())
         yield source, str(target)

@@ -1,6 +1,6 @@
-"""Requests to a running service: JSON, streams of JSON lines, objects; errors as people need them.
+"""The HTTP client of the commands: requests to a running service with JSON, streams of JSON lines, objects.
 
-Owns how a refusal is told on a terminal. Knows no method of the APIs.
+Owns the texts by which a terminal tells refusals and failures. Knows no method of the APIs.
 """
 
 import http.client
@@ -16,7 +16,7 @@ import click
 from trainshed.cli.text.printable import cleaned, plain
 
 PATIENCE = 60.0
-"""Seconds that an answer may take; streams wait without end."""
+"""Seconds that an answer may take; streams wait without a limit."""
 
 
 class Unreachable(click.ClickException):
@@ -24,14 +24,14 @@ class Unreachable(click.ClickException):
 
 
 class Unaddressed(Unreachable):
-    """One runs, and has not said where."""
+    """A service runs, but its address is not known."""
 
 
 class Refused(click.ClickException):
     """The service answered with an error.
 
-    `status`: of HTTP; `violations`: (field, description) of each offending field; the message lists them,
-    one per line.
+    `status`: the HTTP status, 0 = none; `violations`: (field, description) of each field that is wrong; the
+    message lists them, one per line.
     """
 
     def __init__(
@@ -62,26 +62,26 @@ class Client:
         #: `http://host:port`, or with `https`.
         self.address = address.rstrip("/")
         self._token = token
-        #: What to do when nobody answers there.
+        #: What errors advise if nothing answers there.
         self._advice = advice
-        #: Where the service is now; raises Unreachable. None = that cannot be known.
+        #: Returns the address that the service has now; raises Unreachable. None = it cannot be known.
         self._look = look
-        #: A file of whom to trust over https, beside everybody's; "" = nobody else.
+        #: A PEM file of authorities to trust for https, besides the system's; "" = none.
         self._ca = ca
-        #: Texts in answers come as they are; else they are made printable, for a terminal gets to see them.
+        #: True if texts in answers stay as they are; else they are made printable on a terminal.
         self._raw = raw
         #: Seconds that an answer may take.
         self._patience = patience
 
     def look_again(self) -> None:
-        """Take the address that the service has now, if that can be known. Raises Unreachable while there is
-        none."""
+        """Use the address that the service has now, if it can be known. Raises Unreachable while no service
+        runs."""
         if self._look is not None:
             self.address = self._look().rstrip("/")
 
     def get(self, path: str, **query: str | int | Sequence[str] | None) -> Any:
-        """The JSON that GET answers; a query parameter that is None is left out, one with several values
-        repeated.
+        """Return the JSON that GET answers. A query parameter that is None is left out; one with several
+        values is repeated.
 
         Raises Refused, Unreachable.
         """
@@ -89,14 +89,13 @@ class Client:
             return answer.json()
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON that POST answers. Raises Refused, Unreachable."""
+        """Return the JSON that POST answers. Raises Refused, Unreachable."""
         content = json.dumps(body).encode()
         with self._open("POST", path, content=content) as answer:
             return answer.json()
 
     def delete(self, path: str, **query: str | int | None) -> None:
-        """Have DELETE do its work; a query parameter that is None is left out. Raises Refused,
-        Unreachable."""
+        """Send DELETE. A query parameter that is None is left out. Raises Refused, Unreachable."""
         with self._open("DELETE", path, query=query) as answer:
             answer.read()
 
@@ -108,7 +107,8 @@ class Client:
             a.read()
 
     def upload_file(self, bucket: str, name: str, file: BinaryIO, size: int) -> None:
-        """Write an object of `size` bytes from a file, piece by piece. Raises Refused, Unreachable."""
+        """Write an object of `size` bytes from a file, without loading it whole. Raises Refused,
+        Unreachable."""
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         with self._open(
             "POST",
@@ -121,25 +121,26 @@ class Client:
             answer.read()
 
     def opened(self, bucket: str, name: str) -> "Answer":
-        """The content of an object, to be read piece by piece. Raises Refused, Unreachable."""
+        """Return the answer with an object's content, which can be read in chunks. Raises Refused,
+        Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         return self._open("GET", path, query={"alt": "media"})
 
     def download(self, bucket: str, name: str) -> bytes:
-        """The content of an object. Raises Refused, Unreachable."""
+        """Return the content of an object. Raises Refused, Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         with self._open("GET", path, query={"alt": "media"}) as answer:
             return answer.read()
 
     def stream(self, path: str, **query: str | int | None) -> "Answer":
-        """An answer of JSON lines to iterate over, which may take as long as a job does.
+        """Return an answer of JSON lines to iterate over, which may take as long as a job does.
 
-        Raises Refused, Unreachable; so does iterating.
+        Raises Refused, Unreachable. Iterating raises Unreachable if the answer breaks off.
         """
         return self._open("GET", path, query=query, patience=None)
 
     def told(self, path: str, body: Mapping[str, Any]) -> "Answer":
-        """The same of what POST tells while it is at work."""
+        """As `stream`, for a POST that answers with JSON lines while it is at work."""
         return self._open("POST", path, content=json.dumps(body).encode(), patience=None)
 
     def _open(
@@ -189,7 +190,7 @@ class Client:
         )
 
     def trust(self) -> ssl.SSLContext:
-        """Whom to trust over https. Raises Unreachable."""
+        """Return the authorities to trust for https. Raises Unreachable if the file cannot be read."""
         trust = ssl.create_default_context()
         if self._ca:
             try:
@@ -213,7 +214,7 @@ class Client:
         if isinstance(failure, http.client.BadStatusLine) and not isinstance(
             failure, http.client.RemoteDisconnected
         ):
-            # What it has answered is for no terminal.
+            # What it answered may be binary, so the message does not quote it.
             return Unreachable(
                 f"{self.address} speaks no HTTP/1. If it is the gRPC port, take that of the REST API, which"
                 " is 8080 unless another one was chosen: trainshed status says it."
@@ -222,8 +223,8 @@ class Client:
         return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")
 
     def broken(self, failure: Exception) -> Unreachable:
-        """The error for an answer that broke off."""
-        # Only the system says a cause that a user can use; the library says how far it had read.
+        """Return the error for an answer that broke off."""
+        # Only the system's errors give a cause that helps a user; the library's say how far it had read.
         cause = (
             f" ({failure.strerror})" if isinstance(failure, OSError) and failure.strerror else ""
         )
@@ -233,7 +234,7 @@ class Client:
 
 
 class Answer:
-    """An answer that is being read; close it, or use it in a `with`. Iterate once."""
+    """An answer that is being read. Close it, or use it in a `with`. It can be read only once."""
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class Answer:
         client: Client,
         clean: Callable[[Any], Any],
     ) -> None:
-        """`clean`: what is done to each JSON value before it is handed on."""
+        """`clean`: applied to each JSON value before it is returned."""
         self._clean = clean
         self._connection = connection
         self._response = response
@@ -260,14 +261,15 @@ class Answer:
         self.close()
 
     def read(self) -> bytes:
-        """All of it. Raises Unreachable if it breaks off."""
+        """Return all of the answer. Raises Unreachable if it breaks off."""
         try:
             return self._response.read()
         except (OSError, http.client.HTTPException) as failure:
             raise self._client.broken(failure) from None
 
     def json(self) -> Any:
-        """All of it as JSON. Raises Unreachable if it breaks off, Refused if it is not JSON."""
+        """Return all of the answer as JSON. Raises Unreachable if it breaks off, Refused if it is not
+        JSON."""
         content = self.read()
         try:
             return self._clean(json.loads(content or b"{}"))
@@ -279,12 +281,12 @@ class Answer:
             ) from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The JSON objects, one per line, as they come. Raises Unreachable if the answer breaks off."""
+        """Yield the JSON objects, one per line, as they come. Raises Unreachable if the answer breaks off."""
         try:
             while line := self._response.readline():
                 if line.strip():
                     yield self._clean(json.loads(line))
-            # Reading by lines does not raise when the connection ends within the answer.
+            # `readline` does not raise if the connection ends within the answer.
             response = self._response
             if response.chunk_left is not None if response.chunked else response.length:
                 raise http.client.IncompleteRead(b"")
@@ -292,8 +294,8 @@ class Answer:
             raise self._client.broken(failure) from None
 
     def blocks(self) -> Iterator[bytes]:
-        """What has come, in whole lines, as it comes. Nothing is done to it. Raises Unreachable if the answer
-        breaks off."""
+        """Yield the answer in blocks of whole lines as they come, unchanged. Raises Unreachable if it breaks
+        off."""
         rest = b""
         response = self._response
         try:
@@ -312,7 +314,7 @@ class Answer:
             raise self._client.broken(failure) from None
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, piece by piece. Raises Unreachable if it breaks off."""
+        """Yield the answer in chunks of at most 256 KiB. Raises Unreachable if it breaks off."""
         try:
             while data := self._response.read(1 << 18):
                 yield data
@@ -320,7 +322,7 @@ class Answer:
             raise self._client.broken(failure) from None
 
     def close(self) -> None:
-        """Let go of the connection. Twice is fine."""
+        """Close the connection. May be called again."""
         self._response.close()
         self._connection.close()
 
@@ -330,7 +332,8 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
-    """`unknown_to`: the address to which no token was sent, "" = one was."""
+    """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; "" = a
+    token was sent."""
     if status == http.client.UNAUTHORIZED and unknown_to:
         return Refused(
             status,

@@ -1,4 +1,4 @@
-"""Files by which clients of the public APIs find a local service: Google credentials and gsutil's
+"""Makes the files by which clients of the public APIs find a local service: Google credentials and gsutil's
 configuration. Pure.
 
 The credentials are of the form `authorized_user` with a token that is already there. The other form that
@@ -11,7 +11,7 @@ from typing import Any
 from trainshed.buckets.callers import PATH, address_with_key
 
 BOTO_FILE = "boto.cfg"
-"""In the data directory, mode 0600: it holds the owner's token."""
+"""Name of gsutil's configuration in the data directory. Mode 0600, since it holds the owner's token."""
 
 _TEXT = """\
 # Written by the service at each start; `trainshed env` points BOTO_CONFIG at it.
@@ -44,14 +44,15 @@ _UNUSED = "unused"
 
 
 def boto_document(storage: str, address: str, roots: str, token: str, project: str) -> str:
-    """The content of a file for BOTO_CONFIG. `storage`: its URL without TLS; `address`: HOST:PORT where it
-    speaks TLS, and `roots` a file of whom to trust then. Holds `token` itself."""
+    """Return the content of a file for BOTO_CONFIG. `storage`: the URL of storage without TLS; `address`:
+    HOST:PORT where storage speaks TLS; `roots`: a file of authorities to trust there. The content holds
+    `token` itself."""
     host, _, port = address.rpartition(":")
     return _TEXT.format(
         host=host,
         port=port,
         token=token,
-        # Without TLS: what fetches the token does not read the file of whom to trust.
+        # Without TLS, because the code that fetches the token does not read `ca_certificates_file`.
         exchange=storage + PATH,
         roots=roots,
         project=project,
@@ -59,14 +60,14 @@ def boto_document(storage: str, address: str, roots: str, token: str, project: s
 
 
 def credentials_document(token: str, project: str, storage: str = "") -> dict[str, Any]:
-    """The content of a credentials file (JSON) for GOOGLE_APPLICATION_CREDENTIALS.
+    """Return the content of a credentials file (JSON) for GOOGLE_APPLICATION_CREDENTIALS.
 
-    Holds `token` itself, so the file must be readable by its owner alone. It counts as valid for ever:
-    when the service refuses the token, a new file is needed, not a refresh. `project` is the one that
-    requests are accounted to. `storage`: its URL, where the file is for clients of storage as well.
+    It holds `token` itself, so only its owner may be able to read the file. Clients take it for valid for
+    ever: if the service refuses the token, a new file is needed, not a refresh. `project`: the project that
+    requests are accounted to. `storage`: the URL of storage, if clients of storage use the file as well.
     """
-    # Google's library in C++ (PyArrow's file system) reads no token and fetches one here: by the key in the
-    # address, which opens buckets and nothing else. All others fetch theirs from Google, whatever this says.
+    # Google's C++ library (PyArrow's file system) ignores `token` and fetches one here, by the key in the
+    # address, which opens buckets and nothing else. All other clients ignore `token_uri`.
     exchange = {"token_uri": address_with_key(storage, token) + PATH} if storage else {}
     return {
         **exchange,
@@ -74,7 +75,7 @@ def credentials_document(token: str, project: str, storage: str = "") -> dict[st
         "token": token,
         "expiry": _NEVER,
         "quota_project_id": project,
-        # Readers insist on these three; a refresh with them can only fail, and gives nothing away.
+        # Clients require these three. A refresh with them can only fail, and reveals nothing.
         "client_id": _UNUSED,
         "client_secret": _UNUSED,
         "refresh_token": _UNUSED,

@@ -1,6 +1,6 @@
-"""The table of the commands besides those that build services; each is loaded when it is used.
+"""The table of all commands except those that build services; a command's module is imported when it is used.
 
-Owns the names and the one-line descriptions, so that `trainshed --help` loads no command's module.
+Owns their names and one-line descriptions, so that `trainshed --help` imports no command's module.
 """
 
 import importlib
@@ -12,10 +12,10 @@ import click
 
 
 class Session:
-    """What every command is handed as its context object."""
+    """The context object of every command."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        #: Nanoseconds since the epoch.
+        #: The clock: nanoseconds since the epoch.
         self.now = now
 
 
@@ -71,17 +71,17 @@ _COMMANDS = (
 def register(
     group: click.Group, now: Callable[[], int], others: Iterable[tuple[str, str, str]] = ()
 ) -> None:
-    """Add the commands to `group`, and `others`, which are named likewise. `now` is the clock that they are
-    to use."""
+    """Add the commands to `group`, and `others`, which are given in the same form. `now`: the clock of all
+    commands, nanoseconds since the epoch."""
     session = Session(now)
     for name, module, description in (*_COMMANDS, *others):
         group.add_command(LazyCommand(name, f"{module}:command", description, session))
 
 
 class LazyCommand(click.Command):
-    """Stands for a command until it is called; help of the group needs only the description.
+    """Stands for a command until it is called; the group's help needs only its description.
 
-    `where`: `module:name`. Without a session that of the group is handed on."""
+    `where`: `module:name`. `session`: the command's context object; None = the group's."""
 
     def __init__(
         self, name: str, where: str, description: str, session: Session | None = None
@@ -105,7 +105,7 @@ class LazyCommand(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
     def load(self) -> click.Command:
-        """The command itself; imports its module."""
+        """Import the command's module and return the command itself."""
         module, _, name = self._where.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command

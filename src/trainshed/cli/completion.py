@@ -1,7 +1,7 @@
-"""`trainshed completion`, and what the shell offers for names: jobs, nodes and the like of the service that
-the command would talk to.
+"""`trainshed completion`, and the completion of names: jobs, nodes and others of the service that the command
+would talk to.
 
-Whoever presses a key waits for it, so a service that does not answer at once has no names.
+The user waits for it at every key press, so a service that does not answer at once offers no names.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,9 @@ from trainshed.core.lifecycle.states import JobState
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _PATIENCE = 0.5
+"""Seconds that the service may take to answer."""
 _OFFERED = 100
+"""Maximum things whose names are offered."""
 
 
 @click.command(
@@ -42,7 +44,7 @@ def command(context: click.Context, shell: str) -> None:
 
 
 def jobs(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
-    """The newest jobs by id and by name, and the word for the newest one."""
+    """Complete a job: the newest ones by id and by name, and the word for the newest one."""
     answer = _asked(
         context, lambda client, at: list_jobs(client, at.project or "-", limit=_OFFERED)
     )
@@ -59,13 +61,14 @@ def jobs(context: click.Context, _: click.Parameter, typed: str) -> list[Complet
 
 
 def states(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """The states of jobs."""
+    """Complete a state of jobs."""
     words = [state.value for state in JobState]
     return [CompletionItem(word) for word in words if word.startswith(typed.upper())]
 
 
 def names(path: str, key: str, field: str = "name") -> Completer:
-    """What a list of the service's own API names: `field` of the objects under `key`."""
+    """Return a completer of the names in a list of the service's own API: `field` of the objects under
+    `key`. Of a resource's name the last part is offered."""
 
     def complete(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
         def ask(client: Client, endpoint: Endpoint) -> list[dict[str, Any]]:
@@ -90,5 +93,5 @@ def _asked(
         endpoint = find(given.get("url"), given.get("token"), given.get("data"), given.get("ca"))
         return ask(endpoint.client(patience=_PATIENCE), endpoint)[:_OFFERED]
     except (click.ClickException, OSError, ValueError, KeyError, TypeError):
-        # No names are no reason to write into what somebody types.
+        # An error must not be printed into the line that the user types.
         return []

@@ -1,6 +1,6 @@
-"""Finds the service that a command talks to: the command line, then the environment, then this machine.
+"""Finds the service that a command talks to: by the command line, then the environment, then this machine.
 
-A service on this machine leaves `service.json` in its data directory: address, token, process.
+A service writes `service.json` into its data directory, with its addresses, token and process id.
 """
 
 import functools
@@ -28,37 +28,38 @@ _START = "Start one: trainshed up"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a service is, and what clients need to know of it."""
+    """The addresses of a service, and what else clients need to know of it. "" = not known."""
 
-    #: `http://host:port`, or with `https`; so is `storage`.
+    #: `http://host:port`, or with `https`; `storage` has the same form.
     rest: str
-    #: Secret: stands in no error or dump.
+    #: Secret: it stands in no error or dump.
     token: str = field(repr=False)
     storage: str = ""
-    #: `host:port`, like the next two.
+    #: `host:port`, as are the next two.
     storage_tls: str = ""
     #: Without TLS.
     grpc: str = ""
     grpc_tls: str = ""
-    #: A file of what a gRPC client is to trust.
+    #: A PEM file of authorities for gRPC clients to trust.
     roots: str = ""
-    #: A file of whom to trust over https.
+    #: A PEM file of authorities to trust for https.
     ca: str = ""
-    #: Project, region and bucket that the service names; "" = not known.
+    #: The service's default project, region and bucket.
     project: str = ""
     region: str = ""
     bucket: str = ""
-    #: Known only of a service on this machine, like the next two.
+    #: The service's process id. Only known of a service on this machine, as are the next two; 0 = not known.
     pid: int = 0
+    #: Its data directory.
     data: Path | None = None
     #: The directory whose sub-directories are the buckets.
     buckets: Path | None = None
-    #: What to do when nobody answers.
+    #: What errors advise if the service does not answer.
     advice: str = _START
 
     def client(self, *, raw: bool = False, patience: float = PATIENCE) -> Client:
-        """For the APIs. `raw`: texts come as they are, for who hands them on in JSON. `patience`: seconds
-        that an answer may take."""
+        """Return a client of the APIs. `raw`: texts in answers stay as they are, for output as JSON.
+        `patience`: seconds that an answer may take."""
         data = self.data
         look = (lambda: local(data, self.token).rest) if data is not None else None
         return Client(
@@ -66,20 +67,20 @@ class Endpoint:
         )
 
     def storage_client(self) -> Client:
-        """For the objects of buckets."""
+        """Return a client for the objects of buckets."""
         return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca)
 
 
 def data_directory(directory: Path | None) -> Path:
-    """The data directory: as given, else $TRAINSHED_DATA, else `~/.trainshed`."""
+    """Return the data directory: the given one, else $TRAINSHED_DATA, else `~/.trainshed`."""
     named = directory or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
     return Path(named).expanduser().absolute()
 
 
 def find(url: str | None, token: str | None, data: Path | None, ca: str | None = None) -> Endpoint:
-    """The service that these options, the environment or the data directory name.
+    """Return the service that these options, the environment or the data directory name.
 
-    Raises Unreachable if none is named or the one of the data directory has ended.
+    Raises Unreachable if none is named and none runs with the data directory. Does not call the service.
     """
     if url is None and data is None and (named := os.environ.get("TRAINSHED_ENDPOINT")):
         return remote(
@@ -95,12 +96,13 @@ def find(url: str | None, token: str | None, data: Path | None, ca: str | None =
 
 
 def local(data: Path, token: str | None = None) -> Endpoint:
-    """The service of a data directory. Raises Unreachable if none runs there."""
+    """Return the service of a data directory. Raises Unreachable if none runs there: Unaddressed if one has
+    the directory's lock but no `service.json`."""
     file = data / "service.json"
     try:
         service: dict[str, Any] = json.loads(file.read_text())
         if (at := Path(service.get("data") or data)).exists() and not at.samefile(data):
-            # The directory is a copy of another one, and that one's service is not to be taken for its own.
+            # The directory is a copy of another one, whose service is not this directory's.
             raise FileNotFoundError
         endpoint = Endpoint(
             rest=service["rest"],
@@ -147,8 +149,9 @@ def local(data: Path, token: str | None = None) -> Endpoint:
 
 
 def holder(data: Path) -> int | None:
-    """The process whose service has the lock of a data directory, or is about to; None: nobody, 0: a process
-    that cannot be seen from here. Without touching the lock, which somebody may be about to take."""
+    """Return the process id of the service that has the lock of a data directory, or waits for it; 0 = a
+    process that cannot be seen from here, None = none. The lock is not tried, since that could make a service
+    that starts now fail."""
     try:
         file = (data / "trainshed.lock").stat()
         locks = Path("/proc/locks").read_text()
@@ -158,7 +161,7 @@ def holder(data: Path) -> int | None:
 
 
 def _lock_holder(locks: str, file: os.stat_result) -> int | None:
-    """The process that has `flock` of a file by what /proc/locks says; 0 and None as above."""
+    """Return the process that has a file's `flock` by the text of /proc/locks; 0 and None as in `holder`."""
     place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
     for line in locks.splitlines():
         words = line.split()
@@ -168,7 +171,8 @@ def _lock_holder(locks: str, file: os.stat_result) -> int | None:
         device, _, inode = where.rpartition(":")
         if int(inode) != file.st_ino:
             continue
-        # On btrfs and overlayfs a file tells another device than its locks do; files that are open do not.
+        # On btrfs and overlayfs `stat` of a file shows another device than its locks do. An open file of the
+        # process can still be recognised.
         if device == place or processes.has_open(int(pid), file):
             return max(0, int(pid))
     return None
@@ -179,7 +183,8 @@ def _start_at(data: Path) -> str:
 
 
 def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --url, --token, --ca and --data to a command, and hands it the service that they name, first."""
+    """Add --url, --token, --ca and --data to a command, and pass it the service that they name as its first
+    argument."""
 
     @takes_address
     @functools.wraps(command)
@@ -197,7 +202,7 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --url, --token, --ca and --data as they are."""
+    """Add --url, --token, --ca and --data to a command, and pass it their values."""
     named = click.option(
         "--url", metavar="URL", help="Address of the service, such as http://host:8080."
     )
@@ -211,8 +216,8 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def on_this_machine(endpoint: Endpoint, url: str, command: str) -> None:
-    """Raises click.UsageError: the service of a data directory is not the one that --url names, and `command`
-    needs its files or its process."""
+    """Raise click.UsageError unless --url names the service of the data directory: `command` needs the
+    service's files or process."""
     if _address(url) != _address(endpoint.rest):
         raise click.UsageError(
             f"The service with its data in {endpoint.data} is at {endpoint.rest}, not at {url}. This needs"
@@ -221,14 +226,14 @@ def on_this_machine(endpoint: Endpoint, url: str, command: str) -> None:
 
 
 def _address(url: str) -> tuple[str, int | None]:
-    """Host and port; all names of this machine are one."""
+    """Return (host, port) of a URL; all names of this machine become 127.0.0.1."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return ("127.0.0.1" if host in ("localhost", "::1") else host, parts.port)
 
 
 def takes_data(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --data alone, for commands about the service of this machine."""
+    """Add only --data to a command, for commands about the service of this machine."""
     return click.option(
         "--data",
         type=click.Path(path_type=Path),
@@ -237,7 +242,8 @@ def takes_data(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> Endpoint:
-    """A service by its address; what a client needs to know besides, the environment may say."""
+    """Return the service at an address. Its token, authorities, project and region are taken from the
+    environment if they are not given."""
     environ = os.environ
     return Endpoint(
         rest=url.rstrip("/"),
@@ -250,7 +256,7 @@ def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> E
 
 
 def answering(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, known to answer, with what the service says of its defaults where they are not known.
+    """Ask the service for its status, and return the endpoint with the service's defaults where it has none.
 
     Raises Refused, Unreachable.
     """
@@ -264,7 +270,8 @@ def answering(endpoint: Endpoint) -> Endpoint:
 
 
 def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """The options `--project` and `--region` of a command. `what`: what it is that lies there."""
+    """Add `--project` and `--region` to a command. `what`: the kind of thing that they locate, for the help
+    texts."""
 
     def take(command: Callable[..., R]) -> Callable[..., R]:
         for name in ("region", "project"):
@@ -276,16 +283,16 @@ def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
 
 def place_of(endpoint: Endpoint, project: str | None, region: str | None) -> dict[str, str]:
-    """The project and region that are meant; the service's own where neither the command nor the environment
-    says."""
+    """Return the project and region, as parameters of a request: those of the command, else of the
+    environment, else the service's defaults. Raises Refused, Unreachable."""
     if not (project or endpoint.project) or not (region or endpoint.region):
         endpoint = answering(endpoint)
     return {"project": project or endpoint.project, "region": region or endpoint.region}
 
 
 def _is_alive(pid: int, since: int) -> bool:
-    """`since`: when it started (`protocol.process_start`), 0 = not known: after a reboot the number is
-    somebody else's."""
+    """Whether the process is alive. `since`: when it started (`protocol.process_start`), because after a
+    reboot another process may have its id; 0 = not known."""
     if since:
         return protocol.is_process(pid, since)
     try:
@@ -293,6 +300,6 @@ def _is_alive(pid: int, since: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        # Another user's process: alive.
+        # The process is alive and belongs to another user.
         return True
     return True

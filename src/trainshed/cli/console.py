@@ -1,4 +1,4 @@
-"""`trainshed console`: a link that signs a browser in to the service's console."""
+"""`trainshed console`: prints a link that signs a browser in to the service's console."""
 
 import webbrowser
 

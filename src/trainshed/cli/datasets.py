@@ -1,8 +1,8 @@
-"""`trainshed datasets`: the datasets of a project, and what pipelines have written of them, through the
-public APIs.
+"""`trainshed datasets`: lists and describes the datasets of a project, and shows the splits that were written
+for pipelines, through the public APIs.
 
-Where a pipeline's splits lie follows from the pipeline alone; what they hold, the manifest beside them says
-(`datasets.port.Written`).
+The directory of a pipeline's splits is found by the pipeline's resource; the manifest in it says what they
+hold (`datasets.port.Written`).
 """
 
 import json
@@ -25,7 +25,7 @@ from trainshed.core.datasets.plans import SPLITS, is_of_time
 
 _PAGE: Final = 1000
 _SHOWN: Final = 10
-"""Files of a dataset, and pipelines, that are shown."""
+"""Maximum files of a dataset, and pipelines, that are shown."""
 
 _in_a_place = takes_place("datasets")
 
@@ -97,12 +97,13 @@ def splits(
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """A pipeline that reads a dataset, and what was written for it."""
+    """A pipeline that reads a dataset, and the splits that were written for it."""
 
+    #: The pipeline's public JSON.
     pipeline: Mapping[str, Any]
-    #: gs:// directory; "" = there is none yet.
+    #: gs:// URI of the splits' directory; "" = there is none yet.
     directory: str = ""
-    #: The manifest; None = it is not there.
+    #: The manifest's JSON; None = there is none.
     written: Mapping[str, Any] | None = None
 
     @property
@@ -116,7 +117,7 @@ class Splitting:
 
 
 def splitting(client: Client, pipeline: Mapping[str, Any]) -> Splitting:
-    """What was written for a pipeline that reads a dataset."""
+    """Find the splits that were written for a pipeline that reads a dataset. Raises Refused, Unreachable."""
     config: Mapping[str, Any] = pipeline["inputDataConfig"]
     prefix = config["gcsDestination"]["outputUriPrefix"].rstrip("/")
     bucket, _, path = f"{prefix}/dataset-{config['datasetId']}-".removeprefix("gs://").partition(
@@ -143,7 +144,7 @@ def splitting(client: Client, pipeline: Mapping[str, Any]) -> Splitting:
 
 
 def dataset_table(datasets: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
-    """The lines of a list of datasets."""
+    """Return the lines of a table of datasets. `width`: maximum width of a line, None = unlimited."""
     columns = (
         Column("DATASET"),
         Column("NAME", flexible=True),
@@ -163,7 +164,7 @@ def dataset_table(datasets: Sequence[Mapping[str, Any]], width: int | None) -> l
 
 
 def description(dataset: Mapping[str, Any]) -> Iterator[str]:
-    """The lines that describe a dataset."""
+    """Yield the lines that describe a dataset."""
     metadata: Mapping[str, Any] = dataset.get("metadata") or {}
     source: Mapping[str, Any] = metadata.get("inputConfig", {}).get("gcsSource", {})
     given = source.get("uri", [])
@@ -186,7 +187,8 @@ def description(dataset: Mapping[str, Any]) -> Iterator[str]:
 
 
 def split_lines(found: Splitting, width: int | None) -> Iterator[str]:
-    """What was written for a pipeline, as a table."""
+    """Yield the lines that show a pipeline's splits: a heading and a table. `width`: maximum width of a line,
+    None = unlimited."""
     pipeline, written = found.pipeline, found.written
     state = pipeline.get("state", "").removeprefix("PIPELINE_STATE_")
     began = local_moment(parse_moment(pipeline["createTime"]))
@@ -222,7 +224,8 @@ def split_lines(found: Splitting, width: int | None) -> Iterator[str]:
 
 
 def _pipelines(place: "_Place", name: str) -> list[Mapping[str, Any]]:
-    """The pipelines that are meant, newest first, each of which reads a dataset."""
+    """Return the pipelines that `name` means, newest first: the one of that name, or those that read the
+    dataset of that name. Raises click.ClickException if there are none."""
     if (dataset := place.find("datasets", name)) is not None:
         dataset_id = dataset["name"].rpartition("/")[2]
         found = [
@@ -259,7 +262,7 @@ class _Place:
         return _Place(client, f"projects/{place['project']}/locations/{place['region']}")
 
     def pages(self, collection: str) -> Iterator[Mapping[str, Any]]:
-        """All of a collection, newest first."""
+        """Yield the resources of a collection, newest first."""
         token: str | None = None
         while True:
             page = self.client.get(f"/v1/{self.name}/{collection}", pageSize=_PAGE, pageToken=token)
@@ -269,7 +272,8 @@ class _Place:
                 return
 
     def find(self, collection: str, name: str) -> Mapping[str, Any] | None:
-        """By full name, by id, or the newest of that display name; None: there is none."""
+        """Return the resource with this full name or id, else the newest with this display name; None if
+        there is none."""
         full = name if f"/{collection}/" in name else f"{self.name}/{collection}/{name}"
         if name.startswith("projects/") == (full == name):
             try:

@@ -1,4 +1,4 @@
-"""`trainshed down`: cancel what runs, wait until it is over, stop the service, wait until it has ended."""
+"""`trainshed down`: cancels all jobs, waits until they are over, stops the service and waits for its end."""
 
 import os
 import threading
@@ -20,9 +20,9 @@ from trainshed.cli.time_limits import TimeLimit
 
 _SECOND = 10**9
 _AT_ONCE = 32
-"""Requests to the service. Where more jobs than this are to end, some are watched once others have ended."""
+"""Requests to the service at a time. Of more jobs than this, some are watched only when others have ended."""
 _NAMED = 20
-"""Jobs that are named one by one."""
+"""Maximum jobs that are named one by one."""
 
 
 @click.command()
@@ -66,7 +66,7 @@ def command(
     def left() -> float:
         return max(0.0, (deadline - session.now()) / _SECOND)
 
-    # Held before it is asked anything, so that what answers is what will be stopped.
+    # Opened before the first request, so that the process that answers is the one that is stopped.
     with Process(endpoint.pid) as process:
         client = endpoint.client()
         jobs = live_jobs(client)
@@ -76,7 +76,8 @@ def command(
 
 
 def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
-    """All other commands of this shell may be for another service than the one that would be stopped."""
+    """Raise click.ClickException if the shell's TRAINSHED_ENDPOINT names another service than the one that
+    would be stopped, and no option or variable chose that one."""
     named = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
     if named and named != endpoint.rest and not chosen:
         raise click.ClickException(
@@ -87,7 +88,8 @@ def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
 
 
 def _cancel(client: Client, jobs: Sequence[JobView], actions: Actions) -> None:
-    """Ask the service to cancel all of them, several at once: it stores together what comes together."""
+    """Ask the service to cancel all jobs, several at once, since it can store several requests in one
+    commit."""
     for job in jobs[:_NAMED]:
         actions.say(f"Cancelling {job.id} {job.display_name}".rstrip())
     if len(jobs) > _NAMED:
@@ -97,7 +99,7 @@ def _cancel(client: Client, jobs: Sequence[JobView], actions: Actions) -> None:
         try:
             client.post(job_path(job.uid, ":cancel"), {})
         except Refused as refused:
-            # It was over before it could be cancelled, which is as good.
+            # The job was over before it could be cancelled, so nothing is left to do.
             if refused.status not in (400, 404):
                 raise
 
@@ -107,14 +109,14 @@ def _cancel(client: Client, jobs: Sequence[JobView], actions: Actions) -> None:
 
 
 def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
-    """Wait for the end of each of them. Raises ClickException that names those that are not over in time."""
-    # What had not begun is over by now: asked in one list, not job by job.
+    """Wait until all jobs are over. Raises click.ClickException with the jobs that are not over in time."""
+    # Jobs that had not started are over by now. One list tells that of all of them.
     live = _still_live(client, jobs)
     over: set[str] = set()
     todo: SimpleQueue[JobView] = SimpleQueue()
     for job in live:
         todo.put(job)
-    # Not a pool's: whoever still watches a job that does not end is left behind.
+    # Daemon threads, not a pool's, so that a thread that still watches a job does not keep the command alive.
     watchers = [
         threading.Thread(target=_watch_each, args=(client, todo, over), daemon=True)
         for _ in range(min(_AT_ONCE, len(live)))
@@ -124,7 +126,7 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
     for watcher in watchers:
         watcher.join(left())
     late = [job for job in live if job.uid not in over]
-    # Nobody may have come to look at some of them.
+    # Some jobs may not have been watched at all.
     if late and (late := _still_live(client, late)):
         named = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late[:_NAMED])
         if len(late) > _NAMED:
@@ -156,11 +158,11 @@ def _watch(client: Client, job: JobView, over: set[str]) -> None:
                 if JobView.parse(view).state.is_final:
                     over.add(job.uid)
     except Refused as refused:
-        # Deleted meanwhile, so it was over.
+        # The job was deleted meanwhile, so it was over.
         if refused.status == 404:
             over.add(job.uid)
     except Unreachable:
-        # Not known to be over, and so it will be told.
+        # The job is not known to be over, and counts as late.
         return
 
 

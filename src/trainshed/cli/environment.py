@@ -1,6 +1,6 @@
-"""`trainshed env`: the variables that point gcloud and the client libraries at the service.
+"""`trainshed env`: prints the variables that point gcloud and the client libraries at the service.
 
-The recipes are those of the official clients (spec/clients#recipes). They are printed; nothing is set here.
+Which variables each official client needs is in spec/clients#recipes. They are printed; nothing is set here.
 """
 
 import enum
@@ -26,7 +26,7 @@ from trainshed.cli.output_format import output_format, print_data
 
 
 class Shell(enum.StrEnum):
-    """Whose syntax is printed. SH: bash, zsh and every other POSIX shell."""
+    """The shell whose syntax is printed. SH: bash, zsh and every other POSIX shell."""
 
     SH = "sh"
     FISH = "fish"
@@ -42,7 +42,7 @@ _TRUST = (
     "HTTPLIB2_CA_CERTS",
     "NODE_EXTRA_CA_CERTS",
 )
-"""By which clients in Python, curl and Node are told whom to trust over https."""
+"""Variables that tell clients in Python, curl and Node which authorities to trust for https."""
 
 _LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
 
@@ -52,7 +52,8 @@ _USE = {
     Shell.POWERSHELL: "trainshed env --shell powershell | Out-String | Invoke-Expression",
 }
 
-# Behind the variables and not before: a shell that is given all of it as one line reads them first.
+# Printed after the variables: a shell that gets everything as one line has read them before the first
+# comment.
 _NOTES = """\
 #
 # For this shell:     {use}
@@ -73,41 +74,40 @@ _NOTES = """\
 
 
 def variables(endpoint: Endpoint) -> dict[str, str]:
-    """Every variable with its value, "" where that is not known."""
+    """Return every variable with its value; "" = not known."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
     with_key = address_with_key(storage, endpoint.token) if endpoint.token else storage
-    # Each takes the place of all other roots, and holds those too.
+    # Each of these variables replaces the system's authorities; the file `roots` holds those as well.
     trusted = (endpoint.roots or endpoint.ca) if rest.startswith("https:") else ""
     return {
         "TRAINSHED_ENDPOINT": rest,
         "TRAINSHED_TOKEN": endpoint.token,
         "TRAINSHED_CA": endpoint.ca if trusted else "",
         **dict.fromkeys(_TRUST, trusted),
-        # With TLS, which is all that the Vertex SDK speaks over gRPC; and without, for clients that are told
-        # so.
+        # With TLS, because the Vertex SDK speaks gRPC only so; and without, for clients that can be told.
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
-        # Takes the place of all other roots: the file holds those too, or the client would trust nobody else.
+        # It replaces gRPC's own authorities, so the file holds those as well.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.roots,
         "CLOUDSDK_AUTH_ACCESS_TOKEN": endpoint.token,
         "CLOUDSDK_CORE_PROJECT": endpoint.project,
         "CLOUDSDK_AI_REGION": endpoint.region,
-        # Where `gcloud ai-platform jobs submit` looks for a region.
+        # `gcloud ai-platform jobs submit` takes the region from here.
         "CLOUDSDK_COMPUTE_REGION": endpoint.region,
         **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _GCLOUD_APIS},
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage}/storage/v1/",
-        # `--stream-logs` would look for new lines once a minute.
+        # Otherwise `--stream-logs` looks for new lines only once a minute.
         "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
-        # The clients that this is for send no token where it is set: the address says who they are.
+        # Clients that read it send no token, so the address has a key that identifies the caller.
         "STORAGE_EMULATOR_HOST": with_key,
-        # The same for Google's library in C++, which PyArrow has; not where it would send the user's own
-        # credentials with it.
+        # The same for Google's C++ library, which PyArrow uses. Only for a service on this machine: elsewhere
+        # the library would send the user's own credentials along.
         "CLOUD_STORAGE_EMULATOR_ENDPOINT": with_key if endpoint.data else "",
-        # Else gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that there is
-        # not here.
+        # Otherwise gcsfs asks over gRPC, for a minute at each call, whether a bucket is of a kind that does
+        # not exist here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        # And not GOOGLE_CLOUD_PROJECT: where that is set and init() is given no project, the Vertex SDK takes
-        # it to Google's own resource manager, token and all, and waits a minute for an answer.
+        # Not GOOGLE_CLOUD_PROJECT: if that is set and init() gets no project, the Vertex SDK sends it with
+        # the token to Google's own resource manager, and waits a minute for an answer.
         "GCLOUD_PROJECT": endpoint.project,
         "GOOGLE_CLOUD_REGION": endpoint.region,
         "GOOGLE_APPLICATION_CREDENTIALS": (
@@ -116,16 +116,16 @@ def variables(endpoint: Endpoint) -> dict[str, str]:
         "BOTO_CONFIG": (
             str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else ""
         ),
-        # Else a file that gcloud was once told takes the place of the one in gsutil's configuration.
+        # Otherwise a file of authorities that gcloud is configured with replaces the one in BOTO_CONFIG.
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.roots or trusted,
-        # gcloud's own gsutil would else put the credentials of whoever is logged in in the place of the
-        # file's.
+        # Otherwise gcloud's own gsutil uses the account that is logged in, not the credentials of
+        # BOTO_CONFIG.
         "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else "",
     }
 
 
 def setting(values: dict[str, str], shell: Shell) -> Iterator[str]:
-    """A line per variable that sets it in `shell`; those without a value are passed over."""
+    """Yield a line per variable that sets it in `shell`. Variables without a value are left out."""
     for name, value in values.items():
         if not value:
             continue
@@ -143,7 +143,7 @@ def setting(values: dict[str, str], shell: Shell) -> Iterator[str]:
 
 
 def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
-    """A line per variable that removes it in `shell`."""
+    """Yield a line per variable that removes it in `shell`."""
     for name in names:
         match shell:
             case Shell.SH:
@@ -190,7 +190,7 @@ def command(
         else:
             click.echo("\n".join(unsetting(names, chosen)))
         return
-    # What this shell was given before is not asked: it may be of a service that has ended.
+    # Variables that this shell has already are ignored: they may be of a service that has ended.
     endpoint = (
         answering(remote(url, token, "Check the address that --url gives.", ca))
         if url
@@ -198,7 +198,7 @@ def command(
     )
     values = variables(endpoint)
     if _LOUD_PROJECT in os.environ:
-        # A shell that has it would else go on with the project of somewhere else.
+        # Otherwise a shell in which it is set goes on with the project of another service.
         values[_LOUD_PROJECT] = endpoint.project
     if form == "json":
         print_data({name: value for name, value in values.items() if value})

@@ -1,4 +1,4 @@
-"""`trainshed experiments`: the experiments of a project, their runs, and how these compare."""
+"""`trainshed experiments`: lists the experiments of a project, describes and compares their runs."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +29,11 @@ from trainshed.wire.trainshed_v1.record import plain, read
 
 _EXPERIMENTS = "/trainshed/v1/experiments"
 _DESCRIBED = 20
+"""Runs that `describe` shows by default, and the most that an error lists."""
 _COMPARED = 1_000
+"""Maximum runs that `compare` reads if none is named."""
 _LONGEST = 40
-"""Characters of a value that are shown."""
+"""Maximum characters of a value or a title."""
 _COLOURS: Final = {"RUNNING": "cyan", "COMPLETE": "green", "FAILED": "red", "CANCELLED": "magenta"}
 _LOWER: Final = frozenset(
     {"loss", "error", "err", "mae", "mse", "rmse", "mape", "perplexity", "wer", "cer"}
@@ -39,7 +41,7 @@ _LOWER: Final = frozenset(
 _HIGHER: Final = frozenset(
     {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "bleu", "iou", "reward"}
 )
-"""Words in a metric's name that tell which values are better."""
+"""Words in a metric's name that tell that higher values are better; those of `_LOWER`, lower ones."""
 
 _in_a_place = takes_place("experiments")
 
@@ -157,7 +159,7 @@ def compare(
 
 
 def experiment_table(experiments: Sequence[Experiment], max_width: int | None) -> list[str]:
-    """The lines of a list of experiments."""
+    """Return the lines of a table of experiments."""
     columns = (
         Column("EXPERIMENT"),
         Column("RUNS", right=True),
@@ -177,7 +179,7 @@ def experiment_table(experiments: Sequence[Experiment], max_width: int | None) -
 
 
 def description(answer: ExperimentRuns) -> Iterator[str]:
-    """The lines that describe an experiment and its runs."""
+    """Yield the lines that describe an experiment and its runs."""
     experiment = answer.experiment
     facts = [
         ("Experiment", f"{experiment.name}  ({answer.project}, {answer.location})"),
@@ -239,8 +241,8 @@ def _text(value: Value) -> str:
 
 
 def chosen(runs: Sequence[ExperimentRun], names: Sequence[str]) -> tuple[ExperimentRun, ...]:
-    """The runs of these names, in their order; all without a name. Raises click.ClickException that names
-    what is not there."""
+    """Return the runs of these names, in the order of the names; all runs if there are no names. Raises
+    click.ClickException with the names that no run has."""
     if not names:
         return tuple(runs)
     by_name = {run.name: run for run in runs}
@@ -257,23 +259,24 @@ def chosen(runs: Sequence[ExperimentRun], names: Sequence[str]) -> tuple[Experim
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs side by side."""
+    """Runs that are compared, with what differs and which are best."""
 
     runs: tuple[ExperimentRun, ...]
-    #: Names of all that any of the runs has, in the order in which they come up.
+    #: Names of all parameters and metrics that any run has, in the order of the runs.
     parameters: tuple[str, ...]
     metrics: tuple[str, ...]
-    #: The parameters that are not the same in all runs.
+    #: Names of the parameters that are not the same in all runs.
     differing: tuple[str, ...]
-    #: By metric, the runs with the best value, where it is known which is better.
+    #: Names of the runs with the best value, by metric; only of metrics whose better values are known.
     best: Mapping[str, tuple[str, ...]]
 
     @staticmethod
     def of(
         runs: Sequence[ExperimentRun], by: str | None = None, descending: bool | None = None
     ) -> "Comparison":
-        """`by`: the metric that orders the runs. `descending`: whether its largest value is the best; None:
-        as its name tells, else the smallest. Raises click.ClickException for a metric that no run has."""
+        """Compare runs. `by`: the metric by which they are ordered, the best first; None = as given.
+        `descending`: whether its largest value is the best; None = as its name tells, else the smallest is.
+        Raises click.ClickException for a metric that no run has."""
         parameters = tuple(dict.fromkeys(name for run in runs for name in run.parameters))
         metrics = tuple(dict.fromkeys(name for run in runs for name in run.metrics))
         better = {name: choose for name in metrics if (choose := better_of(name)) is not None}
@@ -297,7 +300,7 @@ Better = Callable[[Sequence[float]], float]
 
 
 def better_of(metric: str) -> Better | None:
-    """`min` or `max`, where a word in the metric's name tells which; else None."""
+    """Return `min` or `max` if a word in the metric's name tells which values are better; else None."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", metric).lower()
     words = set(re.split(r"[^a-z0-9]+", spaced))
     is_lower, is_higher = bool(words & _LOWER), bool(words & _HIGHER)
@@ -314,7 +317,7 @@ def _number(run: ExperimentRun, metric: str) -> float | None:
 def _ordered(
     runs: Sequence[ExperimentRun], metric: str, better: Better
 ) -> tuple[ExperimentRun, ...]:
-    """The best first; those without a number last."""
+    """Return the runs with the best first; those without a number last."""
     sign = 1 if better is min else -1
 
     def rank(run: ExperimentRun) -> tuple[bool, float]:
@@ -325,7 +328,7 @@ def _ordered(
 
 
 def _best(runs: Sequence[ExperimentRun], metric: str, better: Better) -> tuple[str, ...]:
-    """None if there is nothing to compare with."""
+    """Return the names of the best runs; () if fewer than two have the metric."""
     numbers = {run.name: number for run in runs if (number := _number(run, metric)) is not None}
     if len(numbers) < 2:
         return ()
@@ -339,9 +342,10 @@ def _differs(runs: Sequence[ExperimentRun], name: str) -> bool:
 
 
 def comparison_table(comparison: Comparison, *, every: bool) -> list[str]:
-    """A row for each run. `every`: parameters that do not differ have columns, too."""
+    """Return the lines of a table with a row for each run. `every`: parameters that do not differ have
+    columns, too."""
     runs = comparison.runs
-    # Of a single run none differs from another.
+    # With a single run no parameter differs.
     all_parameters = every or len(runs) == 1
     parameters = comparison.parameters if all_parameters else comparison.differing
     columns = [
@@ -368,7 +372,7 @@ def comparison_table(comparison: Comparison, *, every: bool) -> list[str]:
 
 
 def _title(kind: str, name: str) -> str:
-    """As the SDK's data frame calls it."""
+    """Return the name that a column has in the SDK's data frame, cut."""
     return cut(f"{kind}.{one_line(name)}", _LONGEST)
 
 
@@ -387,10 +391,10 @@ def _is_numeric(runs: Sequence[ExperimentRun], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Whose experiments are asked for, and where."""
+    """The project and region whose experiments are read."""
 
     client: Client
-    #: As the service takes it: `project` and `region`.
+    #: `project` and `region`, as the service takes them.
     query: Mapping[str, str]
 
     @staticmethod
@@ -402,7 +406,7 @@ class _Place:
         return ", ".join(self.query.values())
 
     def pages(self, path: str, limit: int | None, **query: str | None) -> Iterator[dict[str, Any]]:
-        """The pages of a list; `limit`: entries of the first one, None: as many as the service gives."""
+        """Yield the pages of a list. `limit`: maximum entries of a page, None = the service's default."""
         token: str | None = None
         while True:
             answer: dict[str, Any] = self.client.get(
@@ -418,7 +422,7 @@ class _Place:
                 return
 
     def runs(self, experiment: str, most: int | None, *, curves: bool) -> dict[str, Any]:
-        """An experiment with its newest runs; `most` None: all of them. Raises Refused, Unreachable."""
+        """Return an experiment with its `most` newest runs, None = all. Raises Refused, Unreachable."""
         path = f"{_EXPERIMENTS}/{quote(experiment, safe='')}"
         page_size = most if most is not None and most < 100 else None
         whole: dict[str, Any] | None = None

@@ -1,7 +1,7 @@
-"""What a shell offers for options whose values are the same at every service: images, machine types,
+"""Shell completion of options whose values are the same for every service: images, machine types,
 accelerators, regions.
 
-Whoever presses a key waits for it, so that these are answered without loading the command that is typed.
+The user waits for it at every key press, so these are answered without importing the command that is typed.
 """
 
 import os
@@ -25,15 +25,15 @@ _OF_OPTIONS: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def answer(group: click.Group, name: str, variable: str) -> bool:
-    """Print what a shell asks for by the environment, if it is the value of one of these options and nothing
-    else; whether it is. `variable`: that of the environment which names the shell."""
+    """Print the completions if the shell asks for the value of one of these options; whether it did.
+    `variable`: the environment variable by which the shell asks; it has to be set."""
     shell, _, instruction = os.environ[variable].partition("_")
     asked = get_completion_class(shell)
     if asked is None or instruction != "complete":
         return False
     completion = asked(group, {}, name, variable)
     words, typed = completion.get_completion_args()
-    # Behind `--` stand the words of a program.
+    # The words after `--` belong to a program.
     if not words or "--" in words or words[-1] not in _OF_OPTIONS:
         return False
     items = _items(words[-1], typed)
@@ -42,7 +42,7 @@ def answer(group: click.Group, name: str, variable: str) -> bool:
 
 
 def values(_: click.Context, parameter: click.Parameter, typed: str) -> Sequence[CompletionItem]:
-    """The same for click, which asks where a value is not a word of its own (`--region=us`)."""
+    """Return the completions to click, which asks if the value is not a word of its own (`--region=us`)."""
     return _items(parameter.opts[-1], typed)
 
 
@@ -52,5 +52,5 @@ def _items(option: str, typed: str) -> list[CompletionItem]:
 
 
 def _of_both(names: Callable[[Api], tuple[str, ...]]) -> list[str]:
-    """Of both APIs, each once."""
+    """Return the names of both APIs, each once."""
     return sorted({name for api in Api for name in names(api)})

@@ -1,5 +1,8 @@
-"""Groups of commands that forgive where options stand: `trainshed --data D jobs list` is `trainshed jobs list
---data D`, a group alone is its list, and who leaves a group out is told which."""
+"""Groups of commands that accept shared options before the command's name, and help with missing names.
+
+`trainshed --data D jobs list` means `trainshed jobs list --data D`. A `ListGroup` without a command is its
+`list`. If a user leaves out the group of a command, the error names the group.
+"""
 
 from collections.abc import Container, Sequence
 
@@ -25,27 +28,27 @@ _OTHERS_SAY = {
     "train": "run",
     "version": "--version",
 }
-"""What other tools call a command of ours."""
+"""Names that other tools use, and the command that they mean here."""
 _HELP = frozenset({"-h", "--help", "--version"})
 
 
 class Group(click.Group):
     """A group whose shared options may stand before the command's name."""
 
-    #: The command that is meant where none is named; "" = none.
+    #: The command that is run if none is named; "" = none.
     default = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the options where the command looks for them."""
-        # Somebody who completes a word has not typed the command yet.
+        """Move shared options behind the command's name, where click expects them."""
+        # While a shell completes words, the command may not have been typed yet.
         default = "" if ctx.resilient_parsing else self.default
         return super().parse_args(ctx, in_order(args, self.commands, default))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it. Raises click.UsageError: there is no such command here; with the group that has
-        it."""
+        """Resolve a command as click does. Raises click.UsageError if there is none of this name, with the
+        command or the group that may be meant."""
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
@@ -64,7 +67,7 @@ class Group(click.Group):
             raise click.UsageError(f"{error.message} {advice}", ctx) from None
 
     def _groups_with(self, name: str) -> list[str]:
-        """The groups in this one that have a command of that name."""
+        """Return the names of the groups in this one that have a command of that name. Imports them."""
         found: list[str] = []
         for group, command in self.commands.items():
             loaded = command.load() if isinstance(command, LazyCommand) else command
@@ -74,13 +77,13 @@ class Group(click.Group):
 
 
 class ListGroup(Group):
-    """A group that is its list where no command is named."""
+    """A group that runs its command `list` if no command is named."""
 
     default = "list"
 
 
 def in_order(args: Sequence[str], commands: Container[str], default: str) -> list[str]:
-    """The words with the command first; as they are where it cannot be told."""
+    """Return the words with the command before shared options; unchanged if no command can be found."""
     end = 0
     while end < len(args):
         word = args[end]

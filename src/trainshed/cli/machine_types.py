@@ -1,4 +1,4 @@
-"""`trainshed machine-types`: the machine types with the memory that a replica really gets
+"""`trainshed machine-types`: lists the machine types with the memory that a replica really gets
 (spec/machines#memory), and how many nodes of a service are as large."""
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def command(
 
 
 def _as_large(machine: MachineType, nodes: Sequence[NodeView]) -> int:
-    """How many of the nodes have its processors and its memory, used or not."""
+    """Return how many of the nodes have as many vCPUs and as much memory as the machine, used or not."""
     return sum(
         node.vcpus >= machine.vcpus and node.memory_bytes >= machine.memory_bytes for node in nodes
     )

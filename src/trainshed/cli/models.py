@@ -1,4 +1,4 @@
-"""`trainshed models`: the models of a project, and what each version was made of."""
+"""`trainshed models`: lists the models of a project, and shows from what each version was made."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -84,7 +84,7 @@ def describe(
 
 
 def model_table(models: tuple[ModelSummary, ...]) -> list[str]:
-    """The lines of a list of models."""
+    """Return the lines of a table of models."""
     columns = (
         Column("MODEL"),
         Column("NAME"),
@@ -109,7 +109,7 @@ def model_table(models: tuple[ModelSummary, ...]) -> list[str]:
 
 
 def description(model: ModelDescription) -> Iterator[str]:
-    """The lines that describe a model."""
+    """Yield the lines that describe a model and its versions."""
     facts = [("Model", model.name)]
     if model.description:
         facts.append(("Description", model.description))
@@ -162,7 +162,7 @@ def _data(origin: ModelOrigin) -> str:
 
 
 def _assigned(values: Mapping[str, Any]) -> str:
-    """`a=1, b=x`."""
+    """Return values as text, such as `a=1, b=x`."""
     return ", ".join(f"{key}={_value(value)}" for key, value in values.items())
 
 
@@ -173,7 +173,7 @@ def _value(value: Any) -> str:
 
 
 def _short(name: str) -> str:
-    """Collection and id of a name: `customJobs/7`."""
+    """Return the collection and the id of a resource's name, such as `customJobs/7`."""
     return "/".join(name.split("/")[-2:])
 
 

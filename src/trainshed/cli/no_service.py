@@ -1,4 +1,4 @@
-"""For commands that speak with no service: options that name one are refused. Loads nothing that speaks."""
+"""Refuses options that name a service, for commands that talk to none. Imports no client."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,8 +9,9 @@ R = TypeVar("R")
 
 
 def refuses_service(instead: str, *options: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Has a command that speaks with no service say so where --url, --token, --ca or --data is given.
-    `instead`: what to do then, a sentence. `options`: those that are refused, if not all."""
+    """Return a decorator for a command that talks to no service: it fails with a usage error if --url,
+    --token, --ca or --data is given. `instead`: the sentence that says what to do instead. `options`: the
+    options that are refused, if not all four."""
 
     def refused(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:

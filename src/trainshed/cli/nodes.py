@@ -1,5 +1,5 @@
-"""`trainshed nodes`: list, drain, undrain; what runs on a drained node is asked to leave and goes on
-elsewhere."""
+"""`trainshed nodes`: lists nodes, drains and undrains them. Replicas on a drained node are asked to end, and
+are started on other nodes."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from trainshed.wire.trainshed_v1.record import read
 
 _NODES = "/trainshed/v1/nodes"
 _LOOK_AGAIN = 0.5
-"""Seconds between two looks at a node that is being left."""
+"""Seconds between two requests while `drain --wait` waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class HolderView:
     replica: str
     accelerator: str
     accelerators: int
-    #: Uuids of those that it was really given.
+    #: UUIDs of the real GPUs that it was given.
     gpus: tuple[str, ...]
 
     @staticmethod
     def of(replica: capacity.NodeReplica) -> "HolderView":
-        """One of a node's `replicas`."""
+        """Return the view of one of a node's `replicas`."""
         return HolderView(
             replica.job,
             replica.replica,
@@ -52,23 +52,23 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node and what of it is used."""
+    """A node, its resources, and what of them is used."""
 
     name: str
     condition: NodeCondition
+    #: Why it is in this condition; "" = not said.
     cause: str
     vcpus: float
     used_vcpus: float
-    #: Bytes.
     memory_bytes: int
     used_memory_bytes: int
-    #: (type, count, used).
+    #: (type, count, used) of each type.
     accelerators: tuple[tuple[str, int, int], ...]
-    #: (job, replica).
+    #: (job, replica) of each replica on it.
     replicas: tuple[tuple[str, str], ...]
-    #: Those of the replicas that have accelerators.
+    #: The replicas that have accelerators.
     holders: tuple[HolderView, ...] = ()
-    #: What others than the service use of it, in words; "" = nothing.
+    #: What others than this service use of it, as text; "" = nothing.
     others: str = ""
 
     @staticmethod
@@ -165,9 +165,9 @@ def undrain(endpoint: Endpoint, *, actions: Actions, node: str) -> None:
 
 
 def leaving(client: Client, node: NodeView) -> Iterator[str]:
-    """A line for each replica that stands on the node, and one for each that has left, until none is there.
+    """Yield a line for each replica on a drained node, and one when it has left, until none is there. Polls.
 
-    Raises click.ClickException if the node is let take work again meanwhile.
+    Raises click.ClickException if somebody undrains the node meanwhile; Refused, Unreachable.
     """
     replicas = dict.fromkeys(node.replicas)
     for job, replica in replicas:
@@ -187,8 +187,8 @@ def leaving(client: Client, node: NodeView) -> Iterator[str]:
 
 
 def node_table(nodes: list[NodeView]) -> list[str]:
-    """The lines of a list of nodes; what others use, and why one takes no work, have a column only where
-    there is something to say."""
+    """Return the lines of a table of nodes. What others use, and causes of conditions, have columns only if
+    there are any."""
     shared = any(node.others for node in nodes)
     unfit = any(node.cause for node in nodes)
     columns = (
@@ -223,7 +223,7 @@ def node_table(nodes: list[NodeView]) -> list[str]:
 
 
 def holder_table(nodes: list[NodeView]) -> list[str]:
-    """The lines of a list of who has which accelerators; [] where nobody has any."""
+    """Return the lines of a table of the replicas that have accelerators; [] if there are none."""
     columns = (
         Column("NODE"),
         Column("ACCELERATORS"),
@@ -248,7 +248,7 @@ def holder_table(nodes: list[NodeView]) -> list[str]:
 
 
 def _others(node: capacity.Node) -> str:
-    """`2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
+    """Return what others use of a node, as text: `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
     vcpus = node.others_vcpus or 0
     parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
     if size := node.others_memory_bytes or 0:
@@ -262,7 +262,7 @@ def _others(node: capacity.Node) -> str:
 
 
 def list_nodes(client: Client) -> list[NodeView]:
-    """The nodes of the service. Raises Refused, Unreachable."""
+    """Return the nodes of the service. Raises Refused, Unreachable."""
     return [NodeView.parse(node) for node in client.get(_NODES)["nodes"]]
 
 

@@ -1,5 +1,5 @@
-"""The form of what is printed: a table or text for people, JSON or YAML for programs; and how wide it may
-be."""
+"""The option --format, by which output is a table or text for people, or JSON or YAML for programs; the width
+of the terminal."""
 
 import json
 import shutil
@@ -13,8 +13,9 @@ _YAML = "trainshed.yaml"
 
 
 def output_format(first: str, help_text: str, *, default: str = "") -> Callable[[Any], Any]:
-    """The option --format of a command that takes `form`: "json", of which `print_data` knows whether YAML
-    was meant, or `first`. "text" and "table" are one. `default`: "" = `first`."""
+    """Return a decorator that adds --format to a command and passes it `form`: `first` or "json". For YAML
+    `form` is "json" as well, and `print_data` prints YAML. `first`: "text" or "table"; the other of the two
+    is accepted for it. `default`: the option's default; "" = `first`."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
         context.meta[_YAML] = value == "yaml"
@@ -34,23 +35,23 @@ def output_format(first: str, help_text: str, *, default: str = "") -> Callable[
 
 
 class _Form(click.Choice[str]):
-    """The last choice is another word for the first."""
+    """A choice whose last value is another word for the first."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Names each form once."""
+        """Return the message, which names each form once."""
         *names, _ = self.choices
         return f"{value!r} is not one of {', '.join(names)}."
 
 
 takes_form = output_format("table", "Output as a table, or as JSON or YAML for programs.")
-"""Of a command that takes `form`: "table" or "json"."""
+"""Decorator of a command that takes `form`: "table" or "json"."""
 
 
 def print_data(value: Any, *, stream: bool = False) -> None:
-    """Print a value as the --format of this command says. `stream`: one of many, a line of JSON each or a
-    document of YAML."""
+    """Print a value as JSON or YAML, as the --format of this command says. `stream`: the value is one of
+    many, each a line of JSON or a document of YAML."""
     if click.get_current_context().meta.get(_YAML):
-        # Few ask for it.
+        # Imported here, since most commands do not need it.
         from trainshed.cli.text.yaml_form import yaml_text
 
         click.echo(f"---\n{yaml_text(value)}" if stream else yaml_text(value))
@@ -59,5 +60,5 @@ def print_data(value: Any, *, stream: bool = False) -> None:
 
 
 def terminal_width() -> int | None:
-    """Characters of a line; None where no terminal shows it."""
+    """Return the characters of a line of the terminal; None if standard output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

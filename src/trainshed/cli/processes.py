@@ -1,6 +1,6 @@
-"""Service processes of this machine: start one and wait until it is ready, end one and wait for its end.
+"""Starts a service process on this machine and waits until it is ready; ends one and waits for its end.
 
-The kernel wakes those who wait; nothing is asked again and again.
+All waiting is for events of the kernel; nothing polls.
 """
 
 import json
@@ -17,17 +17,20 @@ import click
 from trainshed.cli.connection import Endpoint, local
 
 _READY_SECONDS = 120
+"""Seconds that a service may take to become ready."""
 
 _STOP_SECONDS = 60
 
 _TAIL_LINES = 15
+"""Last lines of a service's output that an error shows."""
 
 
 class Process:
-    """A running process, held so that its number cannot come to mean another one. Use it in a `with`."""
+    """A running process, by a descriptor (on Linux), so that signals cannot reach another process that got
+    its id later. Use it in a `with`."""
 
     def __init__(self, pid: int) -> None:
-        """Raises ProcessLookupError if there is none."""
+        """Raises ProcessLookupError if there is no such process."""
         self._pid = pid
         self._descriptor = os.pidfd_open(pid) if sys.platform == "linux" else -1
         if self._descriptor < 0:
@@ -51,7 +54,7 @@ class Process:
             return
 
     def wait(self, seconds: float) -> bool:
-        """Whether the process ended within so many seconds."""
+        """Wait at most so many seconds for the process to end; whether it has ended."""
         if sys.platform == "linux":
             readable, _, _ = select.select([self._descriptor], [], [], seconds)
             return bool(readable)
@@ -83,7 +86,8 @@ class StartedService:
         self.endpoint = endpoint
 
     def stop(self) -> None:
-        """End the service and wait until it has ended. Raises click.ClickException if it does not."""
+        """End the service and wait until it has ended. Raises click.ClickException if it does not end
+        within 60 s."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_STOP_SECONDS)
@@ -95,16 +99,17 @@ class StartedService:
 
 
 def start(data: Path, arguments: Sequence[str] = ()) -> StartedService:
-    """Start a service on a free port with its data in `data`, and wait until it is ready. `arguments`:
-    further ones of `trainshed up`.
+    """Start a service on a free port with its data in `data`, and wait until it is ready. `arguments`: more
+    arguments of `trainshed up`.
 
-    Raises click.ClickException with the end of the service's output if it does not become so.
+    Raises click.ClickException with the end of the service's output if it does not become ready.
     """
     return started_by(["up", "--port", "0", *arguments, "--data", str(data)], data)
 
 
 def started_by(words: Sequence[str], data: Path) -> StartedService:
-    """The same by a command line of `trainshed up`, whose data directory is `data`."""
+    """As `start`, by the words of a command line of `trainshed`, which starts a service with its data in
+    `data`."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     output = data / "up.log"
     reading, writing = os.pipe()
@@ -117,7 +122,7 @@ def started_by(words: Sequence[str], data: Path) -> StartedService:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
-                # Ctrl-C is for this command, which then decides what becomes of the service.
+                # Ctrl-C is for this command only, which then decides what happens to the service.
                 start_new_session=True,
             )
     finally:
@@ -133,13 +138,13 @@ def started_by(words: Sequence[str], data: Path) -> StartedService:
             ) from None
         return StartedService(process, local(data))
     except BaseException:
-        # Ctrl-C included: nobody would know of a service that is left behind here.
+        # Also on Ctrl-C: the user does not know yet that a service runs.
         process.terminate()
         raise
 
 
 def _first_line(descriptor: int) -> bytes:
-    """What the service says when it is ready, b"" if it ended or took too long."""
+    """Return the line that the service writes when it is ready; b"" if it ended or took too long."""
     said = b""
     while not said.endswith(b"\n"):
         readable, _, _ = select.select([descriptor], [], [], _READY_SECONDS)

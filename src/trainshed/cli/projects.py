@@ -1,4 +1,5 @@
-"""Projects of Python: directories that say themselves how they are installed. Runs nothing of them."""
+"""Recognises and packs Python projects: directories that define how they are installed. Runs no code of
+them."""
 
 import ast
 import configparser
@@ -10,7 +11,8 @@ from trainshed.cli.sdist import PackagingError, Sdist, build_sdist
 
 
 def is_project(directory: Path) -> bool:
-    """Whether it says itself how it is installed; a `pyproject.toml` may be there for other tools alone."""
+    """Whether a directory defines how it is installed. A `pyproject.toml` may be there for other tools
+    only."""
     if (directory / "setup.py").is_file():
         return True
     try:
@@ -21,7 +23,7 @@ def is_project(directory: Path) -> bool:
 
 
 def build_project(directory: Path) -> Sdist:
-    """A source distribution of a project under its own name. Raises PackagingError."""
+    """Make a source distribution of a project, with the project's own name. Raises PackagingError."""
     name, version = project_title(directory)
     try:
         return build_sdist(directory, name=name, version=version)
@@ -30,8 +32,8 @@ def build_project(directory: Path) -> Sdist:
 
 
 def project_title(directory: Path) -> tuple[str, str]:
-    """Name and version that a project gives itself, as far as it can be told without running anything of
-    it. Raises PackagingError."""
+    """Return a project's own name and version, read without running its code; "0" if the version is not
+    known. Raises PackagingError if the name is not known."""
     metadata: dict[str, str] = {}
     try:
         if (file := directory / "pyproject.toml").is_file():
@@ -59,7 +61,7 @@ def project_title(directory: Path) -> tuple[str, str]:
 
 
 def _keywords(source: str) -> dict[str, str]:
-    """The texts that `setup(...)` is called with."""
+    """Return the keyword arguments of the calls of `setup(...)` whose values are text literals."""
     texts: dict[str, str] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setup"):

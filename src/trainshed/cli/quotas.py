@@ -1,4 +1,4 @@
-"""`trainshed quotas`: what a project may use in a region, what of it is used; set and clear limits."""
+"""`trainshed quotas`: lists a project's quotas in a region with their use; sets and clears limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _UNLIMITED = "unlimited"
 
 
 def _limit(context: click.Context, parameter: click.Parameter, value: str) -> float | str:
-    """A number of at least 0, or `unlimited`."""
+    """Parse a limit: a number of at least 0, or `unlimited`."""
     if value == _UNLIMITED:
         return _UNLIMITED
     try:
@@ -116,7 +116,7 @@ def clear(
 
 
 def quota_table(quotas: Sequence[Quota]) -> list[str]:
-    """The lines of a list of quotas."""
+    """Return the lines of a table of quotas."""
     columns = (
         Column("METRIC"),
         Column("USED", right=True),
@@ -146,7 +146,7 @@ def quota_table(quotas: Sequence[Quota]) -> list[str]:
 
 
 def _change(endpoint: Endpoint, actions: Actions, verb: str, asked: Mapping[str, Any]) -> None:
-    """Set or clear, as `verb` says, a quota."""
+    """Set or clear a quota, as `verb` says, and print the outcome."""
     answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:{verb}", asked)
     quota = read(answer, PlacedQuota)
     default = "" if quota.source == "set" else " (the default)"

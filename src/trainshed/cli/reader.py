@@ -1,5 +1,5 @@
-"""Ends a command that follows something as soon as nobody reads it any more (`| head`), whether or not there
-is anything to write."""
+"""Ends a command that follows something as soon as nobody reads its output any more (`| head`), even while
+there is nothing to write."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from collections.abc import Generator
 from types import FrameType
 
 STATUS = 128 + signal.SIGPIPE
-"""The exit status: as a shell says of a command that its reader has left."""
+"""The exit status, the same that a shell reports of a command that SIGPIPE ended."""
 _STDOUT = 1
 
 
@@ -24,8 +24,8 @@ def reader_has_left() -> bool:
 
 @contextlib.contextmanager
 def until_reader_leaves() -> Generator[None]:
-    """While this is entered, SystemExit is raised in the main thread as soon as the reader of standard output
-    is gone. Does nothing where that is no pipe, or in another thread."""
+    """Raise SystemExit in the main thread as soon as the reader of standard output is gone. Does nothing if
+    standard output is no pipe or socket, or if entered in another thread."""
     in_main = threading.current_thread() is threading.main_thread()
     if not (in_main and _is_pipe()):
         yield
@@ -44,9 +44,9 @@ def until_reader_leaves() -> Generator[None]:
 
 
 def _watch(done: int) -> None:
-    """Wake the main thread from whatever it waits for, unless `done` closes first."""
+    """Interrupt the main thread when the reader has left, unless the other end of `done` is closed first."""
     looked = select.poll()
-    # No event is asked for: errors and hang-ups are told without.
+    # No event is requested: errors and hang-ups are always reported.
     looked.register(_STDOUT, 0)
     looked.register(done, 0)
     if all(descriptor == _STDOUT for descriptor, _ in looked.poll()):
@@ -54,9 +54,9 @@ def _watch(done: int) -> None:
 
 
 def _leave(_: int, __: FrameType | None) -> None:
-    # A connection to the service that was closed brings this signal as well.
+    # The signal also comes when a connection to the service was closed.
     if reader_has_left():
-        # What is still in buffers could not be written when Python ends.
+        # When Python ends, it flushes buffers to standard output, which would fail.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, _STDOUT)
         os.close(nowhere)

@@ -1,5 +1,5 @@
-"""The plan of a job's reducers: times and gains for numbers of reducers of one machine type, and their lines.
-Pure."""
+"""Computes the plan of a job's reducers: times and gains for several numbers of reducers of one machine type;
+and formats it. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -28,37 +28,39 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a number of reducers does."""
+    """The effect of a number of reducers."""
 
     reducers: int
-    #: Bandwidth of all reducers together.
+    #: Bandwidth of all reducers together, in Gbit/s.
     gbps: float
     is_hybrid: bool
-    #: The part of every operation that each worker adds up itself; 0 in pure mode.
+    #: The share of every operation that each worker sums itself; 0 in pure mode.
     worker_share: float
-    #: How many times as fast as the ring it can be at most.
+    #: Maximum speed, as a multiple of the ring's.
     limit: float
-    #: The least time that a gigabyte takes.
+    #: Minimum seconds per gigabyte.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Reducers for a job, and what fewer of them would do."""
+    """A plan of reducers for a job, with the effect of other numbers of them."""
 
-    #: The machines of pools 0 and 1.
+    #: The machines of worker pools 0 and 1.
     workers: Fleet
+    #: The accelerators of each worker; None = none.
     accelerators: Accelerators | None
-    #: As many as were asked about, else as many as are needed.
+    #: As many reducers as were asked about, else as many as are needed.
     reducers: Fleet
-    #: As many as the rule says.
+    #: The number of reducers that the rule asks for (spec/reduction#bandwidth).
     needed: int
-    #: The fewest reducers that alone are faster than the ring; None where none are.
+    #: The fewest reducers that are faster than the ring by themselves; None = no number is.
     break_even: int | None
-    #: Seconds that a gigabyte takes without reducers at least.
+    #: Minimum seconds per gigabyte without reducers.
     ring: float
-    #: Fewer and that many, ascending.
+    #: The effect of a quarter to all of the reducers that are needed, and of those asked about, ascending.
     cases: tuple[Case, ...]
+    #: vCPUs of each reducer.
     reducer_vcpus: float
 
     @property
@@ -75,7 +77,8 @@ def plan(
     vcpus: float,
     count: int | None = None,
 ) -> Plan:
-    """`machine`, `gbps`, `vcpus`: of a reducer. `count`: how many there are, None for as many as it takes."""
+    """Compute a plan. `machine`, `gbps`, `vcpus`: a reducer's machine type, bandwidth in Gbit/s and vCPUs.
+    `count`: the number of reducers, None = as many as are needed."""
     needed = enough(workers.total, gbps)
     chosen = count or needed
     counts = sorted({math.ceil(needed * part / 4) for part in range(1, 5)} | {chosen})
@@ -92,7 +95,7 @@ def plan(
         accelerators,
         Fleet(chosen, machine, gbps),
         needed,
-        # Two workers' ring sends each gradient once, as reducers do.
+        # With two workers no number is faster: their ring sends each gradient once, as reducers do.
         int(round(break_even(workers.count) / speed, 9)) + 1 if workers.count > 2 else None,
         base * bounds(workers.count, 1, speed).ring,
         tuple(cases),
@@ -101,7 +104,7 @@ def plan(
 
 
 def plan_lines(plan: Plan, size: int | None) -> Iterator[str]:
-    """For people. `size`: bytes of the gradients of a step, None if nobody said."""
+    """Yield the lines that show a plan to people. `size`: bytes of a step's gradients, None = not known."""
     workers, reducers = plan.workers, plan.reducers
     met = reducers.count >= plan.needed
     yield f"{reducers} as reducers for {workers}"
@@ -129,7 +132,7 @@ def plan_lines(plan: Plan, size: int | None) -> Iterator[str]:
 
 
 def pool_flags(plan: Plan) -> list[str]:
-    """The flags of gcloud that make the three worker pools."""
+    """Return the flags of gcloud that make the three worker pools."""
     devices = plan.accelerators
     accelerated = (
         f"accelerator-type={devices.type},accelerator-count={devices.count}," if devices else ""
@@ -144,7 +147,8 @@ def pool_flags(plan: Plan) -> list[str]:
 
 
 def plan_document(plan: Plan, size: int | None) -> dict[str, Any]:
-    """For programs. Bandwidths in Gbit/s, times in seconds."""
+    """Return a plan as JSON for programs. Bandwidths are in Gbit/s, times in seconds. `size`: bytes of a
+    step's gradients, None = not known."""
     devices = plan.accelerators
     document: dict[str, Any] = {
         "workers": _fleet(plan.workers)

@@ -1,5 +1,5 @@
-"""`trainshed reducers`: how many a job needs, what can use them, and what an image of one's own installs
-(spec/reduction#bandwidth)."""
+"""`trainshed reducers`: computes how many reducers a job needs, shows which frameworks can use them, and
+writes the wheel for users' own images (spec/reduction#bandwidth)."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def _gbps(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """A bandwidth in Gbit/s that can be meant."""
+    """Parse a bandwidth in Gbit/s. Raises click.BadParameter if it is none, or implausible."""
     if value is None:
         return None
     try:
@@ -195,7 +195,7 @@ def wheel(output: Path, actions: Actions) -> None:
 
     Jobs in prebuilt images have it by themselves.
     """
-    from trainshed.reduction import distribution  # nothing else here needs it
+    from trainshed.reduction import distribution  # no other command here needs it
 
     path = output / distribution.wheel_name()
     try:
@@ -214,7 +214,8 @@ def _machine(name: str, flag: str) -> MachineType:
 
 
 def _devices(machine: MachineType, flag: str | None) -> Accelerators | None:
-    """What `--accelerator` says; of a machine that comes with its accelerators, those."""
+    """Return the accelerators that --accelerator names, else those that the machine type always has; None =
+    none. Raises click.BadParameter."""
     if flag is None:
         choices = accelerators.allowed(machine, Api.VERTEX)
         if machine.needs_accelerators and len(choices) == 1:
@@ -254,10 +255,10 @@ def _known(
 
 
 def _size(text: str) -> int:
-    """Bytes: `1.3GB`, `500 MiB`, a plain whole number."""
+    """Convert `1.3GB`, `500 MiB` or a whole number to bytes. Raises click.BadParameter."""
     match = _SIZE.fullmatch(text.strip())
     size = 0
-    # Parts of bytes are gigabytes whose unit was forgotten.
+    # A fraction without a unit is refused: probably the unit was forgotten.
     if match and (match[2] or "." not in match[1]):
         base = 1024 if match[3] else 1000
         size = round(float(match[1]) * base ** _POWERS[match[2].lower()])

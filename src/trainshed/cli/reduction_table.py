@@ -1,4 +1,4 @@
-"""The reports of reducers and of the workers that use them, as tables and lines (spec/reduction#reports).
+"""Shows the reports of reducers, and of workers that use them, as tables and lines (spec/reduction#reports).
 Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,13 +14,13 @@ from trainshed.wire.trainshed_v1.usage import Reduction, ReductionMode, ReplicaU
 
 _NOTHING = "–"
 _LEAST_WAIT = 0.05
-"""Seconds; who waits less does not wait."""
+"""Seconds; shorter waits are not shown."""
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 @dataclass(frozen=True, slots=True)
 class NoteView:
-    """What a replica told the timeline, or how it is now."""
+    """A note of a replica: what it reported to the timeline, or its current way of reducing."""
 
     severity: str
     text: str
@@ -28,33 +28,34 @@ class NoteView:
 
 @dataclass(frozen=True, slots=True)
 class ReductionView:
-    """One replica's part in the reduction."""
+    """One replica's part in the reduction, as it was last reported."""
 
     id: str
     task: str
-    #: When it was last heard of, ns; 0 = never.
+    #: Time of its last report, ns since the epoch; 0 = there is none.
     seen: Nanos
-    #: No more will come.
+    #: True if no more reports will come.
     over: bool
     #: Bytes since the attempt began, over all its incarnations.
     received: float
     sent: float
-    #: Bytes per second lately.
+    #: Current bytes per second.
     receives: float
     sends: float
+    #: Chunks in flight; None = not reported.
     in_flight: float | None
-    #: Broken connections that made it begin again.
+    #: Broken connections after which it began again; None = not reported.
     resets: float | None
-    #: Seconds for which each rank alone was waited for; of a worker, for which it waited itself.
+    #: Of a reducer: seconds that it waited for each rank alone. Of a worker: seconds that it waited.
     waits: float | Sequence[float]
     #: How often it was started again.
     restarts: int
-    #: One of them, if any, says which way sums go now.
+    #: The first of them, if its way of reducing is known, says which way that is now.
     notes: tuple[NoteView, ...]
 
     @staticmethod
     def of(replica: ReplicaUsage, reduction: Reduction) -> "ReductionView":
-        """What a replica says of its `reduction`."""
+        """Return the view of a replica's `reduction`."""
         totals, rates = reduction.totals, reduction.per_second
         return ReductionView(
             id=replica.id,
@@ -74,7 +75,7 @@ class ReductionView:
 
 
 def _notes(reduction: Reduction) -> Iterator[NoteView]:
-    """Which way sums go now in the place of all that was said of that, then the others."""
+    """Yield a note with the current way of reducing, which replaces all notes about it, then the others."""
     if mode := reduction.mode:
         yield NoteView(mode.severity, _mode_now(mode))
     for note in reduction.notes:
@@ -95,7 +96,7 @@ def _clock(moment: str) -> str:
 
 
 def reduction_lines(replicas: Iterable[ReplicaUsage]) -> list[str]:
-    """What is to be shown of a job's reduction below its usage: [] for a job without reducers."""
+    """Return the lines about a job's reduction that stand below its usage; [] for a job without reducers."""
     views = [
         ReductionView.of(replica, replica.reduction) for replica in replicas if replica.reduction
     ]
@@ -105,7 +106,7 @@ def reduction_lines(replicas: Iterable[ReplicaUsage]) -> list[str]:
 
 
 def reduction_table(views: Sequence[ReductionView]) -> list[str]:
-    """The lines of a table: a row for each replica that has reported."""
+    """Return the lines of a table with a row for each view."""
     columns = [
         Column("REDUCTION"),
         Column("IN", right=True),
@@ -140,7 +141,8 @@ def reduction_table(views: Sequence[ReductionView]) -> list[str]:
 
 
 def note_lines(views: Iterable[ReductionView]) -> list[str]:
-    """What was told, in the colour of how bad it is; what several replicas say alike, once."""
+    """Return the notes in the colours of their severities; a note that several replicas have is shown
+    once."""
     tellers: dict[NoteView, list[str]] = {}
     for view in views:
         for note in dict.fromkeys(view.notes):
@@ -157,7 +159,8 @@ def _tellers(tasks: Sequence[str]) -> str:
 
 
 def waited(waits: float | Sequence[float]) -> str:
-    """`14s, 12s for rank 3`: in all, and for the slowest one where that is known; "" for next to nothing."""
+    """Return waiting as text, such as `14s, 12s for rank 3`: the total, and for the slowest rank if ranks are
+    known; "" for less than `_LEAST_WAIT`."""
     by_rank = waits if isinstance(waits, Sequence) else ()
     total = sum(by_rank) if isinstance(waits, Sequence) else waits
     if total < _LEAST_WAIT:
@@ -170,7 +173,7 @@ def waited(waits: float | Sequence[float]) -> str:
 
 
 def size(count: float) -> str:
-    """`24.1 MB`, in powers of ten, as links are measured."""
+    """Return a number of bytes as text, such as `24.1 MB`, in powers of ten as is usual for networks."""
     for unit, name in _UNITS:
         if count >= unit:
             return f"{count / unit:.1f} {name}"

@@ -1,5 +1,5 @@
-"""What a program needs of others: requirements of options and files, and a package that holds nothing but
-them."""
+"""Reads the requirements of a program from options and files, and makes a package that has nothing but
+requirements."""
 
 import io
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from trainshed.cli.sdist import PackagingError
 
 REQUIREMENTS_WHEEL = "trainshed_requirements-1.0-py3-none-any.whl"
-"""The file name of what `requirements_wheel` makes."""
+"""The file name of the package that `requirements_wheel` makes."""
 
 _INFO = "trainshed_requirements-1.0.dist-info"
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -20,14 +20,15 @@ _HASH = re.compile(r"\s--hash=\S+")
 
 
 def split_requirements(texts: tuple[str, ...]) -> list[str]:
-    """Lists with commas in between, which may also stand within a requirement: `a>=1,<2,b`. A file NAME.txt
-    stands for what it names. Raises PackagingError for one that cannot be read."""
+    """Split lists of requirements at commas, except for commas within a requirement: `a>=1,<2,b`. NAME.txt is
+    replaced by the requirements in that file. Raises PackagingError if it cannot be read."""
     requirements: list[str] = []
     for text in texts:
         begun = False
         for part in filter(None, (part.strip() for part in text.split(","))):
             if part.endswith(".txt"):
-                # Never a package of that name: indexes have some, put there for those who leave out a `-r`.
+                # Never taken for a package: indexes have malicious ones with such names, for users who forget
+                # a `-r`.
                 requirements.extend(read_requirements(Path(part)))
                 begun = False
                 continue
@@ -42,7 +43,7 @@ def split_requirements(texts: tuple[str, ...]) -> list[str]:
 
 
 def requirements_wheel(needed: Sequence[str]) -> bytes:
-    """A package that holds nothing and needs these: the same ones make the same bytes."""
+    """Return a wheel that has no files, only these requirements. The same ones make the same bytes."""
     lines = "".join(f"Requires-Dist: {text}\n" for text in needed)
     files = {
         f"{_INFO}/METADATA": (
@@ -61,8 +62,8 @@ def requirements_wheel(needed: Sequence[str]) -> bytes:
 
 
 def read_requirements(path: Path) -> list[str]:
-    """Every requirement of a file and of those that it includes. Raises PackagingError, naming the lines that
-    cannot be kept."""
+    """Return the requirements of a file and of the files that it includes. Raises PackagingError with the
+    lines that cannot be used."""
     requirements: list[str] = []
     wrong: list[str] = []
     _read(path, requirements, wrong, ())
@@ -72,7 +73,7 @@ def read_requirements(path: Path) -> list[str]:
 
 
 def requirement(text: str) -> str:
-    """A requirement as metadata has it. Raises ValueError saying what is wrong."""
+    """Convert a requirement to the form of package metadata. Raises ValueError that says what is wrong."""
     text = _HASH.sub("", text).strip()
     if text.startswith("-"):
         raise ValueError(
@@ -112,7 +113,7 @@ def _read(path: Path, requirements: list[str], wrong: list[str], above: tuple[Pa
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, text) of lines, with those that go on put together."""
+    """Yield (number, text) of each line; lines that end with a backslash are joined with the next ones."""
     whole, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         first = first if whole else number

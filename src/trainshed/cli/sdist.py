@@ -1,8 +1,8 @@
 """Makes a source distribution of a directory, so that a job's replicas can install it.
 
-Owns which files of a user's tree belong into the archive, and its bytes: the same files give the
-same archive, so that an upload is recognised as one that is already there. Runs nothing of what it
-packs (no `setup.py`), and uploads nothing.
+Owns which files of a user's tree belong into the archive, and its bytes: the same files make the same
+archive, so that a package that was uploaded before is recognised. Runs no code of what it packs (no
+`setup.py`), and uploads nothing.
 """
 
 import gzip
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import NoReturn
 
 DEMO_MODULE = "trainshed_demo.task"
-"""The module of the demo job, for `pythonModule`."""
+"""The demo job's module, for `pythonModule`."""
 DEMO_TUNING_MODULE = "trainshed_demo.tuning"
-"""That of the trials of its tuning job."""
+"""The module of the demo's tuning trials."""
 
 _DEMO_VERSION = "1.0"
 
-# A wheel built from the archive is a zip file, and those know no time before 1980. One day later,
-# since zip times are local ones.
+# Time of all files, in seconds since 1970. Wheels built from the archive are zip files, which have no times
+# before 1980; one day later, because times in zip files are local.
 _TIME = 315_619_200
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -55,8 +55,8 @@ class Sdist:
     """A source distribution.
 
     Attributes:
-        filename: `name-version.tar.gz`, the name normalised as installers expect it.
-        content: The archive.
+        filename: `name-version.tar.gz`, with the name normalised as installers expect it.
+        content: The archive's bytes.
     """
 
     filename: str
@@ -64,30 +64,30 @@ class Sdist:
 
 
 def demo_program_directory() -> Path:
-    """Where the demo job's program lies, to be read, copied and changed."""
+    """Return the directory of the demo job's program, which users may read and copy."""
     return Path(__file__).with_name("demo_program")
 
 
 def build_demo_sdist() -> Sdist:
-    """The demo job's program as a source distribution."""
+    """Return the demo job's program as a source distribution."""
     return build_sdist(demo_program_directory(), name="trainshed-demo", version=_DEMO_VERSION)
 
 
 def build_sdist(directory: Path, *, name: str, version: str) -> Sdist:
-    """Packs a directory as a source distribution. Blocks on the disk alone.
+    """Pack a directory as a source distribution. Blocks on the disk only.
 
-    A `setup.py` is added if there is neither one nor a `pyproject.toml`. Left out are hidden
-    files, byte code, virtual environments, and what earlier builds left (`build`, `dist`,
-    `*.egg-info`). Of times, owners and permissions only "executable" is kept.
+    A `setup.py` is added if there is neither one nor a `pyproject.toml`. Left out are hidden files, byte
+    code, virtual environments, and what earlier builds left (`build`, `dist`, `*.egg-info`). Of times, owners
+    and permissions only "executable" is kept.
 
     Args:
         directory: The project's root, the parent of its packages.
-        name: The distribution's name; a `setup.py` of the directory's own should say the same.
-        version: Its version, likewise.
+        name: The distribution's name; the directory's own `setup.py` should give the same.
+        version: Its version; the same holds.
 
     Raises:
-        PackagingError: The name or the version is none, or the tree holds nothing to pack or
-            something that cannot be packed.
+        PackagingError: The name or the version is not valid, or the tree holds nothing to pack, or something
+            that cannot be packed.
     """
     if not _NAME.fullmatch(name):
         raise PackagingError(
@@ -116,8 +116,8 @@ def build_sdist(directory: Path, *, name: str, version: str) -> Sdist:
 
 
 def project_files(directory: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a directory that belong to its program, each by its path below it; what is left out,
-    `build_sdist` says. Raises PackagingError."""
+    """Yield (path below the directory, file) for the files of a directory that belong to its program; those
+    that `build_sdist` names are left out. Raises PackagingError while iterating."""
     return ((path.relative_to(directory).as_posix(), path) for path in _files(directory))
 
 
@@ -170,7 +170,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 def _archive(root: str, members: dict[str, _Member]) -> bytes:
     buffer = io.BytesIO()
-    # The time and the file name that gzip stores by itself would differ from run to run.
+    # Without the time and the file name that gzip stores by default, which differ between runs.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as compressed,
         tarfile.open(mode="w", fileobj=compressed, format=tarfile.PAX_FORMAT) as archive,

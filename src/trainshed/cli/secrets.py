@@ -1,5 +1,5 @@
-"""`trainshed secrets`: set, list and delete what jobs name as `$(secret:NAME)`, and change the key that they
-are sealed with. Shows no value, ever."""
+"""`trainshed secrets`: sets, lists and deletes the secrets that jobs name as `$(secret:NAME)`, and changes
+the key with which they are sealed. It never shows a value."""
 
 import os
 import sys
@@ -155,7 +155,7 @@ def rotate_key(endpoint: Endpoint, actions: Actions) -> None:
 
 
 def secret_table(secrets: Iterable[Secret]) -> list[str]:
-    """The lines of a list of secrets, one per version."""
+    """Return the lines of a table of secrets, one line per version."""
     columns = (
         Column("SECRET"),
         Column("VERSION", right=True),
@@ -199,8 +199,8 @@ def _value(name: str, file: Path | None, variable: str | None) -> str:
 
 
 def _without_line_end(value: str) -> str:
-    """`echo` and editors end a line that was not meant to have an end; several lines are a file, and kept as
-    they are."""
+    """Return a value without its line end if it is a single line, since `echo` and editors add one that is
+    not meant. Several lines are a file's content and stay as they are."""
     line = value.removesuffix("\n").removesuffix("\r")
     return value if "\n" in line else line
 

@@ -1,4 +1,5 @@
-"""The spelling of this installation's command, so that advice can be copied out of the terminal as it is."""
+"""How this installation's command has to be typed, so that advice can be copied from the terminal as it
+is."""
 
 import os
 import shlex
@@ -10,7 +11,7 @@ _NAME = "trainshed"
 
 
 def typed() -> str:
-    """`trainshed` where a shell finds this installation under that name, else the path of its command.
+    """Return `trainshed` if a shell finds this installation under that name, else the path of its command.
 
     The path is relative if it lies below the working directory, as after `./dev up`.
     """
@@ -23,7 +24,7 @@ def typed() -> str:
 
 
 def data_option(data: Path) -> str:
-    """What must follow the command, in any shell, so that it finds that data directory; "" for
+    """Return what has to follow the command in any shell so that it uses that data directory; "" for
     `~/.trainshed`."""
     if data == Path.home() / ".trainshed":
         return ""

@@ -1,4 +1,4 @@
-"""`trainshed status`: the service at a glance."""
+"""`trainshed status`: shows whether a service runs, and the most important facts about it."""
 
 import shutil
 from collections import Counter
@@ -17,7 +17,7 @@ from trainshed.wire.trainshed_v1.jobs import Outbox, Retention, Status
 from trainshed.wire.trainshed_v1.record import read
 
 _LATE = 0.25
-"""Seconds of lateness of the event loop from which on requests are noticeably slow."""
+"""Seconds by which the event loop is late; from here on requests are noticeably slow."""
 
 
 @click.command()
@@ -73,7 +73,7 @@ def command(session: Session, endpoint: Endpoint, form: str) -> None:
 
 
 def _kept(retention: Retention) -> str:
-    """How long what is over is kept, and what was deleted."""
+    """Return a text that says how long ended jobs and logs are kept, and what was deleted."""
     kept = [
         f"jobs {retention.jobs}" if retention.jobs else "",
         f"logs {retention.logs}" if retention.logs else "",
@@ -87,7 +87,7 @@ def _kept(retention: Retention) -> str:
 
 
 def _notified(outbox: Outbox) -> str:
-    """Who can be told, and what was not delivered."""
+    """Return a text with the targets of notifications, and how many could not be delivered yet."""
     text = ", ".join(outbox.targets)
     if outbox.failing:
         failing = f"; {counted(outbox.failing, 'notification')} not delivered yet, tried again"

@@ -1,8 +1,8 @@
-"""`trainshed studies`: the studies of the study API (Vizier), and their trials, through the public Vertex
-API.
+"""`trainshed studies`: lists and describes studies of the study API (Vizier) and their trials, through the
+public Vertex API.
 
-A trial becomes the same `TrialView` as one of a tuning job, so that both are shown alike; of several metrics
-the first is the objective's column, the others stand among the notes.
+A trial becomes a `TrialView`, as one of a tuning job, so that both are shown alike. If there are several
+metrics, the first is the objective's column, and the others stand among the notes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _in_a_place = takes_place("studies")
 
 @dataclass(frozen=True, slots=True)
 class StudyView:
-    """A study. `metrics`: (id, goal)."""
+    """A study. `metrics`: (id, goal) of each."""
 
     id: str
     name: str
@@ -64,13 +64,14 @@ class StudyView:
 
     @property
     def aims(self) -> str:
-        """`maximize accuracy, minimize size`."""
+        """Its metrics with their goals, as text: `maximize accuracy, minimize size`."""
         return ", ".join(f"{goal.value.lower()} {metric}" for metric, goal in self.metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class StudyRows:
-    """What is shown of a study's trials. `best`: a line for each optimal one."""
+    """What is shown of a study's trials. `counts`: their numbers, as text; `best`: a line for each optimal
+    trial."""
 
     trials: tuple[TrialView, ...]
     counts: str
@@ -137,7 +138,7 @@ def describe(
 
 
 def study_table(studies: Sequence[StudyView], width: int | None) -> list[str]:
-    """The lines of a list of studies."""
+    """Return the lines of a table of studies. `width`: maximum width of a line, None = unlimited."""
     columns = (
         Column("STUDY"),
         Column("NAME", flexible=True),
@@ -172,7 +173,8 @@ def description(
     now: Nanos,
     width: int | None,
 ) -> Iterator[str]:
-    """The lines that describe a study."""
+    """Yield the lines that describe a study. `trials`, `optimal`: in public JSON. `width`: maximum width of a
+    line, None = unlimited."""
     best = [int(trial["id"]) for trial in optimal]
     rows = study_table_rows(study, trials, best)
     facts = [
@@ -224,7 +226,8 @@ def _place(
 def study_table_rows(
     study: StudyView, trials: Sequence[Mapping[str, Any]], optimal: Sequence[int]
 ) -> StudyRows:
-    """`trials`: in public JSON. `optimal`: numbers of the optimal ones."""
+    """Return what is shown of a study's trials. `trials`: in public JSON. `optimal`: numbers of the optimal
+    ones."""
     views = tuple(_trial(study, trial) for trial in trials)
     over = [view for view in views if view.state.is_over]
     infeasible = sum(view.state is TrialState.INFEASIBLE for view in over)
@@ -264,7 +267,7 @@ def _trial(study: StudyView, public: Mapping[str, Any]) -> TrialView:
         value=value,
         reached=reached,
         step=step,
-        # The public field holds when it was made; nobody evaluates it yet.
+        # For a trial that nobody evaluates yet, the public field is the time at which it was created.
         started=0 if state is TrialState.REQUESTED else parse_moment(public.get("startTime", "")),
         ended=parse_moment(public.get("endTime", "")),
         reason=public.get("infeasibleReason", ""),

@@ -1,4 +1,4 @@
-"""`trainshed systemd-unit`: a unit by which systemd keeps the service running."""
+"""`trainshed systemd-unit`: prints a unit by which systemd keeps the service running."""
 
 import shlex
 import sys
@@ -58,7 +58,7 @@ def command(*, data: Path | None, system: bool, user: str, config: Path | None) 
         words += ["--config", str(config.absolute())]
     click.echo(
         _UNIT.format(
-            # Per cents are systemd's own.
+            # systemd reads % as the start of a specifier.
             command=shlex.join(words).replace("%", "%%"),
             user=f"User={user}\n" if user else "",
             target="multi-user.target" if system else "default.target",

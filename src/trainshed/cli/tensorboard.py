@@ -1,4 +1,5 @@
-"""`trainshed tensorboard`: the link to TensorBoard for what jobs wrote, and waiting until it serves."""
+"""`trainshed tensorboard`: prints the link to TensorBoard for what jobs wrote, and can wait until it
+serves."""
 
 import webbrowser
 
@@ -46,7 +47,7 @@ def command(
 
 
 def _wait(client: Client, link: ViewLink) -> None:
-    """Raises Refused: it cannot be opened."""
+    """Print the progress until TensorBoard serves. Raises Refused if it cannot be opened."""
     with client.told("/tensorboard/open", {"view": link.view, "key": link.key}) as answer:
         for said in answer:
             if "error" in said:

@@ -1,4 +1,4 @@
-"""Options that say for how long a command waits."""
+"""The type of options that limit how long a command waits."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from trainshed.cli.text.moments import seconds_of
 
 
 class TimeLimit(click.ParamType[float]):
-    """`45`, `90s`, `10m`, `2h` or `1d` as seconds."""
+    """Converts `45`, `90s`, `10m`, `2h` or `1d` to seconds."""
 
     name = "time"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """A number is a default of ours, in seconds."""
+        """Return the seconds. A float is a default of the command's, in seconds already."""
         if isinstance(value, float):
             return value
         try:

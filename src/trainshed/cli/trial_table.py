@@ -1,5 +1,5 @@
-"""Trials of a tuning job as lines of styled pieces, for a live display and for plain output: table and panel.
-Pure."""
+"""Makes the table of trials, and the panel that `jobs watch` shows of a tuning job, as lines of styled pieces
+for a live display or for plain output. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,31 +16,32 @@ from trainshed.core.study.spec import Goal
 from trainshed.core.units import Nanos
 
 Piece = tuple[str, str]
-"""A text and its style: a colour, `bold`, or both, as rich and `terminal_text` read it."""
+"""(text, style). The style is a colour, `bold`, or both, as rich and `terminal_text` read it."""
 Line = tuple[Piece, ...]
 FAINT = "bright_black"
 BEST = "bold green"
 _CURVE = 10
-"""Blocks of a trial's own curve."""
+"""Width of a trial's own curve."""
 _TITLE = 8
-"""The name of a parameter or of the metric may be cut to so many characters, where whole names have no
-room."""
+"""Width to which names of parameters and of the metric may be cut, if whole names do not fit."""
 _NOTE, _LONGER = 12, 28
-"""Notes are cut to so many characters before anything else is left out, and to so many if all parameters are
-one column."""
+"""Width to which notes may be cut before curves or whole names are left out; and their maximum width if all
+parameters share one column."""
 _MOST_COLUMNS = 6
-"""More parameters stand in one column."""
+"""Maximum parameters that have columns of their own; more share one column."""
 _NEWEST_SHARE = 3
-"""One row in so many is for the newest trials that are over, where not all have room."""
+"""If not all trials fit, about one of this many rows is for the newest trials that are over."""
 _GAP = "  "
 
 
 _BAR = 24
+"""Width of the bar of progress; the chart of the objective is one to two times as wide."""
 
 _LABEL = 12
-"""Characters that a label has at most."""
+"""Maximum width of a label."""
 
 _LEAST_ROWS = 3
+"""Minimum rows of trials, however low the terminal is."""
 
 
 def trial_table(
@@ -50,8 +51,8 @@ def trial_table(
     now: Nanos,
     max_width: int | None,
 ) -> list[Line]:
-    """The table's lines, the titles first. `best`: numbers of the trials to be marked. `max_width`:
-    characters per line, None for no bound."""
+    """Return the lines of a table of trials, the titles first. `best`: numbers of the trials that are marked.
+    `max_width`: maximum width of a line, None = unlimited."""
     tables = (_cells(form, metric, trials, best, now) for form in _forms(trials))
     form, columns, rows = next(
         (cells for cells in tables if max_width is None or _least(*cells) <= max_width),
@@ -65,13 +66,13 @@ def trial_table(
 
 
 def chosen(tuning: TuningView, trials: Sequence[TrialView], max_rows: int) -> tuple[TrialView, ...]:
-    """The trials that at most `max_rows` rows show, by number: those that run, then the best and the newest
-    of the others."""
+    """Return at most `max_rows` trials to be shown, ascending by number: the best one, those that run, then
+    the newest and the best of the others."""
     if len(trials) <= max_rows:
         return tuple(trials)
     running = [trial for trial in trials if not trial.state.is_over]
     over = [trial for trial in trials if trial.state.is_over]
-    # The best is seen in any case.
+    # The best one is shown in any case.
     kept = {trial.number for trial in [*ranked(tuning, trials)[:1], *running[::-1]][:max_rows]}
     left = max_rows - len(kept)
     kept |= {trial.number for trial in over[::-1][: left // _NEWEST_SHARE]}
@@ -83,7 +84,7 @@ def chosen(tuning: TuningView, trials: Sequence[TrialView], max_rows: int) -> tu
 
 
 def ranked(tuning: TuningView, trials: Sequence[TrialView]) -> list[TrialView]:
-    """Those with a result, the best first; of equals the earlier one."""
+    """Return the trials with a result, the best first; of equal ones the earlier first."""
     sign = -1 if tuning.goal is Goal.MAXIMIZE else 1
     valued = [
         (sign * trial.value, trial.number, trial) for trial in trials if trial.value is not None
@@ -92,23 +93,23 @@ def ranked(tuning: TuningView, trials: Sequence[TrialView]) -> list[TrialView]:
 
 
 def terminal_text(line: Line) -> str:
-    """A line with escape sequences; styles vanish in pipes."""
+    """Return a line with terminal sequences, which `click.echo` removes for pipes."""
     return "".join(_styled(text, style) for text, style in line)
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a table of trials shows for want of width."""
+    """A form of the table of trials; forms differ in how wide they are."""
 
-    #: Of the parameters.
+    #: Names of the parameters.
     names: tuple[str, ...]
-    #: A column for notes.
+    #: Whether there is a column for notes.
     notes: bool
-    #: One column per parameter.
+    #: Whether each parameter has a column of its own.
     own_columns: bool = False
-    #: A column with each trial's own curve.
+    #: Whether there is a column with each trial's own curve.
     curves: bool = False
-    #: No title is cut.
+    #: Whether titles are never cut.
     whole: bool = False
 
     def columns(self, metric: str, trials: Sequence[TrialView]) -> list[Column]:
@@ -160,13 +161,13 @@ _Cells = tuple[_Form, list[Column], list[list[str]]]
 
 
 def _form(trials: Sequence[TrialView]) -> _Form:
-    """The narrowest one."""
+    """Return the narrowest form."""
     names = dict.fromkeys(name for trial in trials for name, _ in trial.parameters)
     return _Form(tuple(names), notes=any(map(_note, trials)))
 
 
 def _forms(trials: Sequence[TrialView]) -> list[_Form]:
-    """Those with a column per parameter, the one that tells most first."""
+    """Return the forms with a column per parameter, the widest first; [] if there are too many parameters."""
     least = _form(trials)
     if len(least.names) > _MOST_COLUMNS:
         return []
@@ -186,7 +187,7 @@ def _cells(
 
 
 def _least(form: _Form, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    """How wide the table must be for nothing but notes to be cut."""
+    """Return the width that the table needs so that only notes are cut."""
     widths = [
         max(width(text) for text in (column.title, *(row[index] for row in rows)))
         for index, column in enumerate(columns)
@@ -228,8 +229,9 @@ def _reached(trial: TrialView) -> str:
 
 
 def _note(trial: TrialView) -> str:
-    """Why it has no result, or that it was stopped. Of a failed program what it said last, which the public
-    message has between its first line and its last one, a link."""
+    """Return the note of a trial: why it has no result, that it was stopped early, or its other metrics. For
+    a failed program it is the program's last line, which stands in the public message between the first line
+    and the last one, a link."""
     if lines := trial.reason.strip().splitlines():
         said = [line.strip() for line in lines[1:-1] if line.strip()]
         return said[-1] if said else lines[0].strip()
@@ -243,8 +245,8 @@ def _styled(text: str, style: str) -> str:
 
 
 def panel(job: JobView, now: Nanos, max_width: int, height: int | None = None) -> list[Line]:
-    """The lines below the title. `max_width`: characters per line; `height`: so many lines at most, None for
-    no bound."""
+    """Return the lines that show a tuning job below its title: progress, trend, best trial and table; [] for
+    another job. `max_width`: maximum width of a line; `height`: maximum lines, None = unlimited."""
     tuning = job.tuning
     if tuning is None:
         return []
@@ -255,7 +257,7 @@ def panel(job: JobView, now: Nanos, max_width: int, height: int | None = None) -
         return lines
     rows = len(job.trials)
     if height is not None:
-        # Of the height one line is the table's titles, one is empty, one says how many are left out.
+        # One line is the table's titles, one is empty, one says how many trials are left out.
         rows = max(_LEAST_ROWS, height - len(lines) - 3)
     trials = chosen(tuning, job.trials, rows)
     lines += [(), *trial_table(tuning.metric, trials, {tuning.best}, now, max_width)]
@@ -265,18 +267,18 @@ def panel(job: JobView, now: Nanos, max_width: int, height: int | None = None) -
 
 
 def best_trial(tuning: TuningView, trials: tuple[TrialView, ...]) -> TrialView | None:
-    """The best so far, None as long as none has a result."""
+    """Return the best trial so far; None if none has a result."""
     return next((trial for trial in trials if trial.number == tuning.best), None)
 
 
 def best_text(tuning: TuningView, best: TrialView) -> str:
-    """`trial 5: accuracy 0.9667 at step 12`."""
+    """Return the best trial's result as text, such as `trial 5: accuracy 0.9667 at step 12`."""
     assert best.value is not None
     return f"trial {best.number}: {tuning.metric} {shown(best.value, 6)} at step {best.step}"
 
 
 def counts(tuning: TuningView) -> str:
-    """`7 of 12 done, 4 running, 1 without a result`."""
+    """Return the numbers of trials as text, such as `7 of 12 done, 4 running, 1 without a result`."""
     parts = [f"{tuning.done} of {tuning.most} done"]
     if tuning.running:
         parts.append(f"{tuning.running} running")
@@ -300,7 +302,7 @@ def _progress(tuning: TuningView) -> Line:
 
 
 def _trend(tuning: TuningView, trials: tuple[TrialView, ...], max_width: int) -> Iterator[Line]:
-    """The objective by the trials' numbers, and the best of all up to each, on the same scale."""
+    """Yield two charts over the trials' numbers, on the same scale: the objective, and the best so far."""
     over = [trial for trial in trials if trial.state.is_over]
     if sum(trial.value is not None for trial in over) < 2:
         return
@@ -309,7 +311,7 @@ def _trend(tuning: TuningView, trials: tuple[TrialView, ...], max_width: int) ->
     blocks = max(_BAR, min(max_width - 2 * _LABEL, 2 * _BAR))
     drawn = grouped(values, blocks, better)
     so_far = grouped(best_so_far(values, better), blocks, better)
-    # One line is drawn with both in it, so that the same height means the same in both.
+    # Both are drawn as one line, so that the same height means the same value in both.
     both = spark([*drawn, *so_far])
     known = [value for value in values if value is not None]
     span = f"  {shown(min(known))} to {shown(max(known))}"
@@ -319,8 +321,8 @@ def _trend(tuning: TuningView, trials: tuple[TrialView, ...], max_width: int) ->
 
 
 def _marked(tuning: TuningView, over: list[TrialView], blocks: str) -> Iterator[Piece]:
-    """The blocks, with the best in its colour and those without a result in theirs, if each stands for one
-    trial."""
+    """Yield the blocks with their colours. If each stands for one trial, the best trial and those without a
+    result have colours of their own."""
     if len(over) != len(blocks):
         yield blocks, "cyan"
         return
@@ -345,5 +347,5 @@ def _label(tuning: TuningView, text: str) -> Piece:
 
 
 def goal(tuning: TuningView) -> str:
-    """`maximize accuracy`."""
+    """Return the goal as text, such as `maximize accuracy`."""
     return f"{tuning.goal.value.lower()} {tuning.metric}"

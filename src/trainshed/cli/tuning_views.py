@@ -1,6 +1,6 @@
-"""Tuning jobs and their trials as `/trainshed/v1` gives them, with types. Pure.
+"""Typed views of the tuning jobs and trials of `/trainshed/v1`, for display. Pure.
 
-Moments are nanoseconds since the epoch, 0 where one has not come.
+Times are nanoseconds since the epoch; 0 = not yet.
 """
 
 from dataclasses import dataclass
@@ -15,31 +15,33 @@ from trainshed.wire.trainshed_v1.jobs import Trial, Tuning
 
 @dataclass(frozen=True, slots=True)
 class TuningView:
-    """What a tuning job looks for and how far it is."""
+    """A tuning job's objective, limits and progress."""
 
     metric: str
     goal: Goal
     algorithm: str
-    #: Trials in all.
+    #: Maximum trials.
     most: int
-    #: Trials at once.
+    #: Maximum trials at a time.
     parallel: int
-    #: The number that its trials begin with.
+    #: Number of its first trial.
     first: int
+    #: Numbers of trials by how they ended, and of those that run.
     succeeded: int
     infeasible: int
     running: int
     #: Number of the best trial so far; 0 = none.
     best: int
-    #: Nothing is left to try.
+    #: True if there is no other point left to try.
     exhausted: bool
+    #: The kind of early stopping; "" = none.
     stopping: str
-    #: Of each trial's job.
+    #: Replicas of each trial's job.
     replicas: int = 1
 
     @staticmethod
     def of(tuning: Tuning) -> "TuningView":
-        """The `tuning` of a description."""
+        """Return the view of the `tuning` of a description."""
         return TuningView(
             metric=tuning.metric,
             goal=Goal(tuning.goal),
@@ -58,7 +60,7 @@ class TuningView:
 
     @property
     def done(self) -> int:
-        """How many trials are over."""
+        """The number of trials that are over."""
         return self.succeeded + self.infeasible
 
 
@@ -69,27 +71,27 @@ class TrialView:
     number: int
     state: TrialState
     parameters: tuple[tuple[str, Value], ...]
-    #: Of the objective at the end; None before it, and without a result.
+    #: Final value of the objective; None = it is not over, or has no result.
     value: float | None = None
-    #: The newest value that was measured, and at which step.
+    #: The newest value that was measured, and its step.
     reached: float | None = None
     step: int = 0
-    #: ns since the epoch; 0 = not yet.
     started: Nanos = 0
     ended: Nanos = 0
-    #: Name of the job that evaluates it; "" = none (any more).
+    #: Name of the job that evaluates it; "" = none, or none any more.
     job: str = ""
     job_state: JobState | None = None
     stopped_early: bool = False
+    #: Why it is infeasible; "" = it is not.
     reason: str = ""
-    #: Of the objective, by step.
+    #: Values of the objective, in the order of their steps.
     curve: tuple[float, ...] = ()
-    #: What else was measured, in words.
+    #: Values of other metrics, as text.
     more: str = ""
 
     @staticmethod
     def of(trial: Trial) -> "TrialView":
-        """One of the `trials` of a description."""
+        """Return the view of one of the `trials` of a description."""
         step, reached = trial.curve[-1] if trial.curve else (0, None)
         return TrialView(
             number=trial.number,
@@ -109,23 +111,23 @@ class TrialView:
 
     @property
     def word(self) -> str:
-        """Its state for people: one whose job does not run yet says what that does."""
+        """Its state as it is shown: of an active trial, the state of its job, if that is not over."""
         if self.state is TrialState.ACTIVE and self.job_state and not self.job_state.is_final:
             return self.job_state.value
         return self.state.value
 
     def ran(self, now: Nanos) -> int:
-        """How long its program has run, 0 if it has not yet."""
+        """Return how long its program has run, in nanoseconds; 0 = it has not started."""
         return (self.ended or now) - self.started if self.started else 0
 
 
 def shown(value: Value, digits: int = 4) -> str:
-    """A number with so many digits, a whole one without a fraction; a text as it is."""
+    """Return a value as text: a number with `digits` significant digits, a whole one without a fraction."""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e9 else f"{value:.{digits}g}"
     return str(value)
 
 
 def assignment(parameters: tuple[tuple[str, Value], ...], digits: int = 4) -> str:
-    """`lr=0.01, depth=3`."""
+    """Return parameters as text, such as `lr=0.01, depth=3`."""
     return ", ".join(f"{name}={shown(value, digits)}" for name, value in parameters)

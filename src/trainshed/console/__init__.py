@@ -1,1 +1,1 @@
-"""The web console: pages over the methods and records of the API, which decide everything."""
+"""The web console: pages made from the API's methods and records. The API decides what is allowed."""

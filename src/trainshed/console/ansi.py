@@ -1,7 +1,7 @@
-"""Colours of terminals in lines of programs: pieces of text, each with the classes that show it. Pure.
+"""Splits a line with terminal colours into pieces of text, each with the style classes that show it. Pure.
 
-A line begins plain, whatever the one before it ended with: a reader comes to any line first. Colours beyond
-the first eight become the nearest of those, which can be read in light and in dark.
+Every line begins plain, whatever the line before it ended with, because a reader may see any line first.
+Colours beyond the first eight become the nearest of the eight, which can be read on light and on dark pages.
 """
 
 import colorsys
@@ -14,22 +14,24 @@ from msgspec.structs import replace
 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]{0,100})m")
 _GREY: Final = 0.25
-"""Below this saturation a colour has no hue."""
+"""Below this saturation or value a colour counts as grey."""
 _HUES: Final = ((20, 1), (70, 3), (165, 2), (200, 6), (258, 4), (335, 5), (360, 1))
-"""Up to so many degrees, and the colour of terminals that is nearest."""
+"""(largest hue in degrees, number of the nearest terminal colour), ascending."""
 
 
 class Style(Struct, frozen=True):
-    """How text is shown from here on. Colours: 0 to 7 as terminals count them, None = as the text around."""
+    """How text is shown. Colours are 0 to 7 as terminals number them; None = those of the text around."""
 
+    #: Colour of the text.
     ink: int | None = None
+    #: Colour behind it.
     paper: int | None = None
-    #: Of "bold", "dim", "italic", "under", "strike", "inverse".
+    #: Any of "bold", "dim", "italic", "under", "strike", "inverse".
     marks: frozenset[str] = frozenset()
 
     @property
     def classes(self) -> str:
-        """Of the stylesheet; "" = plain."""
+        """Its classes in the stylesheet, separated by spaces; "" = plain."""
         colours = [
             f"{kind}-{number}"
             for kind, number in (("ink", self.ink), ("paper", self.paper))
@@ -50,8 +52,8 @@ _OFF: Final = {
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
-    """Texts and their classes, in order; other sequences are left where they are. [] of a text that sets no
-    colour."""
+    """Return (text, classes) of each piece, in order; [] if the text sets no colour or style. Other terminal
+    sequences stay in the pieces."""
     parts = _SGR.split(text)
     if len(parts) == 1:
         return []
@@ -87,7 +89,7 @@ def _after(style: Style, codes: str) -> Style:
 
 
 def _extended(numbers: Iterator[int]) -> int | None:
-    """What follows 38 and 48: `5;N` of 256 colours, or `2;R;G;B`."""
+    """Read the colour that follows code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. None = no colour."""
     kind = next(numbers, 0)
     if kind == 2:
         return _nearest(next(numbers, 0), next(numbers, 0), next(numbers, 0))

@@ -1,9 +1,9 @@
-"""The console as an application: finds the page, the visitor and whether he may, and puts every answer behind
-the same guards.
+"""The console as an ASGI application: signs visitors in, finds the page, action or stream of a request, and
+adds the same security headers to every answer. What a visitor may see or do is decided by the API.
 
-Pages of others can do nothing here: the cookie is of this site alone (SameSite=Strict), and what changes
-something has to come from a page of this very address (Origin), besides what `httpd.hosts` refuses for all of
-the port.
+Pages of other sites can do nothing here: browsers send the cookie from this site only (SameSite=Strict), and
+a request that changes something has to come from a page of this address (Origin). `httpd.hosts` checks the
+Host header of all requests of the port besides.
 """
 
 import asyncio
@@ -37,9 +37,11 @@ from trainshed.wire.json import encode_text
 from trainshed.wire.status import Refused, StatusCode
 
 _MOST: Final = 4 << 20
-"""Bytes of a form."""
+"""Maximum bytes of a form."""
 _FIELDS: Final = 500
+"""Maximum fields of a form."""
 _SMALL: Final = 16 << 10
+"""Maximum bytes of the form for signing in."""
 _HTML: Final = b"text/html; charset=utf-8"
 _EVENTS: Final = b"text/event-stream"
 _GUARDS: Final = (
@@ -59,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleApplication:
-    """All of the console. Its pages begin with one of `facts.FIRST_SEGMENTS`."""
+    """Answers all requests of the console, whose paths begin with one of `facts.FIRST_SEGMENTS`."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class ConsoleApplication:
         self._looks = live.Looks()
         self._feeds = feeds.Feeds()
         self._front = Front(self)
-        # Cookies know no ports: two services of one machine must not take each other's.
+        # Browsers send a cookie to all ports of a host, so two services of one machine need different names.
         mark = hashlib.sha256(facts.address.encode()).hexdigest()[:8]
         self._cookie = f"trainshed_session_{mark}"
         self._pages = Router(
@@ -97,20 +99,20 @@ class ConsoleApplication:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request. The first one loads what pages are made with, in a thread."""
         if not is_prepared():
             await asyncio.to_thread(prepare)
         await self._front(scope, receive, send)
 
     def begin(self, request: Request) -> Request:
-        """A request is what its pages see."""
+        """Return the request itself: the console needs nothing else while it answers."""
         return request
 
     def ended(self, call: Request, status: int) -> None:
-        """Nothing is kept of it here."""
+        """Do nothing: the console does not log requests that end."""
 
     async def answer(self, call: Request) -> Response:
-        """Raises whatever is wrong with it."""
+        """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
         if call.path.startswith(assets.PREFIX):
             return assets.serve(call) or self._trouble(
                 call, None, StatusCode.NOT_FOUND, "There is no such file."
@@ -174,7 +176,7 @@ class ConsoleApplication:
         return self._guarded(answer)
 
     def _events(self, call: Request, session: Session) -> Response:
-        """The stream of a page: its own address behind `/events`."""
+        """Return the event stream of a page, whose address is `/events` followed by the page's."""
         path = call.raw_path.removeprefix("/events")
         matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
         if matched is None:
@@ -187,7 +189,7 @@ class ConsoleApplication:
             key = f"{session.principal} {path}?{call.raw_query}"
             parts = live.stream(page, visit, self._looks, key)
         else:
-            # Its parts depend on nothing but its path.
+            # The query is for the added stream. The page's parts depend on its path alone.
             parts = live.stream(page, visit, self._looks, f"{session.principal} {path}")
             if visit.query("lines"):
                 parts = live.merged(parts, more(visit))
@@ -236,7 +238,8 @@ class ConsoleApplication:
         return response
 
     def refuse(self, call: Request, error: Exception) -> Response:
-        """A page that says what is wrong, or JSON for a script."""
+        """Return a page that says what is wrong, or JSON if the request accepts JSON. Unexpected errors are
+        logged."""
         session = self._session(call)
         if isinstance(error, Refused):
             return self._trouble(call, session, error.code, str(error))
@@ -262,7 +265,7 @@ class ConsoleApplication:
         return self._html(render("trouble.html", values), code.http)
 
     def _before(self, call: Request) -> str:
-        """The console's page from which a refused form was sent; "" if the request does not say."""
+        """Return the path of the console's page from which a refused form was sent; "" = not known."""
         referer = call.headers.get("referer", "")
         if call.method != "POST" or not self._is_ours(referer, call):
             return ""
@@ -275,7 +278,7 @@ class ConsoleApplication:
             try:
                 value = await self._sessions.by_code(code)
             except Unauthenticated as wrong:
-                # Whoever follows the link of a terminal twice is there already.
+                # A link works once. A browser that follows it again is signed in already.
                 if self._session(call) is not None:
                     return self._guarded(_see("/"))
                 return self._login_page(call, str(wrong), 401)
@@ -292,7 +295,7 @@ class ConsoleApplication:
         return self._welcome(call, value, form.get("next", ""))
 
     def _link(self, call: Request) -> Response:
-        """`POST /login/link` with a token in the header: a link for a browser, for `trainshed console`."""
+        """`POST /login/link` with a token in the header: return a sign-in link, for `trainshed console`."""
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
@@ -303,7 +306,8 @@ class ConsoleApplication:
         return self._guarded(sized(encode_text({"uri": uri}), b"application/json", more=[_FRESH]))
 
     def link(self, token: str) -> str:
-        """An address that signs a browser in once, as this token. Raises Unauthenticated."""
+        """Return an address that signs a browser in once, with the rights of `token`. Raises
+        Unauthenticated."""
         return self._facts.login_link(self._sessions.link_code(token))
 
     def _welcome(self, call: Request, value: str, following: str = "") -> Response:
@@ -340,8 +344,8 @@ class ConsoleApplication:
         return b"set-cookie", text.encode()
 
     def _is_of_this_page(self, call: Request) -> bool:
-        """What the browser says of where a change comes from. Who asks for a link has a token of his own: his
-        cookie says nothing there."""
+        """Whether the browser says that a request for a change comes from this console. A request for a
+        sign-in link needs no such check: it has a token in its header, and its cookie is not used."""
         if call.path == "/login/link" and "authorization" in call.headers:
             return True
         origin = call.headers.get("origin", "")
@@ -350,8 +354,9 @@ class ConsoleApplication:
         return self._is_ours(origin, call)
 
     def _is_ours(self, address: str, call: Request) -> bool:
-        """Whether a page of this address is of this console. One of plain HTTP is none where TLS is spoken:
-        whoever is on the way may have written it. A proxy may speak TLS where the service does not."""
+        """Whether a page of this address belongs to this console. Where TLS is used, a page over plain HTTP
+        does not: somebody on the network may have written it. A page over https does even if the service
+        uses no TLS, because a proxy may."""
         asked, ours = urlsplit(address), urlsplit(self._facts.address)
         host, own = call.headers.get("host", "").lower(), ours.netloc.lower()
         spoken = ours.scheme if host == own else call.scope.get("scheme", "http")
@@ -360,8 +365,8 @@ class ConsoleApplication:
 
 
 def _local(following: str) -> str:
-    """A path of this console, encoded for a Location header; "/" instead of what browsers would take for
-    another host, such as `//elsewhere.example`."""
+    """Return `following` encoded for a Location header, or "/" if it is not a path of this host: browsers
+    take `//elsewhere.example` for another host."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/", safe="/?&=%:+-._~")
 

@@ -1,5 +1,5 @@
-"""Styles, scripts and what they are built on, each at an address that changes with its content: browsers keep
-them for good."""
+"""Serves the console's styles, scripts and the libraries that they use, each at an address that changes with
+its content, so that browsers may keep them for ever."""
 
 import gzip
 import hashlib
@@ -23,18 +23,20 @@ _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
 class Asset(Struct, frozen=True):
-    """One file."""
+    """One file that is served."""
 
-    #: Where browsers find it: `/assets/console.3f2a90c1.css`.
+    #: Its path: `/assets/console.3f2a90c1e5b7.css`.
     address: str
     content: bytes
+    #: The content, gzipped.
     packed: bytes
+    #: The media type.
     kind: bytes
 
 
 @cache
 def _all() -> dict[str, Asset]:
-    """By name below `static`, such as `vendor/htmx.min.js`."""
+    """Return the files by their names below `static`, such as `vendor/htmx.min.js`."""
     found: dict[str, Asset] = {}
     for folder in ("", "vendor"):
         for entry in _HERE.joinpath("static", folder).iterdir():
@@ -57,18 +59,18 @@ def _by_address() -> dict[str, Asset]:
 
 
 def address_of(name: str) -> str:
-    """Where a page finds a file."""
+    """Return the path under which browsers fetch a file. Raises KeyError if there is none of this name."""
     return _all()[name].address
 
 
 @cache
 def build() -> str:
-    """Stands for all files together: pages whose files have another one belong to another release."""
+    """Return a digest of all files together. A page that has another one was made by another release."""
     return hashlib.sha256("".join(sorted(_by_address())).encode()).hexdigest()[:12]
 
 
 def serve(request: Request) -> Response | None:
-    """The file at an address; None if there is none."""
+    """Return the answer with the file at the request's path; None if there is none."""
     asset = _by_address().get(request.path)
     if asset is None:
         return None

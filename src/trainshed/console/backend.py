@@ -1,5 +1,5 @@
-"""What pages ask: the API's own methods, called within the process as the visitor; the composition root hands
-it in."""
+"""The ports through which pages read and change anything: the API's own methods, called within the process
+with the visitor's rights. The composition root passes the implementations in (ADR 70)."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ Query = Mapping[str, Sequence[str]]
 
 
 class News(Protocol):
-    """Tells that there is something to look at again (`store.notices`)."""
+    """Wake-ups when something of a job has changed (`store.notices`)."""
 
     @property
     def latest(self) -> int: ...
@@ -26,7 +26,7 @@ class News(Protocol):
 
 
 class Backend(Protocol):
-    """All methods raise `wire.status.Refused`: what the API refuses, the console refuses."""
+    """The API's methods. All raise `wire.status.Refused`: what the API refuses, the console refuses."""
 
     @property
     def notices(self) -> News: ...
@@ -39,27 +39,28 @@ class Backend(Protocol):
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Record:
-        """A method of `/trainshed/v1`; `path`: encoded, below that."""
+        """Call a method of `/trainshed/v1` and return its answer. `path`: encoded, below that prefix."""
         ...
 
     async def lines(
         self, principal: Principal, path: str, query: Query | None = None
     ) -> AsyncGenerator[bytes]:
-        """The same of a method that answers with a stream."""
+        """Call a GET method of `/trainshed/v1` that answers with a stream, and return the stream."""
         ...
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
-        """A method of the public APIs, by its encoded path and query; the answer's JSON."""
+        """Call a method of the public APIs by its encoded path and query, and return the answer's JSON."""
         ...
 
 
 class Buckets(Protocol):
-    """Objects, as the visitor may read them. Paths are encoded ones of the storage API, with their query."""
+    """Buckets and their objects, as far as the visitor may read them. Paths are those of the storage API,
+    encoded, with their query."""
 
     async def ask(self, principal: Principal, path: str) -> Any:
-        """The JSON that answers `GET path`. Raises `wire.status.Refused`."""
+        """Return the JSON that answers `GET path`. Raises `wire.status.Refused`."""
         ...
 
     def download(self, principal: Principal, path: str, name: str) -> Response:
-        """The answer to `GET path`, to be kept as a file of this name."""
+        """Return the answer to `GET path` as a download, which browsers save under `name`."""
         ...

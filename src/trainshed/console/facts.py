@@ -1,4 +1,5 @@
-"""What pages say of the service, and where they are: what is known of the console before it is loaded."""
+"""The console's paths and what its pages say of the service: the part of the console that is loaded before
+somebody opens it."""
 
 from typing import Final
 
@@ -10,21 +11,22 @@ FIRST_SEGMENTS: Final = frozenset(
         *("models", "nodes", "queue", "quotas", "settings", "studies", "submit"),
     }
 )
-"""Of the paths that are the console's."""
+"""First segments of the paths that belong to the console."""
 
 
 class Facts(Struct, frozen=True):
-    """What pages say of the service."""
+    """What pages say of the service: its version, defaults and address."""
 
     version: str
+    #: The service's default project, region and bucket.
     project: str
     region: str
     bucket: str
-    #: Where browsers and clients reach it.
+    #: The URL at which browsers and clients reach it.
     address: str
-    #: How its own commands are called here.
+    #: What to type in a shell for its command: the name, or the path.
     command: str = "trainshed"
 
     def login_link(self, code: str) -> str:
-        """An address that signs a browser in once, by a code of `access.sessions`."""
+        """Return an address that signs a browser in once, by a code of `access.sessions`."""
         return f"{self.address}/login?code={code}"

@@ -1,8 +1,8 @@
-"""Live logs, read once for all browsers that follow the same one.
+"""Feeds: each reads a live log once for all browsers that follow it.
 
 A feed follows the log of one job for one principal in windows of half a second, and keeps the last lines. A
-browser that joins gets those of them that it has not seen; from then on it gets each window, as the same
-bytes as all others.
+browser that joins is sent those of the kept lines that it does not have yet, and then every window. Browsers
+without a filter are sent the same bytes, which are encoded once.
 """
 
 import asyncio
@@ -18,49 +18,49 @@ from trainshed.console.events import QUIET, SILENCE, event, next_of
 from trainshed.eventloop.background import joined
 
 BURST: Final = 400
-"""Lines of one event at most, and those that a feed keeps."""
+"""Maximum lines that one window takes, and the number of last lines that a feed keeps."""
 _PAUSE: Final = 0.5
-"""Seconds of a window."""
+"""Seconds that a window lasts."""
 _PIECES: Final = 4
-"""Pieces of the API's stream in a window at most: nobody can read what a faster program prints."""
+"""Pieces of the API's stream that fill a window: nobody can read what a faster program prints."""
 _BYTES: Final = 60_000
-"""Bytes in a window, likewise."""
+"""Bytes that fill a window, for the same reason."""
 _OF_A_FLOOD: Final = 80
-"""Lines of an event where a window has `BURST` or more."""
+"""Lines that are sent of a window that has `BURST` lines or more."""
 _AT_ONCE: Final = 4
-"""Readers that are given a window before other tasks have their turn."""
+"""Readers that are given a window before the feed pauses for other tasks."""
 _TURN: Final = 0.002
-"""Seconds of that turn."""
+"""Seconds of that pause."""
 _BEHIND: Final = 8
-"""Windows that may wait for a slow reader."""
+"""Windows that may wait for a slow reader; then the oldest are dropped."""
 
 Line = Mapping[str, Any]
-"""A line as the API's stream has it."""
+"""A line as it stands in the API's stream."""
 Places = dict[str, tuple[int, int]]
-"""By replica (attempt, n) of the last line that was seen."""
+"""(attempt, n) of the last line that was seen, by replica."""
 Source = Callable[[Mapping[str, Sequence[str]]], Awaitable[AsyncGenerator[bytes]]]
-"""Opens the API's stream of a log with a query."""
+"""Opens the API's stream of a log, with this query."""
 
 
 class Window(Struct, frozen=True):
     """The lines that came within half a second."""
 
     lines: tuple[Line, ...]
-    #: Lines before them were left out.
+    #: True if lines before or between them were left out.
     skipped: bool
-    #: The event for readers that have seen all before it and filter nothing; b"" = nothing came.
+    #: The event for readers that have everything before it and filter nothing; b"" = no line came.
     whole: bytes
 
 
 class _Reader:
-    """One browser's stream."""
+    """The windows that wait for one browser's stream."""
 
     __slots__ = ("has_missed", "windows")
 
     def __init__(self) -> None:
-        #: None: the log is complete. An exception: it cannot be read any more.
+        #: None = the log is complete. An exception = the log cannot be read any more.
         self.windows: asyncio.Queue[Window | Exception | None] = asyncio.Queue(_BEHIND + 1)
-        #: Windows were dropped because it was too slow.
+        #: True if windows were dropped because the browser reads too slowly.
         self.has_missed = False
 
     def put(self, window: Window | Exception | None) -> None:
@@ -71,7 +71,8 @@ class _Reader:
 
 
 def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
-    """The lines that were not seen yet, and whether some between them were left out. Notes them in `seen`."""
+    """Return the lines that were not seen yet, and whether lines of a replica are missing before one of
+    them. Records the lines in `seen`."""
     found: list[Line] = []
     skipped = False
     for line in lines:
@@ -93,25 +94,25 @@ class _Feed(Struct, eq=False):
     readers: list[_Reader] = field(default_factory=list[_Reader])
     recent: deque[Line] = field(default_factory=lambda: deque[Line](maxlen=BURST))
     seen: Places = field(default_factory=Places)
-    #: Runs `run`; None = not yet.
+    #: The task of `run`; None = not started yet.
     task: asyncio.Task[None] | None = None
-    #: The first window was read: a reader that joins need not wait for it.
+    #: True once the first window was read: a reader that joins later need not wait for it.
     has_begun: bool = False
     is_over: bool = False
 
     async def _tell(self, window: Window | Exception | None) -> None:
-        """Give it to all readers, a few at a time: other tasks shall not wait until all have been sent it."""
+        """Give a window, the end or a failure to all readers, with pauses in which other tasks run."""
         for number, reader in enumerate(tuple(self.readers)):
             reader.put(window)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(_TURN)
 
     async def run(self) -> None:
-        """Read until the log is complete, or cannot be read."""
+        """Read the log until it is complete or cannot be read any more, and give readers its lines."""
         try:
             await self._follow()
             await self._tell(None)
-        except Exception as failure:  # The readers raise it.
+        except Exception as failure:  # Every reader raises it.
             await self._tell(failure)
         finally:
             self.is_over = True
@@ -130,7 +131,7 @@ class _Feed(Struct, eq=False):
                         break
             if not is_behind:
                 return
-            # Too fast to read: go on with the last lines.
+            # The program prints faster than anybody reads: open the stream anew, at the last lines.
             await asyncio.sleep(_PAUSE)
 
     async def _take(self, lines: list[Line], skipped: bool) -> None:
@@ -141,7 +142,7 @@ class _Feed(Struct, eq=False):
 
 
 class Feeds:
-    """The logs that are followed now, by principal, job and replica."""
+    """The feeds of the logs that browsers follow now, by principal, job and replica."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Feed] = {}
@@ -154,8 +155,12 @@ class Feeds:
         seen: Places,
         passes: Callable[[Line], bool] | None,
     ) -> AsyncGenerator[bytes]:
-        """Events `lines`, comments, and `over` at the end. `key`: equal for what the same person follows;
-        `row`: a line as browsers take it; `passes`: which lines are told, None = all. Raises Refused."""
+        """Yield events `lines`, a comment after each `SILENCE`, and `over` when the log is complete.
+
+        `key`: equal for what may be read once, that is the same log read by the same person. `source`: opens
+        the log. `row`: converts a line for browsers. `seen`: the lines that the browser has; it is changed.
+        `passes`: whether a line is sent; None = all are. Raises Refused.
+        """
         feed = self._feeds.get(key)
         if feed is None or feed.is_over:
             feed = self._feeds[key] = _Feed(source, row)
@@ -164,7 +169,7 @@ class Feeds:
         feed.readers.append(reader)
         try:
             if feed.has_begun:
-                # What came after the lines that the browser has, and before the next window.
+                # The lines after those that the browser has, and before the next window.
                 found, skipped = fresh(tuple(feed.recent), seen)
                 if told := _told(found, skipped, row, passes):
                     yield told
@@ -209,8 +214,8 @@ def _told(
 
 
 async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]:
-    """What comes within half a second from the first piece on. Once a window is full nothing more is read
-    until the next one is asked for."""
+    """Yield the pieces of each window: those that come within half a second of its first piece. After a full
+    window nothing is read until the next one is asked for. Closes the source."""
     loop = asyncio.get_running_loop()
     coming = joined(next_of(source))
     try:
@@ -244,7 +249,7 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
 
 
 def _last(texts: list[bytes]) -> list[Line]:
-    """The last lines of all that came. Gaps in their numbers show whether there were more."""
+    """Return the last `BURST` lines of a window. Gaps in their numbers show whether there were more."""
     found = [line for text in texts for line in text.split(b"\n") if line]
     return list(map(_decoder.decode, found[-BURST:]))
 

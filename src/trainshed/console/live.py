@@ -1,8 +1,8 @@
-"""Event streams: a page that is looked at is rendered anew when there is news, and what changed of it is
-sent.
+"""Event streams of pages: while a page is open in a browser, it is rendered again when there is news, and the
+parts that changed are sent.
 
-Woken by notices; however much news there is, a stream looks once a second, and streams that look at the same
-page as the same person share each look.
+A stream sleeps until the store's notices wake it. However much news there is, it renders its page at most
+once a second, and all streams of one person on the same page share each look (one rendering).
 """
 
 import asyncio
@@ -20,28 +20,29 @@ from trainshed.eventloop.background import joined
 from trainshed.wire.status import Refused
 
 _PAUSE: Final = 1.0
-"""Seconds between two looks of a stream."""
+"""Minimum seconds between two looks of a stream."""
 _SHARE: Final = 4
-"""A stream pauses at least so many times as long as its last look took."""
+"""A stream pauses for at least this many times the duration of its last look."""
 
 
 class Look(Struct, frozen=True):
-    """A page as it was looked at."""
+    """A page as it was at one moment: its view and the HTML of its parts."""
 
     view: View
     #: HTML of its parts, by id.
     parts: Mapping[str, str]
-    #: Seconds that it took.
+    #: Seconds that it took to make.
     took: float
-    #: Number of the last news before it.
+    #: Number of the last news before it was made (`store.notices`).
     latest: int
-    #: Of each part, to see whether it changed.
+    #: Digest of each part's HTML, by id, to see whether it changed.
     digests: Mapping[str, bytes]
-    #: What was made of it for streams that know the same.
+    #: Events that were made from it, by what they tell: streams that have sent the same share one.
     told: dict[object, bytes] = field(default_factory=dict[object, bytes])
 
     def event(self, changed: tuple[str, ...], ordered: tuple[str, ...], first: bool) -> bytes:
-        """The event that tells which parts have changed, and which lists have another order."""
+        """Return the event `parts` with the HTML of the changed parts, and with the ids in the lists that
+        changed. `first`: the stream's first event."""
         key = (changed, ordered, first)
         if key not in self.told:
             parts = {name: self.parts[name] for name in changed}
@@ -58,14 +59,15 @@ class Look(Struct, frozen=True):
 
 
 class Looks(Struct):
-    """Looks that several streams share, by what is looked at and by whom."""
+    """The looks that several streams share, by a key of page and person."""
 
     _fresh: dict[str, tuple[float, asyncio.Task[Look]]] = field(
         default_factory=dict[str, tuple[float, asyncio.Task[Look]]]
     )
 
     async def take(self, key: str, age: float, look: Callable[[], Awaitable[Look]]) -> Look:
-        """One that began after this moment of the loop's clock, or a new one."""
+        """Return the last look of the key if it began at `age` or later (loop time), else one that `look`
+        makes now. A look that several callers wait for is made once, even if some are cancelled."""
         now = asyncio.get_running_loop().time()
         began, task = self._fresh.get(key, (0.0, None))
         if task is None or began < age or (task.done() and task.exception() is not None):
@@ -82,6 +84,7 @@ class Looks(Struct):
 
 
 async def look_at(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Look:
+    """Render a page and its parts. Raises Refused."""
     loop = asyncio.get_running_loop()
     began, latest = loop.time(), visit.backend.notices.latest
     view = await page(visit)
@@ -91,7 +94,7 @@ async def look_at(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Loo
 
 
 def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
-    """HTML by id."""
+    """Return the HTML of a view's parts, by id."""
     common = {"visit": visit, "facts": visit.facts}
     return {
         name: render(part.template, {**common, **part.values, "part_id": name})
@@ -102,7 +105,9 @@ def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
 async def stream(
     page: Callable[[Visit], Awaitable[View]], visit: Visit, looks: Looks, key: str
 ) -> AsyncGenerator[bytes]:
-    """Server-sent events: `parts` with what changed, `gone` when there is nothing to look at any more."""
+    """Yield server-sent events: `parts` with what changed, and at the end `gone`, when the visitor is signed
+    out or the page is refused, for example because its job was deleted. `key`: equal for streams that may
+    share looks."""
     loop, news = asyncio.get_running_loop(), visit.backend.notices
     sent: Mapping[str, bytes] = {}
     lists: Mapping[str, Sequence[str]] = {}
@@ -139,7 +144,8 @@ async def stream(
 async def merged(
     page: AsyncGenerator[bytes], added: AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes]:
-    """What two streams say, as it comes; over with the page's own. What is not taken is not read."""
+    """Yield the events of two streams as they come, until the page's own ends. At most one event of each is
+    read before it is asked for. Closes both streams."""
     coming = {joined(next_of(each)): each for each in (page, added)}
     try:
         while page in coming.values():

@@ -1,5 +1,5 @@
-"""Templates to HTML. Everything that is put into a page is escaped; what programs printed, also of what would
-reorder a line."""
+"""Renders templates to HTML, with the filters that they use. Every value is escaped; from the output of
+programs, terminal sequences and characters that change the direction of text are removed as well."""
 
 import re
 from collections.abc import Mapping
@@ -54,7 +54,8 @@ _TONES: Final = {
 
 @cache
 def environment() -> "Environment":
-    """Made at the first page: who looks at none does not load what makes them."""
+    """Return the Jinja environment. It is made at the first page: a service whose console nobody opens does
+    not load Jinja."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = _HERE.joinpath("templates")
@@ -91,7 +92,7 @@ def environment() -> "Environment":
 
 
 def id_of(name: str) -> str:
-    """The last part of a resource's name: its id within its collection."""
+    """Return the last part of a resource's name: its id within its collection."""
     return name.rpartition("/")[2]
 
 
@@ -100,8 +101,8 @@ def _quoted(text: object) -> str:
 
 
 def folder_address(uri: str) -> str:
-    """The page of the bucket, at the level that a gs:// URI names, or that the file lies in of one that has a
-    wildcard or a suffix; "" of anything else."""
+    """Return the address of the bucket page that shows the folder of a gs:// URI; "" if it is no such URI.
+    A name with a wildcard, or with a dot in its last part, counts as a file in its folder."""
     bucket, _, name = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not bucket:
         return ""
@@ -120,7 +121,7 @@ def _places() -> frozenset[str]:
 
 @cache
 def prepare() -> None:
-    """Load all that pages are made with. Blocks for half a second, the first time: to be called in a
+    """Load all templates and assets. Blocks for about half a second the first time, so call it in a
     thread."""
     made = environment()
     for entry in _HERE.joinpath("templates").iterdir():
@@ -134,34 +135,35 @@ def is_prepared() -> bool:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """HTML."""
+    """Return the HTML that a template makes of these values."""
     return environment().get_template(template).render(values)
 
 
 def tone(state: str) -> str:
-    """The colour of a state: run, good, bad, wait or off."""
+    """Return the style class of a state: run, good, bad, wait or off."""
     return _TONES.get(state.removeprefix("JOB_STATE_").upper(), "off")
 
 
 def word(state: str) -> str:
-    """A state as people write it."""
+    """Return a state as people write it, such as "Running" for JOB_STATE_RUNNING."""
     return state.removeprefix("JOB_STATE_").replace("_", " ").capitalize()
 
 
 def clean(text: object) -> str:
-    """A text that a program wrote, without what moves cursors, colours or directions."""
+    """Return a program's text without terminal sequences. Control characters, and those that change the
+    direction of text, become U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", _SEQUENCES.sub("", str(text)).replace("\r\n", "\n"))
 
 
 def coloured(text: str) -> list[tuple[str, str]]:
-    """The pieces of a line, cleaned, each with its classes (`ansi.pieces`); [] of one without colours."""
+    """Return the pieces of a line, cleaned, each with its classes (`ansi.pieces`); [] if it is all plain."""
     if "\x1b" not in text:
         return []
     return [(clean(said), classes) for said, classes in pieces(text)]
 
 
 def moment(text: str) -> datetime | None:
-    """A moment of a record; None for ""."""
+    """Return the time that a record's field gives; None for ""."""
     if not text:
         return None
     head, _, fraction = text.rstrip("Z").partition(".")
@@ -169,20 +171,20 @@ def moment(text: str) -> datetime | None:
 
 
 def epoch(text: str) -> float:
-    """Seconds since 1970 of a moment of a record; 0 for ""."""
+    """Return the time of a record's field in seconds since 1970; 0 for ""."""
     found = moment(text)
     return found.timestamp() if found else 0.0
 
 
 def nanos(text: str) -> int:
-    """Nanoseconds since 1970 of a moment of a record."""
+    """Return the time of a record's field in nanoseconds since 1970. Raises ValueError for ""."""
     head, _, fraction = text.rstrip("Z").partition(".")
     whole = datetime.fromisoformat(head).replace(tzinfo=UTC)
     return int(whole.timestamp()) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
 
 
 def bytes_text(count: float | None) -> str:
-    """A size, such as 3.2 GiB."""
+    """Return a number of bytes as text, such as "3.2 GiB"; "" for None."""
     if count is None:
         return ""
     size = float(count)
@@ -194,7 +196,7 @@ def bytes_text(count: float | None) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration in its two largest units, such as 1m 20s."""
+    """Return a duration in its two largest units, such as "1m 20s"."""
     whole = max(0, round(seconds))
     if whole < 10:
         return f"{max(0.0, seconds):.1f}s"
@@ -209,7 +211,8 @@ def seconds_text(seconds: float) -> str:
 
 
 def number_text(value: object) -> str:
-    """A number with as many digits as tell something."""
+    """Return a number as text with up to six significant digits, whole ones with thousands separators; "–"
+    for None."""
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Which page, action or stream answers what."""
+"""The table of the console's paths: which page, action or stream answers each."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final
@@ -47,7 +47,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/buckets/{bucket}"): buckets.bucket,
     ("GET", "/jobs/{job}/outputs"): buckets.outputs,
 }
-"""Each can also be followed, at `/events` and its address."""
+"""Pages. The event stream of each is at `/events` followed by its path."""
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
     ("POST", "/jobs/{job}/retry"): job.retry,
@@ -66,8 +66,9 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/log.txt"): logs.download,
     ("GET", "/buckets/{bucket}/download"): buckets.download,
 }
-"""What is no page: answers that scripts and downloads take as they are."""
+"""Answers that are not pages: data for scripts, and downloads."""
 ADDED: Final[Mapping[Page, Callable[[Visit], AsyncGenerator[bytes]]]] = {logs.page: logs.following}
-"""What the event stream of a page tells beside its parts, if its address asks for it (`lines=true`)."""
+"""Events that the stream of a page has besides those of its parts, if its address asks for them
+(`lines=true`)."""
 PLACES: Final = frozenset(template.strip("/").split("/")[-1] for _, template in PAGES)
-"""Names of pages that there are, as links to them ask."""
+"""Last segments of all pages' paths: templates link to a page only if its name is in here."""

@@ -1,4 +1,4 @@
-"""What a newcomer copies into a terminal: complete commands for this very service."""
+"""Example commands for new users, complete for this service: they can be pasted into a terminal."""
 
 from trainshed.console.facts import Facts
 
@@ -6,7 +6,7 @@ _IMAGE = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
 
 
 def snippets(facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Name and text of each."""
+    """Return (name, text) of each example."""
     project, region = facts.project or "trainshed", facts.region or "us-central1"
     enter = f'eval "$({facts.command} env)"'
     return (

@@ -1,4 +1,4 @@
-"""A visit: who asks for which page, and what pages answer with."""
+"""The types of the console's pages: a visit is a request of a person who is signed in; a view is a page."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,24 +21,24 @@ _ANY_PROJECT: Final = "-"
 
 
 class Visit(Struct, frozen=True):
-    """A request of somebody who is signed in."""
+    """A request of a person who is signed in, with what pages need to answer it."""
 
     request: Request
     session: Session
     backend: Backend
     buckets: Buckets
     facts: Facts
-    #: Set when the service stops: streams end then.
+    #: Set when the service stops; streams end then.
     closing: asyncio.Event
-    #: Nanoseconds since the epoch.
+    #: The clock: nanoseconds since the epoch.
     clock: Callable[[], int]
-    #: Whether the session still is one: asked again and again by what goes on for long.
+    #: Whether the session is still valid. Event streams ask repeatedly.
     is_valid: Callable[[], bool]
-    #: Of the path.
+    #: Variables of the page's path, by name.
     variables: Mapping[str, str]
-    #: Logs that somebody looks at.
+    #: The logs that browsers follow now.
     feeds: Feeds
-    #: Fields of the form that was sent.
+    #: Fields of the form that was sent, by name.
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -52,19 +52,20 @@ class Visit(Struct, frozen=True):
 
     @property
     def project(self) -> str:
-        """Whose jobs are shown; `-`: everybody's."""
+        """The project whose jobs are shown; `-` = all projects."""
         return self.query("project") or self.principal.project or _ANY_PROJECT
 
     def query(self, name: str) -> str:
-        """A parameter of the address, "" if it is not there."""
+        """Return a query parameter of the address; "" if it is not there."""
         return self.request.query.get(name, "")
 
     def quoted(self, name: str) -> str:
-        """A variable of the path, as a method's path takes it."""
+        """Return a variable of the path, encoded for the path of an API method."""
         return quote(self.variables[name], safe="")
 
     async def get(self, record: type[R], path: str, **query: str | Sequence[str]) -> R:
-        """What a method of ours answers. Raises Refused."""
+        """Call a GET method of `/trainshed/v1` and return its answer. Parameters that are empty are left
+        out. Raises Refused."""
         asked = {
             name: (value,) if isinstance(value, str) else tuple(value)
             for name, value in query.items()
@@ -75,52 +76,53 @@ class Visit(Struct, frozen=True):
         return answer
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:
-        """Have a method of ours do something. Raises Refused."""
+        """Call a method of `/trainshed/v1` that changes something. Raises Refused."""
         return await self.backend.ask(self.principal, verb, path, {}, body or {})
 
     def on(self, path: str) -> str:
-        """A page's address, of the same project and region as this one."""
+        """Return a page's address with the project and region of this page's address."""
         kept = {name: self.query(name) for name in ("project", "region") if self.query(name)}
         return f"{path}?{urlencode(kept)}" if kept else path
 
     def with_query(self, **changes: str) -> str:
-        """This page's address with other parameters; "" takes one away."""
+        """Return this page's address with these query parameters changed; "" removes one."""
         merged = {**self.request.query, **changes}
         kept = {name: value for name, value in merged.items() if value}
         path = quote(self.request.path)
         return f"{path}?{urlencode(kept)}" if kept else path
 
     def next_page(self, token: str | None) -> str:
-        """Where this list goes on; "" on its last page, which has no token for another."""
+        """Return the address of a list's next page; "" if there is no token, because this is the last."""
         return self.with_query(page=token) if token else ""
 
 
 class Part(Struct, frozen=True):
-    """A piece of a page that is sent anew when it changes. Its template makes one element with the part's
-    id."""
+    """A piece of a page that is sent again when it changes. Its template makes one element, whose id is the
+    part's."""
 
     template: str
     values: Mapping[str, Any]
 
 
 class View(Struct, frozen=True):
-    """A page."""
+    """A page to be rendered: its template and values, and the parts that are kept up to date."""
 
     title: str
     template: str
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: By the id of their element.
+    #: Parts by the id of their element.
     parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
-    #: Ids of the parts that are the children of an element, by its id, in their order: new ones are put in.
+    #: Ids of the parts in each list, in order, by the id of the list's element. New ones are inserted there.
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    #: Those of them that have nothing beyond: what is on the page and not in them is gone.
+    #: Ids of the `lists` that are complete: rows of the page that are not in such a list have left it.
     whole: frozenset[str] = frozenset()
-    #: Whose news may change it; None: of any job. Ignored if nothing `lives`.
+    #: The job whose news may change the page; None = any job's. Only of interest if it `lives`.
     subject: JobUid | None = None
-    #: The page is kept up to date.
+    #: True if the page is kept up to date while a browser shows it.
     lives: bool = False
-    #: Which entry of the navigation it belongs to.
+    #: The entry of the navigation that it belongs to; "" = none.
     place: str = ""
+    #: The HTTP status.
     status: int = 200
 
 
@@ -129,15 +131,15 @@ Action = Callable[[Visit], Awaitable[Response | View]]
 
 
 def redirect(address: str) -> Response:
-    """Go on there, by GET."""
+    """Return an answer that sends the browser to an address, by GET (303)."""
     return Response(b"", 303, [(b"location", address.encode()), (b"content-length", b"0")])
 
 
 def job_path(uid: str, *rest: str) -> str:
-    """The page of a job."""
+    """Return the path of a job's page, or of a page below it."""
     return "/".join((f"/jobs/{uid}", *rest))
 
 
 def of_job(target: str, rest: str = "") -> str:
-    """The path of a method on a job."""
+    """Return the path of an API method of a job, below `/trainshed/v1/`. `rest` is appended as it is."""
     return f"jobs/{quote(target, safe='')}{rest}"

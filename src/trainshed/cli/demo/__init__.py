@@ -1,1 +1,1 @@
-"""`trainshed demo`: a small job through the public API, with a service of its own where none runs."""
+"""`trainshed demo`: runs a small job through the public API, and starts a service if none runs."""

@@ -1,7 +1,8 @@
-"""`trainshed demo`: a distributed training job from the package to the accuracy, through the public API.
+"""`trainshed demo`: runs a distributed training job through the public API, from the upload of its package to
+its accuracy.
 
-With --drill the primary is killed between two checkpoints, and what comes of it is shown; with --engine, on a
-cluster, its node is lost.
+With --drill the primary is killed between two checkpoints, and its recovery is reported. With --engine the
+job runs on a cluster, and the primary's node is lost.
 """
 
 import re
@@ -56,37 +57,37 @@ _FIRST = "The first job of its kind builds its runtime; later ones start in well
 
 
 _LINE: Final = "epoch 12/"
-"""The program saves a checkpoint every five epochs."""
+"""The line at which the drill fires: between two checkpoints, which the program saves every five epochs."""
 
 _PRIMARY: Final = "workerpool0-0"
 _EPOCH: Final = re.compile(r"epoch \d{1,9}/")
 
 _SLOWER: Final = ("--epoch-seconds", "0.2", "--poll-seconds", "0.1")
-"""So slow that the fault lands well before the next checkpoint, and the evaluator has read the last one by
-then."""
+"""Arguments that make the program so slow that the fault comes well before the next checkpoint, and after the
+evaluator has read the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoDrill:
     """The drill of `--drill`: the primary is killed between two checkpoints."""
 
-    #: The program forgets its checkpoints, and the report has to find that out.
+    #: True if the program ignores its checkpoints; the report then has to say that it started over.
     planted_bug: bool
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What the program is given besides."""
+        """Additional arguments of the program."""
         return (*_SLOWER, *(("--planted-bug",) if self.planted_bug else ()))
 
     def order(self, client: Client, job: JobView) -> str:
-        """Order the drill, and say what was ordered. Raises Refused, Unreachable."""
+        """Order the drill, and return a text that says what was ordered. Raises Refused, Unreachable."""
         order = {"kind": "kill", "replica": "workerpool0-0", "atLine": _LINE}
         ordered = read(client.post(job_path(job.uid, ":drill"), order), Drill)
         bug = ", of a program with a resume bug" if self.planted_bug else ""
         return f"{ordered.kind} of {ordered.task} when it has done 12 epochs{bug}"
 
     def tell(self, client: Client, job: JobView) -> bool:
-        """Show the report; whether it says what it has to. Raises Refused, Unreachable."""
+        """Print the resume report; whether its result is the expected one. Raises Refused, Unreachable."""
         report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)
         click.echo()
         for line in report_lines(report):
@@ -180,7 +181,7 @@ def command(
     if site and site.data and data is None:
         data = site.data
     plan = DemoDrill(planted_bug=planted_bug) if drill else None
-    # Whoever asks this command to end wants no job and no service to be left over either.
+    # SIGTERM is handled as Ctrl-C is, so that neither the job nor the service is left behind.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     endpoint = _running(url, token, data, ca)
@@ -212,19 +213,20 @@ def command(
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the demo job."""
+    """One run of the demo job, with what was seen of it."""
 
     client: Client
     job: JobView
     places: DemoPlaces
+    #: When it was submitted, ns since the epoch.
     submitted: int
-    #: What the service said of it.
+    #: Messages of its timeline.
     told: set[str] = field(default_factory=set[str])
-    #: The first lines of its replicas.
+    #: The first `_EARLY_LINES` lines of its replicas.
     early: list[LogLine] = field(default_factory=list[LogLine])
 
     def updates(self) -> Iterator[Update]:
-        """All that happens until the job is over."""
+        """Yield the updates until the job is over, without lines that repeat what the primary prints."""
         for update in follow(self.client, self.job.uid):
             if isinstance(update, TimelineView):
                 self.told.add(update.message)
@@ -234,14 +236,14 @@ class _Run:
                 and len(self.early) < _EARLY_LINES
             ):
                 self.early.append(update)
-            # All replicas tell of each epoch; once is enough here, and their logs have it all.
+            # All replicas print a line for each epoch; the primary's is enough here.
             if not (isinstance(update, LogLine) and _tells_again(update)):
                 yield update
 
     @property
     def first_line(self) -> int:
-        """When the program wrote its first line, 0 if it wrote none: the log begins with notices, which the
-        timeline holds as well."""
+        """When the program printed its first line, ns since the epoch; 0 = it printed none. Notices at the
+        beginning of the log are recognised by the timeline, which has them as well."""
         return min((line.at for line in self.early if line.message not in self.told), default=0)
 
 
@@ -252,14 +254,15 @@ def _tells_again(line: LogLine) -> bool:
 def _running(
     url: str | None, token: str | None, data: Path | None, ca: str | None
 ) -> Endpoint | None:
-    """A service that answers, None if there is none on this machine. Raises Unreachable for a --url."""
+    """Return a service that answers; None if there is none on this machine. Raises Unreachable if --url is
+    given and does not answer."""
     try:
         return answering(find(url, token, data, ca))
     except Unreachable:
         if url:
             raise
     try:
-        # The environment may name a service of yesterday while another one runs here.
+        # The environment may name a service that has ended, while another one runs here.
         return answering(local(data_directory(data), token))
     except Unreachable:
         return None
@@ -273,8 +276,8 @@ def _run(
     loss: NodeLoss | None,
 ) -> bool:
     arguments = drill.arguments if drill else _SLOWER if loss else ()
-    # Nobody is told of the end of a connection to a node without power, or to a Pod whose network is gone:
-    # those that wait there would for ever.
+    # A connection to a node without power, or to a Pod whose network is gone, is never closed: replicas that
+    # wait for it would wait for ever, so all of them have to be restarted.
     together = bool(loss and (loss.power_off or loss.site.engine == KUBERNETES))
     run = _submit(session, endpoint, workers, arguments, together=together)
     click.echo(f"Job       {run.job.name}")
@@ -327,7 +330,7 @@ def _tune(session: Session, endpoint: Endpoint) -> JobView:
 def _cancel(client: Client, uid: str) -> None:
     click.echo("\nCancelling the job.")
     client.post(job_path(uid, ":cancel"), {})
-    # What else happens need not be seen, only waited for.
+    # Wait until the job is over, without showing what happens.
     deque(follow(client, uid, lines=False), maxlen=0)
     click.echo(require_over(client, uid).state.value)
 
@@ -352,7 +355,8 @@ def _submit(
 
 
 def _uploaded(endpoint: Endpoint, now: Nanos) -> DemoPlaces:
-    """The places of a run, its package among them, which is there then."""
+    """Upload the demo's package, and return the places of a run. Raises click.ClickException if the service
+    has no default project, region or bucket."""
     missing = [name for name in ("project", "region", "bucket") if not getattr(endpoint, name)]
     if missing:
         raise click.ClickException(

@@ -1,7 +1,7 @@
-"""The demo on a cluster: a node is lost in the middle of training, and what ran there goes on elsewhere.
+"""The demo on a cluster: the primary's node is lost during the training, and its replicas go on elsewhere.
 
-The node itself is not harmed unless its power is really switched off: what stands for its loss is that the
-service's agents there are ended with all programs, and that the service gives the node nothing more.
+Unless a command really switches off the node, the loss is simulated: the service's agents on the node are
+ended with all their programs, and the node is drained so that the service does not use it again.
 """
 
 import os
@@ -28,37 +28,38 @@ SLURM: Final = "slurm"
 KUBERNETES: Final = "kubernetes"
 _PRIMARY: Final = "workerpool0-0"
 _DONE: Final = 12
-"""Epochs before the loss; the program saves a checkpoint every five."""
+"""Epochs before the loss; the program saves a checkpoint every five epochs."""
 _EPOCH: Final = re.compile(r"epoch (\d{1,9})/")
 _RESUMED: Final = re.compile(r"resuming from the checkpoint after epoch (\d{1,9})")
 _REASON: Final = "lost, as far as trainshed demo goes"
 _GONE: Final = ("replica_lost", "replica_exited")
-"""On the timeline, of a replica that has ended; one that was asked to end may have told so itself."""
+"""Kinds of timeline entries that say that a replica has ended. A replica that was asked to end may have
+reported its exit before it was lost."""
 _NAMES: Final = r'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{"\n"}{end}'
 _SECONDS: Final = 60
-"""That a command may take."""
+"""Seconds that a command may take."""
 
 
 class Cluster(Protocol):
-    """Where agents of a job can be ended."""
+    """A cluster on which the agents of a job can be ended."""
 
     def end_agents(self, node: str, uid: str) -> None:
-        """Of the job with that number, on that node, with all of its programs there. Raises
-        click.ClickException."""
+        """End the agents of the job with that number on that node, with all their programs. Raises
+        click.ClickException if there are none, or if a command fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmCluster:
-    """One that Slurm's commands lead to."""
+    """A cluster that Slurm's commands reach."""
 
-    #: Directory of Slurm's commands; "" = on the PATH.
+    #: Directory of Slurm's commands; "" = they are on the PATH.
     commands: str = ""
-    #: File of Slurm's configuration; "" = where the commands look for it.
+    #: Slurm's configuration file; "" = the commands' default.
     conf: str = ""
 
     def end_agents(self, node: str, uid: str) -> None:
-        """Their steps get SIGKILL."""
+        """Send SIGKILL to the agents' steps."""
         for step in self._steps(node, uid):
             self._told("scancel", "--signal=KILL", step)
 
@@ -80,15 +81,15 @@ class SlurmCluster:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesCluster:
-    """One that kubectl leads to."""
+    """A cluster that kubectl reaches."""
 
-    #: File of how it is reached; "" = where kubectl looks for it.
+    #: The kubeconfig file; "" = kubectl's default.
     kubeconfig: str = ""
-    #: One of its contexts; "" = its current one.
+    #: A context in it; "" = its current one.
     context: str = ""
 
     def end_agents(self, node: str, uid: str) -> None:
-        """Their Pods are deleted. Kubernetes ends nothing without a SIGTERM: programs have a second."""
+        """Delete the agents' Pods. Kubernetes sends SIGTERM first, so programs have one second to end."""
         kubectl = [_command("kubectl")]
         for option, value in (("--kubeconfig", self.kubeconfig), ("--context", self.context)):
             kubectl += [option, value] if value else []
@@ -106,19 +107,21 @@ class KubernetesCluster:
 class Site:
     """What the demo needs to know of the service's configuration."""
 
+    #: The service's file of settings; None = none.
     config: Path | None = None
-    #: Where its data lies; None = nothing is said of it.
+    #: Its data directory; None = the file does not say.
     data: Path | None = None
-    #: One of those that a node can be lost on.
+    #: SLURM or KUBERNETES.
     engine: str = SLURM
-    #: The only cluster, or what several have in common.
+    #: The only cluster, or the settings that several have in common.
     common: Cluster = SlurmCluster()
     #: Several clusters by their names; {} = there is only one.
     clusters: Mapping[str, Cluster] = field(default_factory=dict[str, Cluster])
 
     @staticmethod
     def read(engine: str, config: Path | None) -> "Site":
-        """The service itself says what is wrong with it. Raises click.ClickException: it cannot be read."""
+        """Read a file of settings. It is not checked here, because the service does that. Raises
+        click.ClickException if it cannot be read."""
         if config is None:
             return Site(engine=engine, common=_cluster(engine, {}))
         try:
@@ -133,13 +136,13 @@ class Site:
         return Site(config, place, engine, _cluster(engine, own), clusters)
 
     def arguments(self) -> tuple[str, ...]:
-        """Of `trainshed up`."""
+        """Return the arguments of `trainshed up` for the service."""
         config = ("--config", str(self.config)) if self.config else ()
         return ("--engine", self.engine, *config)
 
     def locate(self, node: str) -> tuple[Cluster, str]:
-        """The cluster of a node, and the node's name there. `node`: its name in the service, with several
-        clusters CLUSTER.NAME."""
+        """Return the cluster of a node, and the node's name there. `node`: its name in the service, which is
+        CLUSTER.NAME if there are several clusters."""
         name, _, own = node.partition(".")
         return (self.clusters[name], own) if name in self.clusters else (self.common, node)
 
@@ -154,33 +157,33 @@ def _cluster(engine: str, settings: Mapping[str, Any]) -> Cluster:
 
 
 def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Empty if it is none."""
+    """Return a table of a TOML document; {} if there is none of this name."""
     found = document.get(name)
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 @dataclass(slots=True)
 class NodeLoss:
-    """The loss of the primary's node, once it has done 12 epochs. `power_off`: a command that switches off
-    the node whose name in the cluster it is given; "" = the node's agents are ended."""
+    """Loses the primary's node once the primary has done 12 epochs, and observes what follows. `power_off`: a
+    command that switches off the node whose name in the cluster it is given; "" = end the node's agents."""
 
     site: Site
     power_off: str
     client: Client
-    #: The node; "" = nothing was lost yet.
+    #: The node that was lost; "" = none yet.
     node: str = ""
-    #: Of the job's log and timeline, in ns: when the primary was lost, and when it was started again.
+    #: When the primary was lost, and when it was started again, by the timeline; 0 = not yet.
     lost_at: Nanos = 0
     again_at: Nanos = 0
-    #: Where it was started again.
+    #: The node on which it was started again.
     elsewhere: str = ""
-    #: How many epochs it had done by then.
+    #: Epochs that it had done before it resumed.
     done: int = 0
-    #: The epoch after which it went on; None = from the beginning.
+    #: The epoch of the checkpoint from which it resumed; None = it has not resumed.
     resumed: int | None = field(default=None)
 
     def over(self, job: JobView, updates: Iterator[Update]) -> Iterator[Update]:
-        """The updates of the job, with the loss among them."""
+        """Yield the updates of the job, and lose the node at the right one."""
         for update in updates:
             yield update
             match update:
@@ -192,12 +195,12 @@ class NodeLoss:
                     pass
 
     def take_back(self) -> None:
-        """Let the service use the node again, where only the service left it alone."""
+        """Let the service use the node again, unless it was switched off."""
         if self.node and not self.power_off:
             self.client.post(f"/trainshed/v1/nodes/{self.node}:undrain", {})
 
     def tell(self) -> bool:
-        """Say what came of it; whether the job went on from its checkpoint."""
+        """Print what came of the loss; whether the job resumed from its checkpoint."""
         click.echo()
         if not self.node:
             click.echo("The job was over before its node could be lost.", err=True)
@@ -217,18 +220,18 @@ class NodeLoss:
         return True
 
     def _twice(self) -> str:
-        """What the loss cost."""
+        """Return a text that says how many epochs were trained twice."""
         epochs = self.done - (self.resumed or 0)
         if epochs <= 0:
             return "no epoch was trained twice"
         return f"{epochs} epoch{'s were' if epochs > 1 else ' was'} trained twice"
 
     def _hear(self, job: JobView, message: str) -> None:
-        """A line of the primary."""
+        """Note what a line of the primary says of its epochs, and lose the node when it is time."""
         if self.node and (found := _RESUMED.search(message)):
             self.resumed = int(found[1])
         elif self.resumed is None and (found := _EPOCH.match(message)):
-            # It trains on until the loss has reached it.
+            # Counted after the loss as well, because the primary trains on until the loss has reached it.
             self.done = int(found[1])
             if not self.node and self.done >= _DONE:
                 self._lose(job)
@@ -243,7 +246,7 @@ class NodeLoss:
             _run([*shlex.split(self.power_off), node])
             return
         cluster.end_agents(node, job.uid)
-        # It would be tried again where it was: nothing is wrong with the node itself.
+        # Without this the replicas would be started on the same node, since nothing is wrong with it.
         self.client.post(f"/trainshed/v1/nodes/{self.node}:drain", {"reason": _REASON})
 
     def _note(self, job: JobView, entry: TimelineView) -> None:
@@ -256,7 +259,8 @@ class NodeLoss:
 
 
 def _command(name: str, directory: str = "") -> str:
-    """Where it lies. `directory`: in that one; "" = on the PATH. Raises click.ClickException."""
+    """Return the path of a command. `directory`: where it is; "" = on the PATH. Raises click.ClickException
+    if there is none."""
     found = shutil.which(name, path=directory or None)
     if found is None:
         raise click.ClickException(f"There is no command {name} to lose a node with.")
@@ -264,7 +268,8 @@ def _command(name: str, directory: str = "") -> str:
 
 
 def _run(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """What it prints. `environment`: what its own has besides. Raises click.ClickException."""
+    """Run a command and return its output. `environment`: variables that are added to ours. Raises
+    click.ClickException if it fails."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""The demo's jobs as requests to the public API, and what they leave in their bucket. Pure."""
+"""Makes the demo's requests to the public API, and names the files of a run in its bucket. Pure."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _PARALLEL: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class DemoPlaces:
-    """Where a run of the demo keeps its files, as object names in `bucket`."""
+    """The files of a run of the demo, as object names in `bucket`."""
 
     bucket: str
     package: str
@@ -29,23 +29,24 @@ class DemoPlaces:
 
     @property
     def model(self) -> str:
-        """The folder of the model, below the output directory as the public service places it
+        """The directory of the model, where the public service places it below the output directory
         (facts/program#variables)."""
         return f"{self.output}/model"
 
     @property
     def metrics(self) -> str:
-        """The file that holds the accuracy."""
+        """The file with the accuracy."""
         return f"{self.model}/metrics.json"
 
     def uri(self, name: str) -> str:
-        """`gs://bucket/name`."""
+        """Return the URI of an object, `gs://bucket/name`."""
         return f"gs://{self.bucket}/{name}"
 
 
 def demo_places(bucket: str, sdist: Sdist, now: Nanos) -> DemoPlaces:
-    """Places for a run that begins at `now` (nanoseconds): a package has one place for all runs, the output
-    another one for each, so that no run goes on from the checkpoints of an earlier one."""
+    """Return the places of a run that begins at `now` (ns since the epoch). All runs share the place of an
+    equal package; each has an output directory of its own, so that it does not go on from the checkpoints of
+    an earlier one."""
     digest = hashlib.sha256(sdist.content).hexdigest()[:16]
     moment = datetime.fromtimestamp(now // 10**9, UTC)
     return DemoPlaces(
@@ -58,8 +59,8 @@ def demo_places(bucket: str, sdist: Sdist, now: Nanos) -> DemoPlaces:
 def demo_request(
     places: DemoPlaces, workers: int, arguments: Sequence[str] = (), *, together: bool = False
 ) -> dict[str, Any]:
-    """The body of `customJobs.create`: a primary, `workers` workers, an evaluator. `arguments`: of the
-    program. `together`: if one is lost all are started again."""
+    """Return the body of `customJobs.create`: a primary, `workers` workers and an evaluator. `arguments`: the
+    program's. `together`: if one replica is lost, all are started again."""
     program = {"args": list(arguments)} if arguments else {}
 
     def pool(replicas: int) -> dict[str, Any]:
@@ -87,7 +88,8 @@ def demo_request(
 
 
 def accuracy(metrics: bytes) -> float:
-    """The share of held-out images told rightly, from the demo's metrics file. Raises ValueError."""
+    """Return the share of held-out images that are classified correctly, from the content of the demo's
+    metrics file. Raises ValueError."""
     try:
         return float(json.loads(metrics)["accuracy"])
     except (KeyError, TypeError) as failure:
@@ -95,7 +97,8 @@ def accuracy(metrics: bytes) -> float:
 
 
 def tuning_request(places: DemoPlaces) -> dict[str, Any]:
-    """The body of `hyperparameterTuningJobs.create`: what a small network learns digits with best."""
+    """Return the body of `hyperparameterTuningJobs.create`: a search for the hyperparameters with which a
+    small network learns digits best."""
     return {
         "displayName": "trainshed-demo-tuning",
         "maxTrialCount": _TRIALS,

@@ -1,4 +1,4 @@
-"""Makes the demo an ordinary source distribution, as any user's training package is.
+"""Makes the demo a usual source distribution, as any user's training package is one.
 
 No requirements are named: NumPy, scikit-learn, google-cloud-storage and cloudml-hypertune come with the
 runtime.

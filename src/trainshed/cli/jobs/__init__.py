@@ -1,1 +1,1 @@
-"""Commands about jobs: list, describe, follow, enter, drill and explain them."""
+"""The commands about jobs: they list, describe, follow, enter, drill and explain them."""

@@ -1,4 +1,4 @@
-"""`trainshed jobs autopsy`: what a failed replica left: list it, look around in it, copy it, delete it."""
+"""`trainshed jobs autopsy`: lists, opens, copies and deletes the files that failed replicas left."""
 
 import shlex
 import sys
@@ -137,8 +137,8 @@ def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None
 
 
 def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[str, str]]]:
-    """How many, and what was left out because it would lead out of the directory: a program made these
-    files."""
+    """Extract an archive; return how many members were extracted, and (name, cause) of those left out. A
+    program made these files, so members that would lead out of the directory are left out."""
     left_out: list[tuple[str, str]] = []
 
     def safe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
@@ -158,7 +158,7 @@ def _extract(archive: tarfile.TarFile, target: Path) -> tuple[int, list[tuple[st
 
 
 class _AnswerFile:
-    """An answer as a file to be read."""
+    """An answer's chunks as a file that can be read."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -172,7 +172,7 @@ class _AnswerFile:
 
 
 def size_text(size: int) -> str:
-    """`12.3 MiB`; – while it is not known."""
+    """Return a number of bytes as text, such as `12.3 MiB`; `–` if it is negative, which means not known."""
     if size < 0:
         return "–"
     for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -1,4 +1,4 @@
-"""`trainshed jobs clone` and `retry`: a job once more, with changes."""
+"""`trainshed jobs clone` and `retry`: submit an existing job again, `clone` with changes."""
 
 from typing import Any
 
@@ -124,7 +124,7 @@ def _copy(old: dict[str, Any], changes: Changes, now: Nanos) -> tuple[JobFile, d
 
 
 def _fresh_output(old: dict[str, Any], now: Nanos) -> str | None:
-    """A directory of its own for the copy of a job that had one."""
+    """Return a new output directory for the copy of a job that had one of its own; None if it had none."""
     resource: dict[str, Any] = old.get("resource") or {}
     if not has_own_output(resource):
         return None

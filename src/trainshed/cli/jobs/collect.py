@@ -1,5 +1,5 @@
 """`trainshed gc`: deletes jobs that have been over for long, as `jobs delete` does, and logs that are old or
-too many. Nothing of a live job."""
+too large together. Nothing of a live job is deleted."""
 
 import click
 
@@ -16,7 +16,7 @@ from trainshed.wire.trainshed_v1.jobs import DeletedLogs
 from trainshed.wire.trainshed_v1.record import plain, read
 
 _AGE = "30d"
-"""Of jobs, where nothing else is asked for."""
+"""The age of jobs to delete, if no option says what to delete."""
 
 
 def _age(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
@@ -97,7 +97,7 @@ def command(
 
 
 class _Collecting:
-    """Deletes, and tells what."""
+    """Deletes jobs and logs, and prints which; in a dry run it only prints them."""
 
     def __init__(self, client: Client, actions: Actions, *, dry_run: bool) -> None:
         self._client = client
@@ -106,7 +106,7 @@ class _Collecting:
         self._outcome = "due" if dry_run else "deleted"
 
     def jobs(self, project: str, before: int, keep: int) -> None:
-        """Those that were over at `before` (ns), but for so many of the newest."""
+        """Delete the jobs that were over at `before` (ns since the epoch), except for the `keep` newest."""
         summaries = list_jobs(self._client, project, limit=None)
         records = {summary["uid"]: summary for summary in summaries}
         deleted = 0
@@ -119,7 +119,7 @@ class _Collecting:
         self._sum_up(counted(deleted, "job"))
 
     def logs(self, older_than: str, most: str) -> None:
-        """The service decides which, and takes a part of them at a time."""
+        """Delete logs by age and total size. The service chooses them, and deletes a part per request."""
         body = {"olderThan": older_than, "size": most, "dryRun": self._dry_run}
         deleted = freed = more = 0
         while True:
@@ -140,7 +140,7 @@ class _Collecting:
         click.echo(f"{what} {'would be deleted' if self._dry_run else 'deleted'}", err=True)
 
     def _delete(self, job: JobView) -> bool:
-        """Delete a job, first those that it has made. Whether it was deleted: what is in use stays."""
+        """Delete a job, after the jobs that it created; whether it was deleted. A job in use stays."""
         try:
             if job.kind != "custom":
                 for child in list_jobs(self._client, "", parent=job.name, limit=None):
@@ -148,7 +148,7 @@ class _Collecting:
             self._client.delete(job_path(job.uid))
         except Refused as refused:
             if refused.status == 404:
-                # Somebody else deletes as well.
+                # Somebody else has deleted it meanwhile.
                 return False
             why = refused.format_message()
             click.echo(f"{job.id} stays: {why}", err=True)

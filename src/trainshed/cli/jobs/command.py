@@ -1,4 +1,5 @@
-"""`trainshed jobs`: list, describe, timeline, cancel. Its other commands have modules of their own."""
+"""`trainshed jobs`: the group, with list, describe, timeline and cancel. Its other commands have modules of
+their own."""
 
 from datetime import tzinfo
 
@@ -103,7 +104,7 @@ def list_(
     chosen = project or project_of(endpoint)
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
-    # In a table one more is asked for, to say whether there are more.
+    # For a table one more is requested, to know whether there are more.
     asked = limit if form == "json" else limit + 1
     jobs = list_jobs(client, chosen, state=state, limit=asked, parent=above, glance=True)
     if form == "json":
@@ -188,8 +189,8 @@ def cancel(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
 def job_table(
     jobs: list[JobView], now: Nanos, width: int | None, zone: tzinfo | None = None
 ) -> list[str]:
-    """The lines of a list of jobs, with their kinds where they differ from custom jobs; `width`: characters
-    per line, None for no bound."""
+    """Return the lines of a table of jobs. Kind and progress have columns only if a job is of another kind
+    than custom, or has progress. `width`: maximum characters per line, None = unlimited."""
     kinds = any(job.kind != "custom" for job in jobs)
     progress = any(job.progress for job in jobs)
     columns = (

@@ -1,5 +1,5 @@
-"""`trainshed jobs curves`: what the programs of a job logged as summaries; also what `jobs describe` tells of
-it."""
+"""`trainshed jobs curves`: shows what a job's programs logged as summaries. Also makes the part of `jobs
+describe` about them."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ from trainshed.wire.trainshed_v1.curves import JobCurve, JobCurves
 from trainshed.wire.trainshed_v1.record import read
 
 _DRAWN = 32
-"""Points of a line of blocks."""
+"""Points of a small chart in a column."""
 _DESCRIBED = 12
-"""Curves that `jobs describe` shows."""
+"""Maximum curves that `jobs describe` shows."""
 
 
 @click.command()
@@ -52,14 +52,15 @@ def command(
 
 
 def describe_lines(client: Client, job: JobView) -> list[str]:
-    """What `jobs describe` says of a job's curves: [] for a job that has none, and for the many of trials."""
+    """Return the lines of `jobs describe` about a job's curves; [] if it has none, and for a tuning job,
+    whose trials may have very many."""
     if job.kind == "tuning":
         return []
     try:
         found = read(client.get(job_path(job.uid, "/curves"), points=_DRAWN), JobCurves)
     except Refused as refused:
         if refused.status == 404:
-            return []  # A service that is older than this command.
+            return []  # The service is older than this command.
         raise
     if not found.curves:
         return []
@@ -69,7 +70,7 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
 
 
 def curve_table(curves: Sequence[JobCurve]) -> list[str]:
-    """The lines of a table of curves; trials and runs have columns only where there are any."""
+    """Return the lines of a table of curves. Trials and runs have columns only if there are any."""
     trials, runs = any(curve.trial for curve in curves), any(curve.run for curve in curves)
     columns = [
         *([Column("TRIAL", right=True)] if trials else []),

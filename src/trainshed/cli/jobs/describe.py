@@ -1,4 +1,5 @@
-"""The description of a job in words: facts, reasons to wait, failure, and its timeline by attempts. Pure."""
+"""Describes a job as lines of text: facts, why it waits or failed, replicas, the timeline by attempts.
+Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from trainshed.wire.trainshed_v1.timeline import (
 )
 
 _NAMED = 3
-"""Of so many failed replicas it is said how to look at what they left."""
+"""Maximum failed replicas for which the command that opens their autopsy is shown."""
 
 
 _EFFECTS = {
@@ -45,6 +46,7 @@ _EFFECTS = {
 }
 
 _BEGINS = frozenset({"admitted", "attempt"})
+"""Kinds of the timeline's entries that begin an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,16 @@ class IncarnationView:
     node: str
     started: Nanos
     ended: Nanos
-    #: How it ended; "" while it lives.
+    #: How it ended; "" = it has not.
     how: str
-    #: What followed, and the verdict behind it.
+    #: The effect of the verdict on its end; "" = there is none.
     effect: str = ""
+    #: The verdict as text.
     verdict: str = ""
 
     @staticmethod
     def of_all(attempts: Iterable[Attempt]) -> tuple["IncarnationView", ...]:
-        """Every incarnation of the attempts."""
+        """Return the views of all incarnations of the attempts."""
         return tuple(
             _incarnation(attempt.attempt, replica, incarnation)
             for attempt in attempts
@@ -82,8 +85,8 @@ def description(
     width: int | None = None,
     submitted: SubmittedView | None = None,
 ) -> list[str]:
-    """The lines that describe a job. `width`: characters per line of a table of trials, None for no bound.
-    `submitted`: what it was asked to be."""
+    """Return the lines that describe a job. `width`: maximum characters per line of a table of trials, None =
+    unlimited. `submitted`: its specification; None = left out."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -143,7 +146,8 @@ def _tuning_facts(job: JobView, tuning: TuningView) -> list[tuple[str, str]]:
 
 
 def waiting_lines(waiting: WaitingView) -> Iterator[str]:
-    """Why there is no room, what would help, who is in the way, how many are before it."""
+    """Yield why a job has no capacity, what would help, which jobs hold it, and how many jobs are before
+    it."""
     yield f"{waiting.message} ({waiting.reason})"
     if waiting.hint:
         yield waiting.hint
@@ -154,7 +158,8 @@ def waiting_lines(waiting: WaitingView) -> Iterator[str]:
 
 
 def replica_table(replicas: tuple[ReplicaView, ...], now: Nanos) -> list[str]:
-    """The lines of a table of replicas; restarts and departures have columns only where there are any."""
+    """Return the lines of a table of replicas. Restarts, and reasons to leave a node, have columns only if
+    there are any."""
     restarted = any(replica.restarts for replica in replicas)
     leaving = any(replica.leaving for replica in replicas)
     columns = [
@@ -188,7 +193,7 @@ def replica_table(replicas: tuple[ReplicaView, ...], now: Nanos) -> list[str]:
 
 
 def counted(counters: Iterable[tuple[str, int]]) -> str:
-    """`2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
+    """Return counts by rule as text: `2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
     nonzero = [(rule, count) for rule, count in counters if count]
     if len(nonzero) == 1:
         return f"{nonzero[0][1]} {nonzero[0][0]}"
@@ -197,7 +202,7 @@ def counted(counters: Iterable[tuple[str, int]]) -> str:
 
 
 def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
-    """How programs began, warm or cold: each text once, with whose it is if there are others."""
+    """Yield how programs were started, warm or cold: each text once, with its replicas if they differ."""
     texts = {replica.began: list[str]() for replica in replicas}
     for replica in replicas:
         texts[replica.began].append(replica.task)
@@ -208,7 +213,7 @@ def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
 
 
 def _failure_lines(failure: FailureView, message: str) -> Iterator[str]:
-    """What the public message does not say, or says only in passing."""
+    """Yield the cause of a failure, with what the public message leaves out."""
     status = "" if failure.status is None else f"status {failure.status}"
     facts = ", ".join(filter(None, (failure.task, status)))
     yield f"{failure.cause}: {facts}" if facts else failure.cause
@@ -217,7 +222,7 @@ def _failure_lines(failure: FailureView, message: str) -> Iterator[str]:
 
 
 def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
-    """Whose files are kept, and what to type to look around in them."""
+    """Yield which replicas' autopsies are kept, and the commands that open them."""
     latest = max((autopsy.attempt for autopsy in job.autopsies), default=0)
     kept = [autopsy for autopsy in job.autopsies if autopsy.attempt == latest]
     for autopsy in kept[:_NAMED]:
@@ -230,7 +235,7 @@ def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
 
 
 def _shell_lines(job: JobView) -> Iterator[str]:
-    """Of a job with web access that runs: what to type for a shell, and its links."""
+    """Yield the command for a shell in a running job with web access, and its links."""
     if not job.links:
         return
     yield f"trainshed jobs shell {job.id}{' [REPLICA]' if len(job.links) > 1 else ''}, or in a browser:"
@@ -246,11 +251,11 @@ def timeline_lines(
     attempts: Sequence[Attempt] = (),
     zone: tzinfo | None = None,
 ) -> list[str]:
-    """The lines of a timeline: time of day, time since the first entry, kind, message; a heading before each
-    attempt."""
+    """Return the lines of a timeline: time of day, time since the first entry, kind and message, with a
+    heading before each attempt."""
     if not entries:
         return []
-    # They are stored as they were heard of, and some are heard of later than others that came after them.
+    # They are stored in the order in which the service learnt of them, which is not that of their times.
     entries = sorted(entries, key=lambda entry: entry.at)
     columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
     rows = [
@@ -274,8 +279,8 @@ def timeline_lines(
 
 
 def _first_line(entry: TimelineView) -> str:
-    """Further lines of a message (the end of a log, say) are told by `describe`; but what follows from a
-    verdict stands behind its evidence, however long that is."""
+    """Return the first line of an entry's message; `describe` shows the others, such as the end of a log. A
+    verdict's effect stands behind its evidence, so it is added to the first line."""
     first, *more = entry.message.splitlines() or [""]
     if not more or entry.kind != "verdict":
         return first.strip()
@@ -283,7 +288,8 @@ def _first_line(entry: TimelineView) -> str:
 
 
 def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
-    """The lines of a table of what did not just run to its end: who was judged, and who lived again."""
+    """Return the lines of a table of the incarnations that have a verdict or are not the first; [] if there
+    are none."""
     shown = [life for life in lives if life.verdict or life.number > 1]
     if not shown:
         return []
@@ -319,7 +325,7 @@ def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
 
 
 def counter_lines(counters: Counters) -> Iterator[str]:
-    """A line for the job's retries and one for its replicas' restarts, where there were any."""
+    """Yield a line with the job's retries and one with its replicas' restarts, if there were any."""
     if retries := counted(counters.retries.items()):
         yield f"Retries: {retries}"
     if restarts := counted(counters.restarts.items()):
@@ -343,7 +349,7 @@ def _incarnation(attempt: int, replica: ReplicaHistory, life: Incarnation) -> In
 
 
 def _verdict_text(verdict: Verdict) -> str:
-    """`replica_lost: restart 1 of 5`."""
+    """Return a verdict as text, such as `replica_lost: restart 1 of 5`."""
     effect = next((text for known, text in _EFFECTS.items() if known == verdict.effect), "")
     budget = f" {verdict.count} of {verdict.budget}" if verdict.budget else ""
     return f"{verdict.rule}: {effect or verdict.effect}{budget}"

@@ -1,5 +1,5 @@
-"""`trainshed drill`: orders a fault for a job and tells what happens; `trainshed jobs resume-report`: what
-drills did."""
+"""`trainshed drill`: orders a fault for a job and shows what happens; `trainshed jobs resume-report`: reports
+what drills did."""
 
 from collections.abc import Callable
 from datetime import tzinfo
@@ -32,10 +32,11 @@ from trainshed.wire.trainshed_v1.drills import (
 from trainshed.wire.trainshed_v1.record import plain, read
 
 _SHOWN = 20
-"""So many lines of the program are shown after the restart."""
+"""Lines of the program that are shown after the restart."""
 _EAGER = 50
+"""Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
 _PAUSE = 500_000_000
-"""After so many lines the report is asked for at most so often (ns)."""
+"""Nanoseconds."""
 
 
 _COLOURS = {"resumed": "green", "started_over": "red", "unknown": "yellow"}
@@ -99,7 +100,7 @@ def command(
     client = endpoint.client()
     target = JobView.parse(find_job(client, job, endpoint.project))
     if step_pattern:
-        # Whether it can be used is to be known before anything is done to the job.
+        # Fails if the pattern cannot be used, before anything is done to the job.
         client.get(job_path(target.uid, "/resumeReport"), stepPattern=step_pattern)
     order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
     body = {name: value for name, value in order.items() if value}
@@ -134,7 +135,7 @@ def command(
 
 
 class _Watch:
-    """Waits for what comes of one drill, and tells meanwhile what happens."""
+    """Waits until the result of one drill is known, and shows what happens meanwhile."""
 
     def __init__(
         self,
@@ -154,15 +155,15 @@ class _Watch:
         self._say = say
 
     def until_known(self) -> ResumeFinding:
-        """The drill's part of the report, as soon as no more can be known or the job is over."""
+        """Return the drill's part of the report, as soon as it can tell no more or the job is over."""
         finding = self._until_up()
-        # Where it has told a step already its first lines are there to be shown, however late this looks.
+        # If a step is known already, its first lines are still read and shown.
         if finding.restart and (_steps_of(finding).after or not _is_known(finding)):
             self._until_step(finding.restart.at)
         return self._finding()
 
     def _until_up(self) -> ResumeFinding:
-        """Until what was hit runs again, or never will."""
+        """Follow the job until the replica that was hit runs again, or never will; return the finding."""
         ordered = parse_moment(self._drill.order_time)
         finding = self._finding()
         for update in follow(self._client, self._job.uid, lines=False):
@@ -175,7 +176,7 @@ class _Watch:
         return finding
 
     def _until_step(self, restart: str) -> None:
-        """Until the program has told a step, or can tell no more."""
+        """Show the program's lines until it has reported a step, or can report none any more."""
         width = prefix_width(self._job)
         tasks = {replica.id: replica.task for replica in self._job.replicas}
         asked = 0
@@ -191,7 +192,7 @@ class _Watch:
                         return
 
     def _finding(self) -> ResumeFinding:
-        """What is reported of the drill now."""
+        """Return what the resume report says of the drill now."""
         path = job_path(self._job.uid, "/resumeReport")
         report = read(self._client.get(path, stepPattern=self._step_pattern), ResumeReport)
         for finding in report.drills:
@@ -203,7 +204,7 @@ class _Watch:
 
 
 def _is_known(finding: ResumeFinding) -> bool:
-    """Whether waiting for more lines would tell no more."""
+    """Whether further lines of the program would not change the finding."""
     if not finding.restart:
         return False
     steps = _steps_of(finding)
@@ -240,7 +241,7 @@ def report(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str)
 
 
 def report_lines(report: ResumeReport, zone: tzinfo | None = None) -> list[str]:
-    """A whole report, in the end its result."""
+    """Return the lines of a whole report, with its result at the end."""
     lines: list[str] = []
     for finding in report.drills:
         lines += [*drill_lines(finding, zone), ""]
@@ -249,7 +250,7 @@ def report_lines(report: ResumeReport, zone: tzinfo | None = None) -> list[str]:
 
 
 def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]:
-    """What is reported of one drill."""
+    """Return the lines of a report about one drill."""
     drill, checkpoints = finding.drill, finding.checkpoints or Checkpoints()
     fired = parse_moment(drill.fire_time)
     what = f"{drill.kind} of {drill.task}"
@@ -297,7 +298,7 @@ def _written(checkpoints: Checkpoints, fired: int) -> str:
 
 def _read(checkpoints: Checkpoints) -> str:
     if not checkpoints.read:
-        # What was not seen to be written cannot be told when it is read.
+        # If it is not known which checkpoints were written, reads of them cannot be recognised.
         return "unknown" if checkpoints.unknown else "nothing that was written before"
     return "\n".join(f"{file.uri} ({_bytes(file.bytes)})" for file in checkpoints.read)
 

@@ -1,4 +1,5 @@
-"""`trainshed drill-plans`: drills under a name, which any client orders with the label `trainshed-drill`."""
+"""`trainshed drill-plans`: stores drills under a name, by which any client orders them with the label
+`trainshed-drill`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -115,7 +116,7 @@ def delete(endpoint: Endpoint, *, actions: Actions, name: str, project: str | No
 
 
 def plan_table(plans: Iterable[DrillPlan]) -> list[str]:
-    """The lines of a list of plans, one per drill."""
+    """Return the lines of a table of plans, one line per drill."""
     columns = (Column("PLAN"), Column("KIND"), Column("REPLICA"), Column("WHEN"))
     rows = [
         (

@@ -1,4 +1,4 @@
-"""`trainshed explain`: would a job be admitted now, on what, and if not, what would let it start
+"""`trainshed explain`: tells whether a job would be admitted now and where, or what would let it start
 (spec/submit#preflight)."""
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from trainshed.wire.trainshed_v1.capacity import (
 from trainshed.wire.trainshed_v1.record import read
 
 WOULD_WAIT = 3
-"""The exit status for a job that is fine and would wait, perhaps in vain."""
+"""The exit status for a valid job that would wait, or that no set of nodes can hold."""
 
 TOO_LARGE = (
     "ask for fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up"
@@ -106,8 +106,8 @@ def command(
 
 
 def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
-    """What is told of a job that would start although it asks for more than all nodes have, since capacity is
-    shared; "" = nothing, also to who may not see the nodes. Raises Unreachable."""
+    """Return a notice for a job that would start although it asks for more than all nodes have, because
+    capacity is shared; "" = it does not, or the caller may not see the nodes. Raises Unreachable."""
     if not answer.admitted:
         return ""
     try:
@@ -129,7 +129,7 @@ def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
 
 
 def explanation(answer: Explanation) -> Iterator[str]:
-    """The lines that tell a pre-flight's answer."""
+    """Yield the lines that show the answer of a preflight."""
     where = f"{answer.project}, {answer.location}"
     waiting = WaitingView.of(answer.waiting)
     if waiting is None:
@@ -138,7 +138,7 @@ def explanation(answer: Explanation) -> Iterator[str]:
         stock_out = waiting.reason == WaitReason.STOCK_OUT
         verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
         yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
-        # Whom nobody's leaving helps has no place in the queue either.
+        # A job that can never fit does not wait in the queue, so it has no position.
         told = replace(waiting, position=0) if stock_out else waiting
         yield from (f"  {line}" for line in waiting_lines(told))
         if stock_out and not waiting.hint:
@@ -195,7 +195,7 @@ def _devices(devices: MachineAccelerators | None) -> str:
 
 
 def _read(file: TextIO, api: str | None, now: Nanos) -> JobFile:
-    """The job of the file. An `ml` job whose file gives no id gets one that no other has. Raises
+    """Return the job of the file. An `ml` job without an id gets one that no other job has. Raises
     click.ClickException."""
     name = Path(file.name).stem if file.name not in ("-", "<stdin>") else "job"
     try:

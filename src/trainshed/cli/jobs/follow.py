@@ -1,8 +1,8 @@
-"""Follows a job as it happens: its views, its timeline and its lines in one stream, also beyond the end of
-its service.
+"""Follows a job live: its views, its timeline and its lines as one stream, which goes on when the service was
+away and is back.
 
-Owns the threads that read. The service wakes them; nothing is asked for again and again but the timeline,
-once per change. Streams are opened anew when the service is back, and nothing is told twice.
+Owns the threads that read. They wait for streams of the service; only the timeline is requested again at each
+change. After the service was away, streams are opened again, and nothing is yielded twice.
 """
 
 import math
@@ -26,45 +26,47 @@ from trainshed.wire.trainshed_v1.timeline import Timeline
 Update = JobView | LogLine | TimelineView
 
 _AHEAD = 10_000
-"""Updates that may wait to be shown; a program that is faster than the terminal waits in the service."""
+"""Maximum updates that wait to be shown. If a program is faster than the terminal, further lines stay in the
+service."""
 
 
 _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building"})
-"""Entries of the timeline that the log has as well: who reads the log need not read them twice."""
+"""Kinds of timeline entries that the log has as well; they are left out if the log is read."""
 
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 PATIENCE = 60.0
-"""Seconds that a follower waits for a service to be back."""
+"""Seconds that a follower waits for the service to be back."""
 
 _PAUSE = 0.25
-"""Seconds between two looks whether it is."""
+"""Seconds between two attempts to reach it."""
 
 _STEADY = 1.0
-"""Seconds after which a stream has been one: a service that is about to end may still open some."""
+"""Seconds for which a stream without updates has to last to show that the service is back: one that is about
+to end may still accept streams."""
 
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
 _MOST_PLACES = 500
-"""Writers of which a new stream is told what was seen; lines of others come again, and are passed over
-here."""
+"""Writers whose last seen line a new stream is told of. Lines of other writers come again, and `SeenLines`
+drops them."""
 
 
 Stream = AbstractContextManager[Iterable[U]]
-"""Parts that come one after the other, until it is closed."""
+"""An open stream: iterating it yields its parts as they come, leaving it closes it."""
 
 
 class _Ended:
-    """One of the readers has come to its end."""
+    """Says that one of the readers has come to its end."""
 
 
 class Patience:
-    """How a follower, with all its streams, bears that the service is away: says so once, and gives up in the
-    end.
+    """Waits for a service that is away, for all streams of one follower: says so once, and gives up after
+    `PATIENCE` seconds. Thread-safe.
 
-    `again`: the command that goes on where this one gave up.
+    `again`: the command that the user can run to go on after that.
     """
 
     def __init__(self, client: Client, uid: str, again: str) -> None:
@@ -73,7 +75,7 @@ class Patience:
         self._again = again
         self._lock = threading.Lock()
         self._since: float | None = None
-        #: When it was said last.
+        #: When the user was last told; `_since` is when the service went away, None = it is there.
         self._said = -math.inf
 
     def outlast(
@@ -81,9 +83,9 @@ class Patience:
         opened: Callable[[], Stream[U]],
         read: Callable[[U], Iterator[T]],
     ) -> Iterator[T]:
-        """What `read` makes of each part of a stream, until the job is over. `opened` may be called again,
-        and its stream then begins anew; `read` passes over what it was given before. Raises Refused,
-        Unreachable."""
+        """Yield what `read` makes of each part of a stream, until the job is over. `opened` is called again
+        when the stream has ended or broken off; `read` has to leave out what it was given before. Raises
+        Refused, Unreachable."""
         while True:
             began, progressed = None, False
             try:
@@ -106,8 +108,8 @@ class Patience:
         return JobView.parse(self._client.get(job_path(self._uid))).state.is_final
 
     def _was_back(self, at: float) -> None:
-        """A stream that was opened then has told something: it is forgotten that the service was away before,
-        and not what another stream has said since."""
+        """Note that the service answered a stream that was opened at this time (monotonic). An absence that
+        another stream has noticed since still counts."""
         with self._lock:
             if self._since is not None and at > self._since:
                 self._since = None
@@ -117,8 +119,8 @@ class Patience:
         with self._lock:
             if self._since is None:
                 self._since = now
-                # One stream may be opened when another one has just ended, and end as well: nobody has looked
-                # for the service in between.
+                # A second stream may end right after the first one, before anybody has tried to reach the
+                # service; the user is told once.
                 if now - self._said > _PAUSE:
                     click.echo(
                         f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
@@ -141,14 +143,14 @@ class Patience:
 
 
 class ViewChanges:
-    """Tells views of a job from those that were told already: a new stream begins with what the last one
-    ended with."""
+    """Recognises a view of a job that is the same as the last one: a new stream begins with the view with
+    which the one before it ended."""
 
     def __init__(self) -> None:
         self._last: dict[str, Any] | None = None
 
     def fresh(self, view: dict[str, Any]) -> bool:
-        """Whether a view says anything new; it is told then."""
+        """Whether a view differs from the last one. It becomes the last one."""
         fresh, self._last = view != self._last, view
         return fresh
 
@@ -157,8 +159,8 @@ class ViewChanges:
 def log_stream(
     client: Client, path: str, **query: str | int | None
 ) -> Generator[Iterator[Sequence[Line]]]:
-    """The lines of a log as they come: as many at once as are there. Raises Refused, Unreachable; so does
-    iterating."""
+    """Open a stream of a log's lines, which yields them in batches as they come. Raises Refused, Unreachable.
+    Iterating raises Unreachable."""
     with client.stream(path, **query) as answer:
         yield map(_lines_of, answer.blocks())
 
@@ -171,14 +173,14 @@ def _lines_of(block: bytes) -> Sequence[Line]:
 
 
 class SeenLines:
-    """The lines of a job that a follower has seen: of every writer up to where."""
+    """The lines of a job that a follower has seen: for each writer, the last one."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, str], tuple[int, int]] = {}
         self._first = ""
 
     def fresh(self, lines: Sequence[Line]) -> list[Line]:
-        """Those of them that are new; they are seen then."""
+        """Return the lines that were not seen yet; they count as seen from now on."""
         fresh: list[Line] = []
         writer, place = (-1, ""), (-1, -1)
         for line in lines:
@@ -194,31 +196,32 @@ class SeenLines:
         return fresh
 
     def _reached(self, writer: tuple[int, str], place: tuple[int, int]) -> None:
-        """Those that wrote last stand last."""
+        """Record a writer's last line. Writers are kept in the order of their last lines."""
         if place[0] >= 0:
             self._last.pop(writer, None)
             self._last[writer] = place
 
     def query(self, bounded: bool) -> dict[str, Any]:
-        """Where a stream is to go on; {} = nothing was seen yet. `bounded`: it did not begin at the job's
-        beginning."""
+        """Return the parameters with which a stream goes on behind the seen lines; {} = none was seen yet.
+        `bounded`: the first stream did not begin at the beginning of the log."""
         if not self._last:
             return {}
         places = [
             f"{trial}/{replica}/{attempt}/{n}"
             for (trial, replica), (attempt, n) in [*self._last.items()][-_MOST_PLACES:]
         ]
-        # Who has said nothing since the tail began must not begin before it.
+        # Of a writer without a seen line nothing may come that is older than the beginning of the tail.
         return {"after": ",".join(places), "since": self._first if bounded else None}
 
 
 def follow(
     client: Client, uid: str, *, lines: bool = True, patience: Patience | None = None
 ) -> Iterator[Update]:
-    """Updates from the job's beginning until it is over and all was told.
+    """Yield updates from the job's beginning until it is over and all were yielded.
 
-    An entry of the timeline comes before the view of the job that it led to. `patience`: how the end of the
-    service is borne, None = not at all. Raises Refused, Unreachable.
+    An entry of the timeline comes before the view of the job that it led to. `lines`: with the lines of the
+    log. `patience`: waits for a service that is away; None = raise Unreachable at once. Raises Refused,
+    Unreachable.
     """
     updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
     passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()
@@ -228,7 +231,7 @@ def follow(
     if lines:
         readers.append(lambda: _lines(client, uid, patience))
     for read in readers:
-        # Daemons: whoever stops listening need not wait for the job to be over.
+        # Daemon threads: a caller that stops iterating does not wait until the job is over.
         threading.Thread(target=_read, args=(read, updates), daemon=True).start()
     left = len(readers)
     while left:
@@ -248,7 +251,7 @@ def _read(
         for update in read():
             updates.put(update)
     except Exception as failure:
-        # Raised again where the updates are taken.
+        # Raised again in the thread that iterates.
         updates.put(failure)
     else:
         updates.put(_Ended())
@@ -264,7 +267,7 @@ def _views(
         nonlocal below
         job = JobView.parse(view)
         if job.child and job.child.tuning:
-            # A pipeline says nothing of its trials itself.
+            # A pipeline's own timeline has no entries about its trials.
             below = below if below is not own else _Entries(client, job.child.uid)
             yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
         yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
@@ -275,7 +278,7 @@ def _views(
 
 
 class _Entries:
-    """A job's timeline, entry by entry."""
+    """Reads a job's timeline step by step."""
 
     def __init__(self, client: Client, uid: str) -> None:
         self._client = client
@@ -283,9 +286,9 @@ class _Entries:
         self._told = 0
 
     def fresh(self) -> list[TimelineView]:
-        """What was not told yet."""
+        """Return the entries that were not returned yet. Raises Refused, Unreachable."""
         timeline = record.read(self._client.get(self._path, skip=self._told or None), Timeline)
-        # An older service leaves nothing out.
+        # An older service does not know `skip` and returns all entries.
         entries = timeline.entries[self._told - timeline.skipped :]
         self._told += len(entries)
         return list(map(TimelineView.of, entries))

@@ -1,5 +1,5 @@
-"""Job files as people have them: the resource of either API, or what gcloud's `--config` takes; YAML or JSON.
-Pure but for the loading of the YAML library.
+"""Reads job files in YAML or JSON: the resource of either API, or what gcloud's `--config` takes. Pure,
+except that it imports the YAML library.
 """
 
 import importlib
@@ -12,19 +12,20 @@ from trainshed.core.names import Api
 
 
 class Unreadable(Exception):
-    """The file is no job; the message says why and what would be."""
+    """The file is no job; the message says why, and what would be one."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job of a file, as its API's create takes it."""
+    """A job in the form that its API's create method takes."""
 
     api: Api
     job: dict[str, Any]
 
 
 _JOB_SPEC = frozenset({"jobSpec", "job_spec", "trialJobSpec", "trial_job_spec"})
-"""Of a custom job, and of the trials of a tuning job."""
+"""Fields with the specification of a custom job, or of a tuning job's trials. Files may have either
+spelling."""
 _PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
@@ -49,7 +50,7 @@ _ML_ONLY = frozenset(
 
 
 def read(text: str) -> dict[str, Any]:
-    """The object that a file holds. Raises Unreadable."""
+    """Return the object in a file's text. Raises Unreadable."""
     try:
         value = json.loads(text)
     except ValueError as no_json:
@@ -64,8 +65,9 @@ def read(text: str) -> dict[str, Any]:
 
 
 def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
-    """The job that a file describes. `api`: which API's it is, None to tell by its fields. `name`, `job_id`:
-    of a Vertex or `ml` job whose file gives none. Raises Unreadable."""
+    """Return the job that a file's fields describe. `api`: the job's API, None = find it by the fields.
+    `name`: display name of a Vertex job that has none; `job_id`: id of an `ml` job that has none. Raises
+    Unreadable."""
     keys = fields.keys()
     if keys & _PIPELINE:
         raise Unreadable(
@@ -87,13 +89,14 @@ def recognised(fields: Mapping[str, Any], api: Api | None, name: str, job_id: st
 
 
 def as_id(name: str) -> str:
-    """A name as the beginning of an id of the `ml` API: letters, digits and underscores."""
+    """Convert a name to the beginning of an `ml` job's id, of letters, digits and underscores."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     return word if word[:1].isalpha() else f"job_{word}"
 
 
 def with_region(file: JobFile, region: str) -> JobFile:
-    """An `ml` job that runs in `region`, if its file names none; a Vertex job's region is no part of it."""
+    """Return an `ml` job with `region`, unless it names one; a Vertex job unchanged, since its region is not
+    part of it."""
     if file.api is not Api.ML or not region:
         return file
     key = next(iter(_TRAINING & file.job.keys()), "trainingInput")
@@ -105,8 +108,8 @@ def with_region(file: JobFile, region: str) -> JobFile:
 
 
 def with_flags(file: JobFile) -> tuple[JobFile, tuple[str, ...]]:
-    """A job of gcloud's --config for `ml`, to which gcloud adds the program that its flags name, with
-    stand-ins for it, and what to tell of them."""
+    """Return the job with placeholders for a missing program, and notices about them. gcloud's --config for
+    `ml` need not name the program, because gcloud adds it from its flags."""
     value = next((file.job[key] for key in sorted(_TRAINING) if key in file.job), None)
     if file.api is not Api.ML or not isinstance(value, dict):
         return file, ()
@@ -148,7 +151,7 @@ def _yaml(text: str, no_json: ValueError) -> Any:
             "trainshed."
         ) from None
     try:
-        # Dates are texts here: everything of a job has a JSON form.
+        # Through JSON, so that dates become texts: every value of a job has a JSON form.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))
     except yaml.YAMLError as failure:
         mark: Any = getattr(failure, "problem_mark", None)

@@ -1,4 +1,4 @@
-"""Which lines of a log are shown: by moment, severity, text and attempt; and which entries of the job's
+"""Chooses which lines of a log are shown, by time, severity, text and attempt, and which entries of the job's
 timeline stand between them. Pure."""
 
 import re
@@ -26,34 +26,37 @@ SEVERITIES = (
     "ALERT",
     "EMERGENCY",
 )
-"""Ascending, by their public names."""
+"""The public names of severities, ascending."""
 
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SAID_IN_THE_LOG = frozenset({"notice", "warning", "building", "created", "log_deleted"})
+"""Kinds of entries that are left out because they tell nothing new; most stand in the log as well."""
 _PASSED_OVER = frozenset({"waiting", "delayed", "admitted", "preparing", "launching", "running"})
-"""Entries on the way to the start: what comes of it is shown."""
+"""Kinds of entries that lead to a start; only the start itself is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChoice:
-    """What of a job's log is shown; what is not set chooses all."""
+    """What of a job's log is shown. A field that is not set leaves nothing out."""
 
-    #: ns since the epoch; 0 = not set, as of `until`.
+    #: Times in ns since the epoch; 0 = not set. The service chooses lines by `since`.
     since: Nanos = 0
     until: Nanos = 0
-    #: The least severity; "" = any.
+    #: The lowest severity; "" = any.
     severity: str = ""
+    #: Only lines that it matches; None = not set.
     pattern: re.Pattern[str] | None = None
+    #: Only this attempt; 0 = not set.
     attempt: int = 0
-    #: Of this replica alone; "" = of all.
+    #: Only this replica; "" = not set. The service chooses lines by it.
     replica: str = ""
-    #: Entries of the timeline stand between the lines.
+    #: Whether entries of the timeline stand between the lines.
     events: bool = True
 
     @property
     def chooses_lines(self) -> bool:
-        """Whether lines are left out, but for what the service leaves out itself."""
+        """Whether `wants` leaves out any lines, beyond those that the service leaves out itself."""
         return bool(self.until or self.severity or self.pattern or self.attempt)
 
     def wants(self, line: Line) -> bool:
@@ -79,23 +82,23 @@ class LogChoice:
         )
 
     def between(self, entries: Iterable[TimelineView], *, tail: bool) -> "Between":
-        """Those entries that are shown between lines. `tail`: those before the first line are left out."""
+        """Return the entries that are shown between lines. `tail`: leave out those before the first line."""
         return Between(filter(self.wants_event, entries), tail=tail)
 
 
 class Between:
-    """Entries of a timeline on their way to where they stand among lines."""
+    """Entries of a timeline, which are taken out in order as the lines around them are printed."""
 
     def __init__(self, entries: Iterable[TimelineView], *, tail: bool) -> None:
         ordered = sorted(entries, key=lambda entry: entry.at)
-        # As texts moments order as well, and those of lines are never read.
+        # Times in this form can be compared as texts, so the times of lines need not be parsed.
         self._left = deque((rfc3339(entry.at), entry) for entry in ordered)
         self._leaves_out = tail
 
     def split(
         self, lines: Sequence[Line]
     ) -> Iterator[tuple[Sequence[TimelineView], Sequence[Line]]]:
-        """Entries, and the lines that follow these."""
+        """Yield (entries, lines): entries, and the lines that follow them."""
         start = 0
         while start < len(lines):
             due = self._before(lines[start].at)
@@ -107,7 +110,7 @@ class Between:
             start = end
 
     def rest(self) -> Sequence[TimelineView]:
-        """Those behind the last line."""
+        """Return the entries after the last line."""
         return () if self._leaves_out else [entry for _, entry in self._left]
 
     def _before(self, at: str) -> list[TimelineView]:
@@ -122,8 +125,8 @@ def _at(line: Line) -> str:
 
 
 def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> int:
-    """`10m`, `2h` (ago) or a date and time, in this machine's zone where it names none, as nanoseconds.
-    Raises click.UsageError."""
+    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch; "" = 0. A date and
+    time without a zone is in `zone`, None = this machine's. Raises click.UsageError."""
     if not text:
         return 0
     if match := _AGO.fullmatch(text):
@@ -135,13 +138,13 @@ def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> in
             f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
             f" UTC), not {text!r}."
         ) from None
-    # One without a zone is of this machine's.
+    # `astimezone` takes a time without a zone for one of this machine's zone.
     found = found.replace(tzinfo=zone) if found.tzinfo is None and zone else found.astimezone()
     return round(found.timestamp() * 10**6) * 1000
 
 
 def pattern(text: str) -> re.Pattern[str] | None:
-    """A regular expression of the user's own; "" = none. Raises click.UsageError."""
+    """Compile the user's regular expression; None for "". Raises click.UsageError."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Lines of logs, and entries of timelines among them, as text for a terminal. Pure."""
+"""Formats lines of logs, and entries of timelines among them, as text for a terminal. Pure."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -22,8 +22,8 @@ _SECOND: Final = len("2026-11-22T08:46:44")
 
 
 class LineTexts:
-    """The lines of one job, behind who wrote them. Labels and colours are worked out once: a log may have
-    millions of lines."""
+    """Formats the lines of one job, each after the label of its writer. Labels and colours are cached, since
+    a log may have millions of lines."""
 
     def __init__(self, job: JobView, *, timestamps: bool) -> None:
         self._job = job
@@ -32,7 +32,7 @@ class LineTexts:
         self._labels: dict[tuple[int, str], tuple[str, int]] = {}
 
     def of(self, lines: Iterable[Line]) -> list[str]:
-        """Each with its line end."""
+        """Return the text of each line, with its line end."""
         labels, texts = self._labels, list[str]()
         for line in lines:
             writer = (line.trial or 0, line.replica)
@@ -46,7 +46,7 @@ class LineTexts:
         return texts
 
     def entry(self, entry: TimelineView) -> str:
-        """An entry of the timeline that stands among them."""
+        """Return the text of a timeline's entry that stands among the lines, with its line end."""
         head = _faint(f"{exact_moment(entry.at)}  ") if self._timestamps else ""
         return f"{head}{event_text(entry, prefix_width(self._job.program))}\n"
 
@@ -60,7 +60,7 @@ class LineTexts:
 
 @lru_cache(64)
 def _styles(severity: str) -> tuple[str, str]:
-    """What begins and what ends a text of that severity."""
+    """Return the terminal sequences that begin and end a text of this severity."""
     begin, _, end = click.style("\0", fg=severity_colour(severity)).partition("\0")
     return begin, end
 
@@ -70,7 +70,7 @@ def _faint(text: str) -> str:
 
 
 def _moment(at: str) -> str:
-    """`2026-11-20 06:05:12.345  ` of this machine's zone."""
+    """Return the time of a line in this machine's zone, such as `2026-11-20 06:05:12.345  `."""
     return f"{_second(at[:_SECOND])}.{at[_SECOND + 1 : _SECOND + 4]}  "
 
 
@@ -80,8 +80,8 @@ def _second(text: str) -> str:
 
 
 def labelled(line: LogLine, job: JobView) -> str:
-    """A line behind who wrote it: a replica, of a tuning job a trial (and which of its replicas, if they are
-    several)."""
+    """Return a line after the label of its writer: the replica; for a tuning job the trial, and its replica
+    if there are several."""
     tasks = {replica.id: replica.task for replica in job.program.replicas}
     task = tasks.get(line.replica, line.replica)
     prefix, width = label(line.trial, line.replica, task, line.task, job)
@@ -89,8 +89,8 @@ def labelled(line: LogLine, job: JobView) -> str:
 
 
 def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) -> tuple[str, int]:
-    """Who wrote a line, and how wide that is. `task`: the replica's name in the job, `trial_task`: in the
-    trial's."""
+    """Return the label of a line's writer, and its width in characters. `task`: the replica's name in the
+    job; `trial_task`: its name in the trial's job."""
     if tuning := job.program.tuning:
         number = str(trial).rjust(len(str(tuning.first + tuning.most - 1)))
         prefix = click.style(f"trial {number}", fg=trial_number_colour(trial))
@@ -102,25 +102,27 @@ def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) ->
 
 
 def prefix_width(job: JobView) -> int:
-    """How wide the names of a job's replicas are, so that its lines align."""
+    """Return the width of the longest name of a job's replicas, by which lines are aligned."""
     return max((len(replica.task) for replica in job.replicas), default=0)
 
 
 def line_text(line: LogLine, label: str, width: int) -> str:
-    """A line for a terminal, behind the name of its replica; styles vanish in pipes."""
+    """Return a line after the name of its replica. `click.echo` removes the colours if the output is no
+    terminal."""
     prefix = click.style(label.ljust(width), fg=replica_colour(line.replica))
     return f"{prefix}  {_message(line, max(width, len(label)))}"
 
 
 def _message(line: LogLine, width: int) -> str:
-    """Further lines of a message stand below its first: they are not to be taken for lines of others."""
+    """Return a message in the colour of its severity. Its further lines are indented to stand below the
+    first, so that they do not look like lines of other writers."""
     lines = line.message.split("\n")
     colour = severity_colour(line.severity)
     return ("\n" + " " * (width + 2)).join(click.style(text, fg=colour) for text in lines)
 
 
 def event_text(entry: TimelineView, width: int) -> str:
-    """An entry of the timeline among lines of programs: as of the service, and fainter."""
+    """Return the first line of a timeline's entry as a line of the service, in the entry's colour or grey."""
     label = SERVICE_TASK.ljust(width)
     first = (entry.message.strip().splitlines() or [""])[0]
     colour = entry_colour(entry.kind, entry.effect) or "bright_black"

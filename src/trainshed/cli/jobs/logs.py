@@ -1,5 +1,5 @@
-"""`trainshed jobs logs`: a job's lines as they are, or as they come until the job is over, whatever becomes
-of the service meanwhile."""
+"""`trainshed jobs logs`: prints a job's lines, and follows them until the job is over, also across restarts
+of the service."""
 
 import contextlib
 import threading
@@ -26,7 +26,7 @@ from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _LAST_ENTRIES = 5.0
-"""Seconds to wait for the end of the job's timeline when its last line was printed."""
+"""Seconds to wait for the last entries of the job's timeline after its last line was printed."""
 
 
 @click.command()
@@ -93,14 +93,14 @@ def command(
     seen = SeenLines()
     told = _Told(client, view.uid) if choice.events else None
     first = {
-        # What is left out here must not count.
+        # If lines are chosen here, the tail has to be counted here too.
         "tail": None if choice.chooses_lines else tail,
         "since": rfc3339(choice.since) if choice.since and not tail else None,
     }
     following = _Following(choice, seen, told, which, first)
     try:
         if told or choice.chooses_lines or not follow:
-            # What is there already, by time; then it is followed from there.
+            # Print what there is in order of time; then follow from there.
             with contextlib.suppress(*([Unreachable] if follow else [])):
                 _print(client, view, following, shown, tail)
         if not follow or (told and view.state.is_final):
@@ -109,7 +109,7 @@ def command(
         with until_reader_leaves():
             _follow(client, view, patience, following, shown)
     except KeyboardInterrupt:
-        # To look no longer is a good end; the job goes on.
+        # No message: ending to follow is no error, and the job goes on.
         raise SystemExit(130) from None
 
 
@@ -134,7 +134,7 @@ def _print(
 
 
 class _Told:
-    """What of a job's timeline was told."""
+    """Reads a job's timeline step by step."""
 
     def __init__(self, client: Client, uid: str) -> None:
         self._client = client
@@ -142,13 +142,14 @@ class _Told:
         self._count = 0
 
     def entries(self) -> list[TimelineView]:
-        """What was not told yet."""
+        """Return the entries that were not returned yet; [] if the job was deleted. Raises Refused,
+        Unreachable."""
         try:
             answer = self._client.get(self._path, skip=self._count or None)
         except Refused as refused:
             if refused.status != 404:
                 raise
-            # Deleted meanwhile: its lines are the last that can be had.
+            # The job was deleted meanwhile.
             return []
         timeline = read(answer, Timeline)
         fresh = timeline.entries[max(0, self._count - timeline.skipped) :]
@@ -158,23 +159,25 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class _Following:
-    """Where a follower goes on, and what it shows."""
+    """What a follower shows, and what it has seen."""
 
     choice: LogChoice
     seen: SeenLines
+    #: The job's timeline; None = its entries are not shown.
     told: _Told | None
+    #: Parameters of each stream: the trial and the replica whose lines are wanted.
     which: Mapping[str, str | int | None]
-    #: Where a stream begins as long as no line was seen.
+    #: Parameters of a stream that is opened before any line was seen: where it begins.
     first: Mapping[str, str | int | None]
 
     def wanted(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """Which of them are new, and shown; they are seen then."""
+        """Return the lines that are new and to be shown; all of them count as seen from now on."""
         fresh = self.seen.fresh(lines)
         return list(filter(self.choice.wants, fresh)) if self.choice.chooses_lines else fresh
 
 
 class _Shown:
-    """Prints lines and entries, from whichever thread."""
+    """Prints lines and entries of the timeline. Thread-safe."""
 
     def __init__(self, form: str, job: JobView, *, timestamps: bool) -> None:
         self._form = form
@@ -182,7 +185,7 @@ class _Shown:
         self._lock = threading.Lock()
 
     def lines(self, lines: Sequence[Line], entries: Between) -> None:
-        """Print lines, and what stands between them."""
+        """Print lines, and the entries that stand between them."""
         if self._form == "json":
             for line in lines:
                 print_data(plain(line), stream=True)
@@ -197,7 +200,7 @@ class _Shown:
                 click.echo("".join(texts), nl=False)
 
     def entries(self, entries: Iterable[TimelineView]) -> None:
-        """Print entries alone."""
+        """Print entries without lines."""
         for entry in entries:
             with self._lock:
                 click.echo(self._texts.entry(entry), nl=False)
@@ -206,7 +209,7 @@ class _Shown:
 def _follow(
     client: Client, job: JobView, patience: Patience, following: _Following, shown: _Shown
 ) -> None:
-    """Print what comes until the job is over."""
+    """Print lines and entries as they come until the job is over. Raises Refused, Unreachable."""
     choice, told = following.choice, following.told
     watcher = None
     if told is not None:
@@ -224,15 +227,16 @@ def _follow(
         chosen = list(filter(choice.wants, lines)) if choice.chooses_lines else lines
         shown.lines(chosen, none)
     if watcher is not None and told is not None:
-        # It may wait for a service that is gone; the entries that are left are few.
+        # Not for ever: the thread may still wait for the service. The entries that it has not printed are
+        # few.
         watcher.join(_LAST_ENTRIES)
         for entry in filter(choice.wants_event, told.entries()):
             shown.entries([entry])
 
 
 def _tell(client: Client, job: JobView, following: _Following, shown: _Shown) -> None:
-    """Print entries as they come, until the job is over or the service is away: the lines' follower says
-    so."""
+    """Print entries as they come, until the job is over or the service is away. Fails silently then, because
+    the follower of the lines tells the user."""
     told = following.told
     assert told is not None
     with contextlib.suppress(Unreachable, Refused), client.stream(job_path(job.uid, "/watch")) as s:
@@ -251,9 +255,9 @@ def followed(
     since: int | str | None = None,
     **which: str | int | None,
 ) -> Iterator[Sequence[Line]]:
-    """A job's lines until it is over, that were not seen before, each once, though the service is away
-    meanwhile. `tail` and `since`: where they begin while none was seen. Raises Refused,
-    Unreachable."""
+    """Yield a job's lines that were not seen before, each once, until the job is over, also across restarts
+    of the service. `tail` and `since`: where they begin if none was seen yet. `which`: further parameters of
+    the streams. Raises Refused, Unreachable."""
     first = {"tail": tail, "since": since}
     return patience.outlast(
         lambda: log_stream(
@@ -264,9 +268,9 @@ def followed(
 
 
 def require_over(client: Client, uid: str) -> JobView:
-    """The description of a job whose stream has ended.
+    """Return the view of a job whose stream has ended.
 
-    Raises Unreachable if the job is not over: then it is the service that ended.
+    Raises Unreachable if the job is not over, since then the stream ended because the service stopped.
     """
     job = JobView.parse(client.get(job_path(uid)))
     if not job.state.is_final:

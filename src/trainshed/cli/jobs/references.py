@@ -1,5 +1,5 @@
-"""Finds the job that a person means: by id, name or display name, by the beginning of an id, or as the
-newest."""
+"""Finds the job that a user means: by id, full name, display name or the beginning of an id, or the newest;
+lists jobs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,25 +16,28 @@ from trainshed.wire.trainshed_v1.record import read
 
 _JOBS = "/trainshed/v1/jobs"
 _LOOKED_THROUGH = 500
-"""Newest jobs among which the beginning of an id is looked for first, and near misses. Further jobs cost a
-search of all; a display name is found among all at once."""
+"""Newest jobs that are searched for the beginning of an id, and for near misses. If there are more jobs, the
+service searches all of them next. A display name is found among all jobs with one request."""
 _SAME_NAME = 100
-"""Jobs of one display name of which the newest is taken."""
+"""Maximum jobs of one display name that are listed; the newest is taken."""
 _NAMED = 5
+"""Maximum jobs that an error lists."""
 _PAGE = 500
-"""The largest page that the service gives."""
+"""The largest page that the service returns."""
 _WHOLE_ID = 18
-"""Digits of an id that nobody would leave incomplete."""
+"""A number with at least this many digits is taken for a whole id, not its beginning."""
 EVERY_PROJECT = "-"
+"""Stands for all projects."""
 LAST = "@last"
-"""The newest job."""
+"""Stands for the newest job."""
 _NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
 
 
 def completing(
     what: str, module: str = "trainshed.cli.completion"
 ) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """What a shell offers: `jobs`, `states` and the like of a module, which is loaded when somebody asks."""
+    """Return a completer that calls the function `what` of a module, such as `jobs` or `states`. The module
+    is imported when a shell asks."""
 
     def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
         import importlib
@@ -45,13 +48,13 @@ def completing(
 
 
 takes_job = click.argument("job", shell_complete=completing("jobs"))
-"""Of a command about one job."""
+"""Adds the argument of a command about one job."""
 takes_jobs = click.argument("job", nargs=-1, required=True, shell_complete=completing("jobs"))
-"""Of a command about one or more of them."""
+"""Adds the argument of a command about one or more jobs."""
 
 
 def job_path(reference: str, rest: str = "") -> str:
-    """The path of a job, and of what is below it (`/logs`, `:cancel`)."""
+    """Return the path of a job, or of what `rest` names of it (`/logs`, `:cancel`)."""
     return f"{_JOBS}/{quote(reference, safe='')}{rest}"
 
 
@@ -66,10 +69,11 @@ def list_jobs(
     search: str | None = None,
     glance: bool = False,
 ) -> list[dict[str, Any]]:
-    """Summaries of a project's newest jobs of both APIs, newest first. `limit` None: all of them. `parent`:
-    the full name of a work, whose own jobs are listed in place of what clients made. `state`: one, or several
-    with commas between. `named`: only those with this display name. `search`: with this in the name, the id
-    or a label. `glance`: each with how it is just now.
+    """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
+    `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
+    created. `state`: one state, or several separated by commas. `named`: only jobs with this display name.
+    `search`: only jobs with this text in the name, the id or a label. `glance`: with what each job does at
+    the moment.
 
     Raises Refused, Unreachable.
     """
@@ -77,7 +81,7 @@ def list_jobs(
     token: str | None = None
     while limit is None or len(jobs) < limit:
         wanted = _PAGE if limit is None else min(_PAGE, limit - len(jobs))
-        # A page can be short and still have another one behind it.
+        # A page can be short although another one follows, so only a missing token ends the list.
         page = client.get(
             _JOBS,
             project=None if parent else project,
@@ -97,26 +101,27 @@ def list_jobs(
 
 
 def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
-    """Every job of a project, or of all, that is not over, once. Raises Refused, Unreachable."""
-    # In one list: of a list for each state, a job that changes its state meanwhile is in two, or in none.
+    """Return every job of a project, or of all projects, that is not over. Raises Refused, Unreachable."""
+    # One list of all states: in a list for each state, a job that changes its state meanwhile could be
+    # twice, or not at all.
     live = ",".join(state.value for state in JobState if not state.is_final)
     return [JobView.parse(job) for job in list_jobs(client, project, state=live, limit=None)]
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
-    """The description of the job that `reference` means: an id or full name, else, of `project` ("" = the
-    service's own), `@last`, a display name, or the beginning of an id. Says on stderr which one a name has
-    meant.
+    """Return the description of the job that `reference` means: by id or full name; else, in `project` ("" =
+    the service's default), `@last`, a display name, or the beginning of an id. Prints to standard error which
+    job a display name or `@last` means.
 
-    Raises click.ClickException that names near misses if it means none, and the choices if it means several.
+    Raises click.ClickException, with near misses if no job is meant, and with the choices if several are.
     """
     unreadable: Refused | None = None
     if reference != LAST:
         try:
             return client.get(job_path(reference))
         except Refused as refused:
-            # What is no id may be a display name, in which anything may stand. Without a field that is wrong
-            # it is an id, of a job whose record cannot be read.
+            # A text that is no id may be a display name, which may have any characters. A refusal with
+            # status 400 and no violations means that it is the id of a job whose record cannot be read.
             is_name = refused.status == 404 or (refused.status == 400 and refused.violations)
             if not is_name or "/" in reference:
                 raise
@@ -151,10 +156,10 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
 
 
 def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
-    """The one of `jobs` (newest first) that has this display name, or whose id begins so; and what to tell
-    of the choice, "" = nothing.
+    """Return the job of `jobs` (newest first) that is meant: the newest with this display name, else the one
+    whose id begins with it; and the text that tells the user of the choice, "" = none.
 
-    Raises click.ClickException if there is none, with the nearest ones, or more than one, with their names.
+    Raises click.ClickException, with near misses if no job is meant, and with the choices if several are.
     """
     if named := [job for job in jobs if reference and job.display_name == reference]:
         count = f"{len(named)}{' or more' if len(named) >= _SAME_NAME else ''}"
@@ -172,9 +177,9 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
 
 
 def project_of(endpoint: Endpoint) -> str:
-    """The project whose jobs are meant where none is named: the environment's, else the service's own.
+    """Return the project of a command that names none: the environment's, else the service's default.
 
-    Raises click.UsageError if it has none; Refused, Unreachable."""
+    Raises click.UsageError if there is none; Refused, Unreachable."""
     project = endpoint.project or answering(endpoint).project
     if not project:
         raise click.UsageError(
@@ -185,13 +190,13 @@ def project_of(endpoint: Endpoint) -> str:
 
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
     if reference.isdecimal() and len(reference) >= _WHOLE_ID:
-        # Ids of jobs that have nothing to do with each other are alike.
+        # Ids of unrelated jobs look alike, so near misses of one would mislead.
         return " It may have been deleted. The list of jobs: trainshed jobs list"
     if not jobs:
         return f" {_NO_JOB}"
     if inside := [job for job in jobs if reference and reference in job.display_name]:
         return f" Did you mean:{_listed(inside)}"
-    # Slow to load, and needed for a mistake only.
+    # Imported here, since it is slow to import and only needed after a mistake.
     import difflib
 
     words = {job.id: job for job in jobs} | {job.display_name: job for job in jobs}

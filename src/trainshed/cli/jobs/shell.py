@@ -1,4 +1,4 @@
-"""`trainshed jobs shell`: a shell in a running replica, here in this terminal, or fed by a pipe."""
+"""`trainshed jobs shell`: opens a shell in a running replica, in this terminal or with input from a pipe."""
 
 import contextlib
 import json
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 _NO_STATUS = 255
-"""Exit status where the shell's own is not known, as of other remote shells."""
+"""Exit status if the shell's own is not known; the same as ssh's."""
 _PATIENCE = 10.0
+"""Seconds to wait for the service to open the shell, and in the end for its last output."""
 _LEAVE = b"~."
+"""Hangs up when typed at the beginning of a line."""
 
 
 @click.command(short_help="Open a shell in a running replica.")
@@ -49,8 +51,9 @@ def command(endpoint: Endpoint, job: str, replica: str | None, line: str | None)
 
 
 def run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str) -> int:
-    """Get a ticket for what `which` says, and be at the shell until it is over; its exit status. Raises
-    Refused, Unreachable."""
+    """Run a shell until it is over, and return its exit status. `which`: the replica, as the request for a
+    ticket takes it. `line`: a command line to run instead of a shell; "" = none. Raises Refused,
+    Unreachable."""
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     size = _size()
@@ -77,7 +80,7 @@ def run_shell(client: Client, uid: str, which: Mapping[str, Any], line: str) -> 
 
 
 class _Session:
-    """Bytes from standard input to the shell, and back to standard output."""
+    """Copies bytes from standard input to the shell, and from the shell to standard output."""
 
     def __init__(self, connection: "ClientConnection", *, is_terminal: bool) -> None:
         self._connection = connection
@@ -88,12 +91,12 @@ class _Session:
         self._typed = b"\n"
 
     def run(self) -> int:
-        """Until the shell is over; its status."""
+        """Copy until the shell is over, and return its exit status."""
         hearing = threading.Thread(target=self._hear, daemon=True)
         if self._is_terminal:
             signal.signal(signal.SIGWINCH, self._resized)
         hearing.start()
-        # Whatever the shell's end is, there is nobody to type for after it.
+        # If the connection is closed while input is sent, the shell is over; `_hear` knows how it ended.
         with contextlib.suppress(_connection_closed()):
             self._type()
         hearing.join(_PATIENCE)
@@ -118,9 +121,9 @@ class _Session:
                     self._error = "The replica has ended, and the shell with it." if ended else ""
                     self._status = _NO_STATUS if ended else order["exit"]
         except OSError:
-            self._error = ""  # Nobody reads our output any more.
+            self._error = ""  # Nobody reads standard output any more.
         except _connection_closed():
-            pass  # The service is gone; the error says so already.
+            pass  # The service is gone; `_error` says so already.
         finally:
             os.write(self._wake, b"d")
 
@@ -146,15 +149,15 @@ class _Session:
                     handles = [self._woken]
 
     def _hangs_up(self, data: bytes) -> bool:
-        """Whether what was typed so far ends with a line that begins with the sign to leave."""
+        """Whether the input so far ends with `_LEAVE` at the beginning of a line."""
         self._typed = (self._typed + data)[-len(_LEAVE) - 1 :]
         return self._typed.replace(b"\r", b"\n") == b"\n" + _LEAVE
 
 
 @contextlib.contextmanager
 def _connected(client: Client, path: str) -> Generator["ClientConnection"]:
-    """A WebSocket to the service. Raises Unreachable."""
-    # Loaded only here: it is slow to load, and no other command has a use for it.
+    """Open a WebSocket to the service. Raises Unreachable."""
+    # Imported here, since it is slow to import and no other command needs it.
     from websockets.exceptions import WebSocketException
     from websockets.sync.client import connect
 
@@ -179,7 +182,7 @@ def _connection_closed() -> type[Exception]:
 
 @contextlib.contextmanager
 def _raw(handle: int) -> Generator[None]:
-    """Every key goes to the shell as it is, and the terminal is afterwards as it was."""
+    """Set the terminal to raw mode, so that every key goes to the shell, and restore its mode at the end."""
     import termios
     import tty
 
@@ -192,7 +195,8 @@ def _raw(handle: int) -> Generator[None]:
 
 
 def _size() -> os.terminal_size:
-    """Of this terminal as it is now, whatever variables say of another one."""
+    """Return the current size of this terminal. Environment variables are ignored, as they may be out of
+    date."""
     try:
         return os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):

@@ -1,6 +1,7 @@
-"""What a job was submitted as, in words: read from the public JSON of either API. Pure.
+"""Describes a job's specification as text, from the public JSON of either API. Pure.
 
-Passes over what it does not know; values of variables are not shown, they may be what nobody is to read.
+Fields that it does not know are left out. Values of environment variables are not shown, as they may be
+secret.
 """
 
 import shlex
@@ -17,34 +18,37 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """What each replica of a pool was asked to be."""
+    """The specification of a pool's replicas."""
 
     name: str
+    #: Their number.
     replicas: int
     machine: str
     #: Image or runtime version; "" = the service's default.
     runs: str
-    #: Module or command with its arguments.
+    #: Module or command, with its arguments.
     command: str
     packages: tuple[str, ...] = ()
-    #: Names of its variables.
+    #: Names of their environment variables.
     env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedView:
-    """What a job was asked to be."""
+    """The specification of a job."""
 
     pools: tuple[PoolView, ...]
+    #: gs:// URI of its output directory; "" = none.
     output: str = ""
+    #: Its labels, each as `KEY=VALUE`.
     labels: tuple[str, ...] = ()
-    #: What else was asked for: limits, shells, service account.
+    #: What else was specified, as texts: limits, shells, service account.
     options: tuple[str, ...] = ()
 
     @staticmethod
     def of(job: Mapping[str, Any]) -> "SubmittedView":
-        """A job's own JSON, as its create takes it and its get answers. Of a pipeline or what is no job: with
-        no pools."""
+        """Return the view of a job's own JSON, as its create method takes it and its get method answers. It
+        has no pools for a pipeline, or for what is no job."""
         labels = tuple(f"{key}={value}" for key, value in _mapping(job.get("labels")).items())
         if "trainingInput" in job:
             return _of_ml(_mapping(job["trainingInput"]), labels)
@@ -58,7 +62,7 @@ class SubmittedView:
         return SubmittedView(pools, output, labels, tuple(_options(spec)))
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Labels and values that describe it, of values some have several lines."""
+        """Yield (label, value) of each fact that describes it. Values can be empty or have several lines."""
         if not self.pools:
             return
         for label, values in (
@@ -74,7 +78,7 @@ class SubmittedView:
         yield "Options", ", ".join(self.options)
 
     def _by_pool(self, values: list[str]) -> list[str]:
-        """Once what all pools have in common, else each with its pool's name before it."""
+        """Return the value once if it is the same for all pools, else each after its pool's name."""
         if len(set(values)) == 1:
             return values[:1]
         return [

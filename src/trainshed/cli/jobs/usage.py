@@ -1,5 +1,5 @@
-"""`trainshed jobs top`: what the replicas of a job use, now and at most; also what `jobs describe` tells of
-it."""
+"""`trainshed jobs top`: shows the resources that a job's replicas use, and their peaks. Also makes the part
+of `jobs describe` about them."""
 
 import os
 import sys
@@ -25,9 +25,9 @@ from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.usage import GpuUsage, ReplicaUsage, Usage
 
 _LOOK_AGAIN = 2.0
-"""Seconds between two looks; replicas are looked at less often than that."""
+"""Seconds between two requests; replicas are measured less often than that."""
 _SHOWN = 24
-"""Points of a line of blocks."""
+"""Points of a small chart in a column."""
 
 _NOTHING = "–"
 _NETWORK = (Column("SENT", right=True), Column("RECEIVED", right=True))
@@ -68,8 +68,7 @@ def command(
 
 
 def describe_lines(client: Client, job: JobView) -> list[str]:
-    """What `jobs describe` says of the use that a job made of its machines: [] as long as nothing is
-    known."""
+    """Return the lines of `jobs describe` about the resources that a job used; [] if nothing is known yet."""
     program = job.program
     if not any(replica.started for replica in program.replicas):
         return []
@@ -77,7 +76,7 @@ def describe_lines(client: Client, job: JobView) -> list[str]:
         usage = read(client.get(job_path(program.uid, "/usage"), points=0), Usage)
     except Refused as refused:
         if refused.status == 404:
-            return []  # A service that is older than this command.
+            return []  # The service is older than this command.
         raise
     replicas = [replica for replica in usage.replicas if replica.sample_time]
     if not replicas:
@@ -90,8 +89,7 @@ def _lines(usage: Usage, now: Nanos) -> list[str]:
 
 
 def _watch(look: Callable[[], Usage], now: Callable[[], int]) -> None:
-    """Show it again and again until the job is over: drawn over on a terminal, else whenever there is
-    something new."""
+    """Show the usage until the job is over: refreshed in place on a terminal, else printed at each change."""
     try:
         if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb"):
             _draw(look, now)
@@ -142,7 +140,7 @@ def _is_over(usage: Usage) -> bool:
 
 
 def usage_lines(usage: Usage, now: Nanos) -> list[str]:
-    """A job's usage as a table, and what is to be said of it."""
+    """Return the lines of a job's usage: the table, how old it is, and hints."""
     last = max((parse_moment(replica.sample_time) for replica in usage.replicas), default=0)
     if not last and _is_over(usage):
         return [
@@ -157,8 +155,8 @@ def usage_lines(usage: Usage, now: Nanos) -> list[str]:
 
 
 def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
-    """The lines of a table of what replicas use now; GPUs and the network have columns only where there are
-    any, or it is counted."""
+    """Return the lines of a table of what replicas use now. GPUs and the network have columns only if there
+    are GPUs, or the network is measured."""
     gpus = any(replica.gpus for replica in replicas)
     network = _is_counted(replicas)
     columns: list[Column] = [
@@ -198,7 +196,7 @@ def top_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
 
 
 def summary_table(replicas: Sequence[ReplicaUsage]) -> list[str]:
-    """The lines of a table of what replicas used in all."""
+    """Return the lines of a table of what replicas used on average and at most."""
     gpus = any(replica.gpus for replica in replicas)
     network = _is_counted(replicas)
     columns: list[Column] = [
@@ -242,12 +240,12 @@ def _coloured(
 
 
 def hint_lines(usage: Usage) -> list[str]:
-    """What was asked for and hardly used."""
+    """Return the service's hints about resources that were requested and hardly used, after an empty line."""
     return ["", *(click.style(hint, fg="yellow") for hint in usage.hints)] if usage.hints else []
 
 
 def _is_counted(replicas: Sequence[ReplicaUsage]) -> bool:
-    """Whether anything is known of the network."""
+    """Whether the network of any replica is measured."""
     return any(replica.sent_bytes is not None for replica in replicas)
 
 
@@ -267,12 +265,12 @@ def _gpu_cells(replica: ReplicaUsage) -> tuple[str, str]:
 
 
 def _percents(busy: Iterable[float | None]) -> str:
-    """`97% 85%`: a GPU each."""
+    """Return a share for each GPU, such as `97% 85%`."""
     return " ".join(_NOTHING if share is None else f"{share:.0%}" for share in busy) or _NOTHING
 
 
 def _sizes(gpus: Sequence[GpuUsage], size: Callable[[GpuUsage], int | None]) -> str:
-    """`5.0 GiB of 16.0 GiB`, of all GPUs together."""
+    """Return the memory of all GPUs together, such as `5.0 GiB of 16.0 GiB`."""
     total = sum(gpu.total_memory_bytes or 0 for gpu in gpus)
     used = sum(size(gpu) or 0 for gpu in gpus)
     return f"{gibibytes(used)} of {gibibytes(total)}" if total else _NOTHING

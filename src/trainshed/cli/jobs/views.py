@@ -1,8 +1,8 @@
-"""Jobs, replicas, log lines and timeline entries as `/trainshed/v1` gives them, with types. Pure.
+"""Typed views of the jobs, replicas, log lines and timeline entries of `/trainshed/v1`, for display. Pure.
 
-A service that is older than this command leaves out what it does not know; it reads as empty.
+A service that is older than this command leaves out fields that it does not know; they read as empty.
 
-Moments are nanoseconds since the epoch, 0 where one has not come.
+Times are nanoseconds since the epoch; 0 = not yet.
 """
 
 import re
@@ -23,7 +23,7 @@ from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.record import read
 
 _PAGE = re.compile(r"(?<=please check the logs: )https?://\S{1,4000}")
-"""Of the public message."""
+"""The address of a page, in the message of a public error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,20 @@ class ReplicaView:
     state: ReplicaState
     node: str = ""
     incarnation: int = 1
-    #: ns since the epoch; 0 = not yet, as of `ended`.
     started: Nanos = 0
     ended: Nanos = 0
-    #: How its program ended; "" while it has not.
+    #: How its program ended; "" = it has not.
     how: str = ""
-    #: In this attempt, by rule.
+    #: Its restarts in this attempt: (rule of the failure table, count).
     restarts: tuple[tuple[str, int], ...] = ()
     #: Why it was asked to leave its node; "" = it was not.
     leaving: str = ""
-    #: How its program began, warm or cold; "" = nobody asked.
+    #: How its program was started, warm or cold; "" = not known.
     began: str = ""
 
     @staticmethod
     def of(replica: records.Replica) -> "ReplicaView":
-        """One of a job's `replicas`."""
+        """Return the view of one of a job's `replicas`."""
         return ReplicaView(
             id=replica.id,
             task=replica.task,
@@ -67,18 +66,20 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """Why a job is not placed, what would let it start, and who holds what is missing."""
+    """Why a job is not placed, what would let it start, and which jobs hold what it needs."""
 
     reason: str
     message: str
+    #: What would let it start; "" = not known.
     hint: str = ""
+    #: Jobs that hold what it needs.
     blockers: tuple[str, ...] = ()
-    #: In the queue: 1 = next, 0 = none.
+    #: Position in the queue: 1 = next, 0 = none.
     position: int = 0
 
     @staticmethod
     def of(waiting: Waiting | None) -> "WaitingView | None":
-        """The `waiting` of a description or a pre-flight; None for null."""
+        """Return the view of the `waiting` of a description or a preflight; None for None."""
         if waiting is None:
             return None
         return WaitingView(
@@ -88,20 +89,22 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """The typed facts beside a job's public error."""
+    """What is known of a job's failure besides its public error."""
 
+    #: The row of the failure table.
     rule: str
     cause: str
-    #: Whose end it was; "" = the whole attempt's.
+    #: The task of the replica whose end it was; "" = the whole attempt's.
     task: str
+    #: Exit status of its program; None = it has none.
     status: int | None
     reason: str
-    #: The last lines of its errors.
+    #: The last lines of its program.
     tail: str
 
     @staticmethod
     def of(failure: records.Failure | None) -> "FailureView | None":
-        """The `failure` of a description; None for null."""
+        """Return the view of the `failure` of a description; None for None."""
         if failure is None:
             return None
         return FailureView(
@@ -116,7 +119,7 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class AutopsyView:
-    """What is kept of a replica that failed."""
+    """The autopsy of a failed replica, as far as a job's description tells of it."""
 
     task: str
     attempt: int
@@ -124,7 +127,7 @@ class AutopsyView:
 
     @staticmethod
     def of(autopsy: records.KeptAutopsy) -> "AutopsyView":
-        """One of the `autopsies` of a description."""
+        """Return the view of one of the `autopsies` of a description."""
         return AutopsyView(autopsy.task, autopsy.attempt, parse_moment(autopsy.expire_time))
 
 
@@ -138,49 +141,49 @@ class JobView:
     name: str
     display_name: str
     state: JobState
-    #: ns since the epoch, as the next two; 0 = not yet.
     created: Nanos
     started: Nanos
     ended: Nanos
     error_code: int = 0
-    #: "" = none.
+    #: Its public error; "" = none.
     error: str = ""
     attempt: int = 0
-    #: The row of the failure table that decided the end. From here to `retries`: of descriptions only.
+    #: The row of the failure table that decided the end. From here to `retries`: only in descriptions.
     rule: str = ""
-    #: Why it is not running yet, as texts.
+    #: Why it does not run yet, as texts.
     waits: tuple[str, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
-    #: The same with what it is made of.
+    #: Why it has no capacity; None = it does not wait for capacity.
     waiting: WaitingView | None = None
     failure: FailureView | None = None
-    #: By rule.
+    #: Its retries: (rule of the failure table, count).
     retries: tuple[tuple[str, int], ...] = ()
     #: "custom", "tuning" or "pipeline".
     kind: str = "custom"
-    #: Name of the job that made it; "" = none.
+    #: Name of the job that created it; "" = none.
     parent: str = ""
     #: The trial that it evaluates; 0 = none.
     trial: int = 0
-    #: Of a tuning job, as `trials`.
+    #: Only of a tuning job, as is the next.
     tuning: TuningView | None = None
     trials: tuple[TrialView, ...] = ()
-    #: The job of a pipeline, and the model that it left.
+    #: The job that a pipeline runs; None = none, or not a pipeline.
     child: "JobView | None" = None
+    #: The model that a pipeline registered; "" = none.
     model: str = ""
-    #: What is kept of replicas that failed.
+    #: The autopsies of failed replicas.
     autopsies: "tuple[AutopsyView, ...]" = ()
-    #: To the shells of replicas that run, by task.
+    #: Links to shells in running replicas: (task, address).
     links: tuple[tuple[str, str], ...] = ()
-    #: Opens TensorBoard; "" = there are no event files.
+    #: Address that opens TensorBoard; "" = there are no event files.
     tensorboard: str = ""
     #: Who submitted it; "" = not known.
     creator: str = ""
     #: Why and when its log was deleted; "" = it was not.
     log_deleted: str = ""
-    #: How far it is, in words, and for how long it will still run; "" = not known.
+    #: How far it is, and how long it will still run, as text; "" = not known.
     progress: str = ""
-    #: What its program reported of itself, by name.
+    #: Metrics that its program reported: (name, value).
     metrics: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -190,7 +193,7 @@ class JobView:
 
     @staticmethod
     def of(job: records.JobDescription) -> "JobView":
-        """A job from its record, which may hold no more than its summary."""
+        """Return the view of a job's record, which may have the fields of a summary only."""
         return JobView(
             id=job.job_id,
             uid=job.uid,
@@ -228,12 +231,12 @@ class JobView:
 
     @property
     def program(self) -> "JobView":
-        """The job that does the work: a pipeline's own, else the job itself."""
+        """The job that does the work: the one that a pipeline runs, else the job itself."""
         return self.child or self
 
     def lasted(self, now: Nanos) -> str:
-        """How long it ran: from its start to its end, or to `now`; "" while it has not started, and if it
-        never did."""
+        """Return how long it ran, as text: from its start to its end, or to `now`; "" if it has not
+        started."""
         return duration((self.ended or now) - self.started) if self.started else ""
 
 
@@ -258,7 +261,7 @@ def _metrics_of(job: records.JobDescription) -> tuple[tuple[str, str], ...]:
 
 
 def _short(value: str) -> str:
-    """A number with as many digits as tell something; any other text as it is."""
+    """Return a decimal fraction with six significant digits; any other text as it is."""
     try:
         return f"{float(value):.6g}" if "." in value else value
     except ValueError:
@@ -266,7 +269,7 @@ def _short(value: str) -> str:
 
 
 def progress_text(progress: records.Progress) -> str:
-    """Such as `45 %, epoch 3 of 10, about 12 min left (± 2 min)`; "" = nothing is known."""
+    """Return progress as text, such as `45 %, epoch 3 of 10, about 12 min left (± 2 min)`; "" = not known."""
     share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
     rest = remaining_text(progress.remaining_seconds, progress.margin_seconds)
     text = one_line(progress.text)
@@ -275,16 +278,15 @@ def progress_text(progress: records.Progress) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a replica."""
+    """One line of a job's log."""
 
-    #: ns since the epoch.
     at: Nanos
     replica: str
     severity: str
     message: str
-    #: Of this trial; 0 = of none.
+    #: The trial whose job wrote it; 0 = none.
     trial: int = 0
-    #: The replica's name for people.
+    #: The replica's name as people know it.
     task: str = ""
     attempt: int = 0
 
@@ -295,7 +297,7 @@ class LogLine:
 
     @staticmethod
     def of(line: timeline.LogLine) -> "LogLine":
-        """One line of a log stream, to be shown."""
+        """Return the view of one line, whose texts can be printed on a terminal."""
         return LogLine(
             parse_moment(line.at),
             plain(line.replica),
@@ -312,14 +314,14 @@ class TimelineView:
     """One entry of a job's timeline."""
 
     at: Nanos
-    #: A short stable word.
+    #: A short word that never changes.
     kind: str
     message: str
-    #: Of which it speaks; 0 = not said.
+    #: The attempt that it is about; 0 = not given.
     attempt: int = 0
-    #: Of a verdict.
+    #: What follows from a verdict; "" = it is none.
     effect: str = ""
-    #: Of which it speaks; "" = not said.
+    #: The replica that it is about; "" = not given.
     replica: str = ""
 
     @staticmethod
@@ -329,7 +331,7 @@ class TimelineView:
 
     @staticmethod
     def of(entry: timeline.TimelineEntry) -> "TimelineView":
-        """One of a timeline's `entries`."""
+        """Return the view of one of a timeline's `entries`."""
         return TimelineView(
             parse_moment(entry.at),
             entry.kind,
@@ -341,18 +343,19 @@ class TimelineView:
 
 
 def _own_links(text: str, job_id: str) -> str:
-    """A message of the public services, which send people to a page, with our own command."""
+    """Return a message in the words of the public services, whose link to a page of logs is replaced by our
+    own command."""
     return _PAGE.sub(f"trainshed jobs logs {job_id}", text)
 
 
 def how(ending: records.ReplicaExit | timeline.IncarnationExit | None) -> str:
-    """How a program ended; "" for one that has not."""
+    """Return how a program ended, as text; "" if it has not."""
     if ending is None:
         return ""
     if ending.out_of_memory:
         return "out of memory"
     if isinstance(ending, timeline.IncarnationExit):
-        # Only the timeline knows it; of a job's replicas the next life has begun by then.
+        # Only the timeline has these: a job's `replicas` show the incarnation that has followed by then.
         if ending.stalled:
             return "stalled"
         if ending.out_of_disk:

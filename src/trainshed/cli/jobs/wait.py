@@ -1,4 +1,4 @@
-"""`trainshed jobs wait` and `delete`: until jobs are over, and away with them."""
+"""`trainshed jobs wait` and `delete`: wait until jobs are over; delete jobs."""
 
 import threading
 import time
@@ -19,8 +19,9 @@ from trainshed.cli.time_limits import TimeLimit
 from trainshed.core.lifecycle.states import JobState
 
 _TIMED_OUT = 124
-"""As of the command timeout."""
+"""Exit status after --timeout; the same as that of the command `timeout`."""
 _RESULTS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
+"""Exit status by how a job ended."""
 
 
 @click.command()
@@ -68,7 +69,7 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
         click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMED_OUT)
     results = {_RESULTS[over.state] for over in overs}
-    # Failed says more than cancelled.
+    # A failed job counts more than a cancelled one.
     raise SystemExit(1 if 1 in results else max(results))
 
 
@@ -93,14 +94,15 @@ def delete(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
 
 
 def each(references: tuple[str, ...], act: Callable[[str], None], actions: Actions) -> bool:
-    """Do something to each job, and tell of those that refuse; whether all went well."""
+    """Call `act` for each job, and print the errors; whether there was none. After an error it goes on with
+    the next job."""
     well = True
     for reference in references:
         try:
             act(reference)
         except click.ClickException as failure:
             text = failure.format_message()
-            # Many a message names the job itself.
+            # Many messages name the job already.
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
             actions.did("job", reference, "failed", why=text)
             well = False

@@ -1,5 +1,5 @@
-"""`trainshed jobs watch`: a job's progress until it is over: a live table on a terminal, plain lines
-elsewhere."""
+"""`trainshed jobs watch`: shows a job's progress until it is over, as a live table on a terminal and as plain
+lines elsewhere."""
 
 import contextlib
 import os
@@ -46,41 +46,42 @@ from trainshed.cli.tuning_views import assignment
 from trainshed.core.units import Nanos
 
 _ASK_EVERY = 2.0
-"""Seconds."""
+"""Minimum seconds between two requests for a job's progress."""
 _REFRESHES = 8
-"""Per second: a table that follows the eye, for next to no work."""
+"""How often the live table is drawn per second: often enough to look smooth, and cheap."""
 
 _SHOWN_IN_THE_TABLE = frozenset({"trial_began", "trial_succeeded"})
-"""Entries of a tuning job's timeline that a live table of its trials tells by itself."""
+"""Entries of a tuning job's timeline that are not printed, since the live table of trials shows the same."""
 _AROUND = 5
-"""Lines of a terminal that a table of trials leaves to its title, to a note, and to the prompt."""
+"""Lines of the terminal that a table of trials leaves free for its title, a note and the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one replica."""
+    """The row of one replica in the live table."""
 
     replica: str
     task: str
     state: ReplicaState
-    #: How long it has run; "" before it started.
+    #: How long it has run; "" = it has not started.
     ran: str
-    #: Its newest line.
+    #: Its newest line, and that line's severity; "" = none.
     last: str
     severity: str
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A job and the newest lines of its replicas, as far as updates have told. `told`: the newest entry
-    of its timeline."""
+    """What a follower knows of a job: its last view and the newest lines of its replicas."""
 
     job: JobView | None = None
+    #: First line of the newest entry of its timeline.
     told: str = ""
+    #: The newest line of each replica that is not blank.
     newest: tuple[tuple[str, LogLine], ...] = ()
 
     def after(self, update: Update) -> "Board":
-        """The board when `update` is known."""
+        """Return the board that includes `update`."""
         match update:
             case JobView():
                 return replace(self, job=update)
@@ -95,7 +96,7 @@ class Board:
                 assert_never(update)
 
     def rows(self, now: Nanos) -> tuple[Row, ...]:
-        """A row per replica, in the order of the job's pools."""
+        """Return a row for each replica, in the order of the job's pools."""
         newest = dict(self.newest)
         return tuple(
             _row(replica, newest.get(replica.id), now)
@@ -104,12 +105,13 @@ class Board:
 
     @property
     def tuned(self) -> JobView | None:
-        """The tuning job that this is, or that a pipeline has."""
+        """The tuning job itself, or the one that a pipeline runs; None = there is none."""
         return self.job.program if self.job and self.job.program.tuning else None
 
     @property
     def note(self) -> str:
-        """What the job waits for while it does not run, and its place in the queue."""
+        """What the job waits for while it is queued or prepared, with its position in the queue; "" = it is
+        not waiting."""
         if self.job is None or self.job.state not in (JobState.QUEUED, JobState.PREPARING):
             return ""
         if self.job.waiting is None:
@@ -126,10 +128,11 @@ def show(
     progress: Callable[[], str] | None = None,
     job: JobView | None = None,
 ) -> JobView | None:
-    """Show updates until they end, in the way that fits where the output goes.
+    """Show updates until they end, as a live table on a terminal, else as plain lines. Return the job's last
+    view; None if there was none.
 
-    `lines`: print every line of the replicas as well. `progress`: says how far the job is (`HowFar`). `job`:
-    as far as it is known before the first update. Returns the job's last view, None if there was none.
+    `lines`: print every line of the replicas as well. `progress`: returns how far the job is (`HowFar`).
+    `job`: its view before the first update; None = not known.
     """
     if sys.stdout.isatty() and not _is_dumb():
         from rich.console import Console
@@ -145,7 +148,7 @@ def show(
 
 
 def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
-    """The text lines that tell of an update where nothing can be drawn."""
+    """Yield the lines that tell of an update outside the live table."""
     match update:
         case TimelineView():
             yield timeline_line(update)
@@ -159,19 +162,19 @@ def plain(update: Update, board: Board, *, lines: bool) -> Iterator[str]:
 
 
 def timeline_line(entry: TimelineView) -> str:
-    """An entry of the timeline among the lines of a job."""
+    """Return the text of a timeline's entry that is printed among a job's lines."""
     text = f"{local_clock(entry.at)}  {entry.kind}: {first_line(entry.message)}"
     colour = entry_colour(entry.kind, entry.effect)
     return click.style(text, fg=colour) if colour else faint(text)
 
 
 def board_line(line: LogLine, board: Board) -> str:
-    """A line of a replica behind the replica's name."""
+    """Return a replica's line with the replica's name before it."""
     return labelled(line, board.job) if board.job else line_text(line, line.replica, 0)
 
 
 def first_line(text: str) -> str:
-    """The first line of a message, without its end."""
+    """Return the first line of a message; "" if it is blank."""
     return (text.strip().splitlines() or [""])[0].strip()
 
 
@@ -182,31 +185,32 @@ def _row(replica: ReplicaView, newest: LogLine | None, now: Nanos) -> Row:
         task=replica.task,
         state=replica.state,
         ran=duration((replica.ended or now) - started) if started else "",
-        # A program's own colours would spill over the table.
+        # A program's own colours would run into the rest of the table.
         last=click.unstyle(newest.message).strip() if newest else "",
         severity=newest.severity if newest else "",
     )
 
 
 class HowFar:
-    """How far a job is, in words: asked for beside the stream, after it has printed something, and never
-    oftener than every other second. `asked`: asks the service; None = nobody does."""
+    """How far a job is, as text. The service is asked in a thread, only after the job has printed something,
+    and at most every `_ASK_EVERY` seconds. `asked`: asks the service; None = the progress is not shown."""
 
     def __init__(self, asked: Callable[[], str] | None) -> None:
         self._asked = asked
         self._since = 0.0
         self._asking: threading.Thread | None = None
-        #: Lines came since it was asked last.
+        #: True if lines came since the service was last asked.
         self._is_old = False
-        #: As it was last; "" = not known.
+        #: The last answer; "" = not known.
         self.text = ""
 
     def printed(self) -> None:
-        """The job has printed something."""
+        """Note that the job has printed something."""
         self._is_old = True
 
     def refresh(self) -> None:
-        """Ask if it is time to: called again and again, so that the last lines of a burst count as well."""
+        """Ask the service if it is time to. Call it regularly, not only after lines, so that the last lines
+        of a burst count as well."""
         is_asking = self._asking is not None and self._asking.is_alive()
         if self._asked is None or not self._is_old or is_asking:
             return
@@ -217,7 +221,7 @@ class HowFar:
         self._asking.start()
 
     def _look(self, asked: Callable[[], str]) -> None:
-        # An older service does not know; one that is away is told of by the stream.
+        # An older service has no such method. If the service is away, the stream's follower says so.
         with contextlib.suppress(Refused, Unreachable):
             self.text = asked()
 
@@ -231,14 +235,14 @@ def live(
     progress: Callable[[], str] | None = None,
     job: JobView | None = None,
 ) -> JobView | None:
-    """Show updates as a table that is drawn over and over, and lines above it. As `show` otherwise."""
+    """As `show`, by a live table on the terminal and lines above it."""
     from rich.live import Live
     from rich.spinner import Spinner
     from rich.text import Text
 
     board = Board(job)
     far = HowFar(progress)
-    # One for all the time: each knows when it began to turn.
+    # One object for all refreshes, because it remembers when it began to turn.
     spinner = Spinner("dots", style="yellow")
 
     def drawn() -> "RenderableType":
@@ -338,8 +342,8 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
 
 
 def follow_to_end(client: Client, job: JobView, session: Session, *, lines: bool = False) -> None:
-    """Show a job's progress and how it ended. `lines`: print every line of its replicas as well. Raises
-    SystemExit unless it succeeded; Refused, Unreachable."""
+    """Show a job's progress until it is over, and how it ended. `lines`: print every line of its replicas as
+    well. Raises SystemExit unless it succeeded; Refused, Unreachable."""
     with _going_on(job):
         over = watched(client, job, session, lines=lines)
     for line in ending(over, session.now()):
@@ -350,7 +354,8 @@ def follow_to_end(client: Client, job: JobView, session: Session, *, lines: bool
 
 @contextlib.contextmanager
 def _going_on(job: JobView) -> Generator[None]:
-    """Whoever stops looking is told that the job goes on."""
+    """On Ctrl-C say that the job goes on, and raise SystemExit with status 130. Ends the command as well if
+    nobody reads its output any more."""
     try:
         with until_reader_leaves():
             yield
@@ -364,9 +369,9 @@ def _going_on(job: JobView) -> Generator[None]:
 
 
 def watched(client: Client, job: JobView, session: Session, *, lines: bool = False) -> JobView:
-    """Show a job's progress until it is over, and return its last view. `lines`: with every line of its
-    replicas. Raises Refused, Unreachable."""
-    # What hundreds of trials write nobody can read, and a table of trials has no room for it.
+    """Show a job's progress until it is over, and return its last view. `lines`: print every line of its
+    replicas as well. Raises Refused, Unreachable."""
+    # Nobody can read what hundreds of trials write, and their table shows no lines.
     readable = job.program.tuning is None
     show(
         follow(client, job.uid, lines=readable, patience=_patience(client, job)),
@@ -379,13 +384,13 @@ def watched(client: Client, job: JobView, session: Session, *, lines: bool = Fal
 
 
 def _far(client: Client, uid: str) -> str:
-    """Raises Refused, Unreachable."""
+    """Return the job's progress as text. Raises Refused, Unreachable."""
     return progress_text(read(client.get(job_path(uid, "/progress")), Progress))
 
 
 def ending(over: JobView, now: Nanos) -> list[str]:
-    """How a job ended: state and time, of a tuning job its best trial, of a pipeline its model, else the
-    error."""
+    """Return the lines that tell how a job ended: its state and duration, the best trial of a tuning job, the
+    model of a pipeline, the error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
     lines = [f"{state} after {text}" if (text := over.lasted(now)) else state]
     tuned = over.program

@@ -1,1 +1,1 @@
-"""`trainshed run`: a program of this machine as a job."""
+"""`trainshed run`: packs a program of this machine and submits it as a job."""

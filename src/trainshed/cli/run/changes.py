@@ -1,5 +1,4 @@
-"""Makes a new job of one that was submitted before, with changes: the JSON of a job of either API in, the
-body of its create out. Pure."""
+"""Makes a changed copy of a job of either API: from the job's JSON, the body of the create method. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +13,12 @@ from trainshed.core.names import Api
 from trainshed.core.units import Nanos
 
 _OWN_OUTPUT = re.compile(r"gs://[^/]+/runs/.+-\d{8}-\d{6}-\d{3}")
+"""Output directories that `trainshed run` chooses (`request.output_directory`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to be different; None or nothing = as it was."""
+    """What differs in the copy. None or an empty value = as it was."""
 
     name: str | None = None
     image: str | None = None
@@ -27,13 +27,13 @@ class Changes:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     output: str | None = None
-    #: Of the program, in place of what it had; () = as they were.
+    #: The program's arguments, which replace all that it had.
     arguments: Sequence[str] = ()
 
 
 def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: Nanos) -> dict[str, Any]:
-    """The job's own JSON as a create of it, changed. `now`: nanoseconds, for an id that no other job has.
-    Raises click.UsageError for a change that a job of its kind cannot have."""
+    """Return the body that creates a changed copy of a job. `now`: nanoseconds since the epoch, for an id
+    that no other job has. Raises click.UsageError for a change that is impossible for a job of its kind."""
     fresh = copy_of(api, job, now)
     if changes.labels:
         fresh["labels"] = {**fresh.get("labels", {}), **changes.labels}
@@ -48,7 +48,7 @@ def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: Nanos) -> di
 
 
 def has_own_output(job: Mapping[str, Any]) -> bool:
-    """Whether `trainshed run` chose its output directory, for this job alone."""
+    """Whether `trainshed run` chose the job's output directory, which then belongs to this job alone."""
     spec = _mapping(job.get("jobSpec"))
     prefix = str(_mapping(spec.get("baseOutputDirectory")).get("outputUriPrefix", ""))
     return _OWN_OUTPUT.fullmatch(prefix) is not None
@@ -77,14 +77,15 @@ def _change_vertex(spec: dict[str, Any], changes: Changes) -> None:
 
 
 def _program(pool: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """What runs in a pool, and which field of it is the image."""
+    """Return the program of a pool, and the name of its field for the image."""
     if package := pool.get("pythonPackageSpec"):
         return _mapping(package), "executorImageUri"
     return _mapping(pool.setdefault("containerSpec", {})), "imageUri"
 
 
 def _resized(pools: list[dict[str, Any]], replicas: int) -> Iterator[dict[str, Any]]:
-    """The pools with so many primaries and workers; other roles stay as they are."""
+    """Yield the pools with `replicas` replicas in the first two together; pools of other roles stay as they
+    are."""
     first, *others = pools
     yield first
     workers = others[0] if others else {}

@@ -1,4 +1,4 @@
-"""`trainshed run`: submits a program of this machine, or a job of a file, and follows it to its end."""
+"""`trainshed run`: submits a program of this machine, or the job in a file, and follows it to its end."""
 
 import sys
 from pathlib import Path
@@ -44,14 +44,14 @@ _MEANT = {
     **dict.fromkeys(("--accelerator-count", "--gres"), "--gpus"),
     **dict.fromkeys(("--time", "--time-limit", "--max-run-duration"), "--timeout"),
 }
-"""What others call an option of `trainshed run`, and what it is called here."""
+"""Options of other tools, and the option of `trainshed run` that each means."""
 
 
 class ProgramCommand(click.Command):
-    """A command whose words behind `--` are a program's own."""
+    """A command that takes the words after `--` as the arguments of a program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the program's words away before options are looked for."""
+        """Put the words after `--` into `ctx.meta` and parse the others."""
         own, theirs = list(args), list[str]()
         if "--" in own:
             index = own.index("--")
@@ -229,21 +229,21 @@ def command(context: click.Context, session: Session, endpoint: Endpoint, **opti
 def follow_on(
     client: Client, session: Session, job: JobView, *, follow: bool | None, told: bool = False
 ) -> None:
-    """Follow a job that was just submitted, or say how to. `follow` None: on a terminal. `told`: its name
-    was printed. Raises SystemExit with the job's result."""
+    """Print the name of a job that was just submitted, and follow it or say how to. `follow`: None = follow
+    on a terminal. `told`: its name was printed already. Raises SystemExit unless the job succeeded."""
     if not told:
         click.echo(job.name)
     if not (sys.stdout.isatty() if follow is None else follow):
         click.echo(f"Follow it: trainshed jobs watch {job.id}", err=True)
         return
-    # Only now: it is the larger part of what such a command loads.
+    # Imported here: it takes longer to import than the rest of the command.
     from trainshed.cli.jobs import watch
 
     watch.follow_to_end(client, job, session, lines=True)
 
 
 def _labels(options: dict[str, Any]) -> dict[str, str]:
-    """What --label and --notify say."""
+    """Return the job's labels, from --label and --notify."""
     labels = request.read_labels(options["labels"])
     return labels | ({LABEL: "_".join(options["notify"])} if options["notify"] else {})
 
@@ -355,7 +355,7 @@ def _of_program(
 
 
 def _runs(submitted: SubmittedView, packed: Program | None) -> str:
-    """What is run, on which image."""
+    """Return what is run and on which image, as text; "" if it is not known."""
     if not submitted.pools:
         return ""
     pool = submitted.pools[0]

@@ -1,4 +1,5 @@
-"""What is told of a job before it is submitted: what runs where, what waits, what it will use. Pure."""
+"""Makes the lines that `trainshed run` prints before it submits a job: what runs where, when, and what it may
+use. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,13 +17,15 @@ from trainshed.core.capacity import WaitReason
 from trainshed.wire.trainshed_v1.capacity import Explanation, PoolMachine
 
 _SHOWN = 6
+"""Maximum files, requirements and nodes that are named."""
 
 
 def plan_lines(
     answer: Explanation, runs: str, program: Program | None, output: str, shared: str = ""
 ) -> Iterator[str]:
-    """The lines of a plan. `runs`: the image or runtime that is asked for; `answer`: what the service says to
-    the job; `shared`: what is said of a job that asks for more than there is, "" = nothing."""
+    """Yield the lines of a plan. `answer`: the service's explanation of the job; `runs`: what is run on which
+    image; `output`: the output directory; `shared`: the notice for a job that asks for more than there is, ""
+    = none."""
     facts = [("Runs", runs)]
     if program and program.files:
         facts.append(("Files", first_few(program.files, _SHOWN)))

@@ -1,6 +1,6 @@
 """Packs a program of this machine, so that a job's replicas can install and run it.
 
-Owns which files belong to a program and how it is started. Runs nothing of it and uploads nothing; the same
+Owns which files belong to a program, and how it is started. Runs no code of it and uploads nothing. The same
 files make the same bytes.
 """
 
@@ -28,15 +28,16 @@ _PACKAGE = PACKED_PROGRAM
 _WHEEL = f"{_PACKAGE}-1.0-py3-none-any.whl"
 _INFO = f"{_PACKAGE}-1.0.dist-info"
 _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
-"""Files that are a program's beginning, the likeliest first."""
+"""Names of files that start a program, the likeliest first."""
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _INSTEAD = {".ipynb": " Of a notebook make a file first: jupyter nbconvert --to script."}
-"""What to do with files of other kinds, by their endings."""
+"""What errors advise for files of other kinds, by their endings."""
 _ADDRESS = re.compile(r"(gs|https?|s3|file):/+(.+)")
-"""What somebody gave as an address: of several slashes a path keeps one."""
+"""A URI that was given as a path; `Path` has reduced its slashes to one."""
 _LARGEST = 200 * 2**20
-"""Bytes of files that are packed: data belong into a bucket."""
+"""Maximum bytes of files that are packed; data belong into a bucket."""
 _SHOWN = 5
+"""Maximum files that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,19 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a program's own start is: a file of it, or a module."""
+    """How a program is started: by a file or by a module."""
 
     file: str = ""
     module: str = ""
 
     @property
     def named(self) -> str:
-        """As its user calls it."""
+        """The file or module."""
         return self.file or self.module
 
     @property
     def starter(self) -> str:
-        """A module's name for what starts it, told in the job's description."""
+        """The name of the generated module that starts it; the job's description shows the name."""
         last = self.file.rpartition("/")[2].rpartition(".")[0] or self.module.rpartition(".")[2]
         word = re.sub(r"\W", "_", last)
         return word if word.isidentifier() and not word.startswith("_") else "main"
@@ -69,28 +70,28 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program, packed."""
+    """A packed program."""
 
-    #: Installed in this order.
+    #: Packages to install, in this order.
     packages: tuple[Package, ...]
-    #: What `python -m` runs of them.
+    #: The module in them that `python -m` runs.
     module: str
-    #: The file or module that is run, as its user calls it.
+    #: The file or module that is run, as the user knows it.
     entry: str
-    #: What it is called: the name of its file or directory, without an ending.
+    #: Its name: that of its file or directory, without an ending.
     name: str
-    #: Files that go with it, as paths below its directory; () = all of a project.
+    #: The files that are packed, as paths below its directory; () = all files of a project.
     files: tuple[str, ...] = ()
-    #: What is installed besides.
+    #: Other packages that are installed with it.
     requirements: tuple[str, ...] = ()
-    #: The file that says so; "" = none.
+    #: The file beside it that lists requirements; "" = none.
     requirements_file: str = ""
 
 
 def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
-    """The program at `path`: a file with what it imports from beside it, a directory, a project or a built
-    package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on the disk.
-    Raises PackagingError."""
+    """Pack the program at `path`: a file with the modules beside it that it imports, a directory, a project
+    or a built package. `entry`: the module, or the file of a directory, that is run; "" = find it. Blocks on
+    the disk. Raises PackagingError."""
     if not path.exists():
         if address := _ADDRESS.fullmatch(str(path)):
             given = f"{address[1]}://{address[2]}"
@@ -117,7 +118,8 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
 
 
 def local_imports(source: bytes, name: str) -> Iterator[str]:
-    """The first names of what a program imports. Raises PackagingError for what no Python can read."""
+    """Yield the top-level names of the modules that a program imports. `name`: the file's, for errors. Raises
+    PackagingError for source that is not valid Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as failure:
@@ -145,8 +147,8 @@ def _checked(texts: Sequence[str]) -> list[str]:
 
 
 def _script(path: Path, needed: list[str]) -> Program:
-    """A file, with the modules beside it that it imports, directly or by others; of a file in a package all
-    of that package."""
+    """Pack a file with the modules beside it that it imports, directly or through others. If the file is in a
+    package, pack the whole package."""
     root = path.parent
     while (root / "__init__.py").is_file():
         root = root.parent
@@ -275,7 +277,7 @@ def _entry_module(package: Path, name: str) -> str:
 def _program(
     files: Mapping[str, Path], start: _Start, name: str, root: Path, needed: list[str]
 ) -> Program:
-    """A program whose files are put into its working directory, where it is started."""
+    """Make a program whose files are copied into the working directory and started there."""
     listed = root / "requirements.txt"
     from_file = read_requirements(listed) if listed.is_file() else []
     needed = [*from_file, *needed]
@@ -294,7 +296,8 @@ def _program(
 
 
 def _require_small(files: Mapping[str, Path], root: Path) -> None:
-    """Raises PackagingError for what is no program, before anything of it is read."""
+    """Raise PackagingError if the files are too large together, or one cannot be packed, before any is
+    read."""
     sizes = {relative: _size(path) for relative, path in files.items()}
     size = sum(sizes.values())
     if size > _LARGEST:
@@ -332,7 +335,7 @@ def _wheel(
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            # A fixed time: the same files are the same package.
+            # A fixed time, so that the same files make the same package.
             info = zipfile.ZipInfo(name, (1980, 1, 2, 0, 0, 0))
             info.compress_type = zipfile.ZIP_DEFLATED
             mode = 0o100755 if name.removeprefix(f"{_PACKAGE}/files/") in executable else 0o100644

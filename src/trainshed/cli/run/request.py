@@ -1,4 +1,4 @@
-"""A custom job of the Vertex API from what `trainshed run` was told. Pure."""
+"""Makes a custom job of the Vertex API from the options of `trainshed run`. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,37 +24,38 @@ _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a job is asked to be."""
+    """The options of `trainshed run` that describe a job."""
 
     name: str
     #: A short name (`pytorch`, `tensorflow=2.11`) or an image's URI.
     image: str = DEFAULT_IMAGE
     #: The program's arguments.
     arguments: Sequence[str] = ()
-    #: Of packages that are installed, `gs://`; () = the image runs as it is.
+    #: gs:// URIs of packages to install; () = the image runs as it is.
     packages: Sequence[str] = ()
-    #: What `python -m` runs of them.
+    #: The module in them that `python -m` runs.
     module: str = ""
     replicas: int = 1
     machine_type: str = DEFAULT_MACHINE
-    #: Of each replica.
+    #: GPUs of each replica.
     gpus: int = 0
-    #: Their type; "" = the usual one of the machine type.
+    #: Their type; "" = a usual one for the machine type.
     accelerator: str = ""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: `gs://` directory of what the job writes.
+    #: gs:// URI of the output directory; "" = none.
     output: str = ""
     service_account: str = ""
-    #: Such as "3600s"; "" = none.
+    #: Maximum running time, such as "3600s"; "" = none.
     timeout: str = ""
     spot: bool = False
-    #: Shells are asked for.
+    #: Whether shells can be opened in its replicas.
     web_access: bool = False
 
 
 def image_uri(image: str, *, gpus: bool) -> str:
-    """The URI that `--image` means. Raises click.UsageError for a name that is nearly one."""
+    """Return the image URI that --image means. Raises click.UsageError for a framework or a version that does
+    not exist."""
     try:
         uri = named_image(image, gpu=gpus)
     except ValueError as fault:
@@ -73,7 +74,7 @@ def image_uri(image: str, *, gpus: bool) -> str:
 
 
 def custom_job(request: RunRequest) -> dict[str, Any]:
-    """The body of `customJobs.create`. Raises click.UsageError."""
+    """Return the body of `customJobs.create`. Raises click.UsageError."""
     pool: dict[str, Any] = {"machineSpec": _machine(request), "replicaCount": "1"}
     image = image_uri(request.image, gpus=request.gpus > 0)
     arguments = {"args": list(request.arguments)} if request.arguments else {}
@@ -113,11 +114,11 @@ def custom_job(request: RunRequest) -> dict[str, Any]:
 
 
 def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """`NAME=VALUE` each, of --env and --secret. Raises click.UsageError."""
+    """Parse the values `NAME=VALUE` of --env or --secret. Raises click.UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        # What is refused names no value: it may be what nobody is to read.
+        # Errors do not show the value, which may be secret.
         if not equals:
             raise click.UsageError(f"{option}: write NAME=VALUE, not {name!r} alone.")
         if not _NAME.fullmatch(name):
@@ -130,7 +131,7 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:
-    """`key=value` each. Raises click.UsageError."""
+    """Parse the values `key=value` of --label. Raises click.UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -143,7 +144,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def timeout(text: str) -> str:
-    """`2h` or `90m` as the API has it; "" stays "". Raises click.UsageError."""
+    """Convert `2h` or `90m` to a duration of the API; "" stays "". Raises click.UsageError."""
     if not text:
         return ""
     try:
@@ -156,7 +157,7 @@ def timeout(text: str) -> str:
 
 
 def output_directory(bucket: str, name: str, now: Nanos) -> str:
-    """Where a job writes that names no place: a directory of its own. `now`: nanoseconds."""
+    """Return a new output directory for a job that names none. `now`: nanoseconds since the epoch."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
     moment = datetime.fromtimestamp(now // 10**9, UTC)
     return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"

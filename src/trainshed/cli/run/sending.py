@@ -1,4 +1,4 @@
-"""Puts a job into the service: its packages into a bucket, then the job by the API that it is of."""
+"""Submits a job to the service: uploads its packages to a bucket, and creates the job by its API."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,17 +13,19 @@ from trainshed.cli.run.program import Package
 from trainshed.core.names import Api, JobName
 
 _PACKAGES = "trainshed-run"
+"""Directory of the packages in the bucket."""
 _SEARCHES = ("trialJobSpec", "trial_job_spec")
+"""Fields by which a tuning job is recognised."""
 
 
 def package_uri(bucket: str, package: Package) -> str:
-    """Where a package is put: what is the same has the same place."""
+    """Return the gs:// URI of a package. It contains a digest, so that equal packages have the same URI."""
     digest = hashlib.sha256(package.content).hexdigest()[:16]
     return f"gs://{bucket}/{_PACKAGES}/{digest}/{package.filename}"
 
 
 def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
-    """Put packages into the service's bucket. Raises Refused, Unreachable."""
+    """Upload packages to the service's bucket. Raises Refused, Unreachable."""
     storage = endpoint.storage_client()
     for package in packages:
         name = package_uri(endpoint.bucket, package).removeprefix(f"gs://{endpoint.bucket}/")
@@ -46,7 +48,7 @@ def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
 
 
 def require_place(endpoint: Endpoint, place: dict[str, str]) -> None:
-    """Raises click.UsageError if it is not known where a job would be."""
+    """Raise click.UsageError unless a job's project and region are known."""
     if not place["project"] or not place["region"]:
         raise click.UsageError(
             f"The service at {endpoint.rest} has no project and region of its own: give --project and"

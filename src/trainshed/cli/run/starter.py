@@ -1,7 +1,8 @@
-"""Starts a program that `trainshed run` has packed: puts its files into the working directory and becomes it.
+"""Starts a program that `trainshed run` has packed: copies its files into the working directory and executes
+it.
 
-Travels with the program, so it knows no other module of ours and runs on any Python from 3.6 on. A replica
-that is started again finds files that the program has changed as it left them.
+It is packed with the program, so it imports no other module of ours, and runs on any Python from 3.6 on. If a
+replica is started again, files that the program has changed stay as they are.
 """
 
 import json
@@ -14,7 +15,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def place(files: Path, directory: Path) -> None:
-    """Copy what is not there yet; a file is there as a whole or not at all."""
+    """Copy the files that are not in the directory yet. Each file appears there whole or not at all."""
     for path in sorted(files.rglob("*")):
         goal = directory / path.relative_to(files)
         if path.is_dir() or "__pycache__" in path.parts or goal.exists():
@@ -27,13 +28,13 @@ def place(files: Path, directory: Path) -> None:
 
 
 def place_files() -> None:
-    """Put all files of the program into the working directory."""
+    """Copy the program's files into the working directory."""
     place(_HERE / "files", Path.cwd())
 
 
 def start() -> None:
-    """Become the program. `begin.json` says what that is: a `file` of it, or a `module` to be run by -m in
-    its place. A replica that begins warm does that by itself (docs/warm-starts.md)."""
+    """Replace this process by the program. `begin.json` says which `file` or `module` it is. A replica that
+    starts warm does this itself instead (docs/warm-starts.md)."""
     place_files()
     begin = json.loads((_HERE / "begin.json").read_text(encoding="utf-8"))
     if begin["module"]:

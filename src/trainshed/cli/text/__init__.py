@@ -1,1 +1,1 @@
-"""Text on a terminal: tables, colours, moments and sizes, and what others wrote made printable."""
+"""Text for a terminal: tables, colours, times and sizes; makes texts of others safe to print."""

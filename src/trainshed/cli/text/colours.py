@@ -1,4 +1,4 @@
-"""Colours of states, severities and replicas; text for pipes and dumb terminals stays as it is."""
+"""Chooses the colours of states, severities and replicas. `click.echo` removes them for pipes."""
 
 import zlib
 from typing import assert_never
@@ -15,7 +15,8 @@ _SERVICE = "service"
 
 
 def state_colour(state: JobState | ReplicaState) -> str:
-    """Grey waits, blue works, green and red are the ends."""
+    """Return the colour of a state: grey or yellow waits, cyan runs, magenta stops, green and red are
+    over."""
     match state:
         case JobState.QUEUED | ReplicaState.WAITING:
             return "bright_black"
@@ -34,7 +35,7 @@ def state_colour(state: JobState | ReplicaState) -> str:
 
 
 def trial_colour(state: TrialState, job: JobState | None = None) -> str:
-    """That of its job, as long as it has one that may go on."""
+    """Return the colour of a trial: of an active trial, that of its job, if that is not over."""
     match state:
         case TrialState.REQUESTED:
             return "bright_black"
@@ -63,7 +64,7 @@ def study_colour(state: StudyState) -> str:
 
 
 def trial_number_colour(number: int) -> str:
-    """The same trial has the same colour in every command; neighbours differ."""
+    """Return the colour of a trial's number, the same in every command. Neighbours differ."""
     return _REPLICA_COLOURS[number % len(_REPLICA_COLOURS)]
 
 
@@ -108,7 +109,8 @@ _ASKS_FOR_ATTENTION = frozenset(
 
 
 def entry_colour(kind: str, effect: str = "") -> str | None:
-    """Verdicts by what they do, warnings, ends; None for the course of things."""
+    """Return the colour of a timeline's entry: of a verdict by its effect, of warnings and ends; None for all
+    others."""
     if kind == "verdict":
         return next((colour for known, colour in _EFFECTS.items() if known == effect), "yellow")
     for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
@@ -118,14 +120,14 @@ def entry_colour(kind: str, effect: str = "") -> str | None:
 
 
 def severity_colour(severity: str) -> str | None:
-    """Only what asks for attention has a colour."""
+    """Return the colour of a severity; None below warnings."""
     if severity in ("ERROR", "CRITICAL", "ALERT", "EMERGENCY"):
         return "red"
     return "yellow" if severity == "WARNING" else None
 
 
 def replica_colour(replica: str) -> str:
-    """The same replica has the same colour in every command; the first few of a job differ."""
+    """Return the colour of a replica, the same in every command. The first few of a job differ."""
     if replica == _SERVICE:
         return "bright_black"
     pool, _, index = replica.removeprefix("workerpool").partition("-")
@@ -135,5 +137,5 @@ def replica_colour(replica: str) -> str:
 
 
 def faint(text: str) -> str:
-    """What is there to be found, not to be read."""
+    """Return a text in grey, for what is of minor interest."""
     return click.style(text, fg="bright_black")

@@ -1,6 +1,6 @@
-"""Moments, durations, sizes and counts as people read them. Pure.
+"""Formats times, durations, sizes and counts for people, and parses times and durations. Pure.
 
-Moments are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
+Times are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
 """
 
 import re
@@ -12,7 +12,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.AS
 _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CENTURY = 100 * 365 * 86400
-"""Seconds: what the API takes at most, and what Python's waits can count."""
+"""Seconds. The API takes no longer durations, and Python cannot wait much longer."""
 _SECOND = 10**9
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
@@ -20,13 +20,13 @@ _DAY = 24 * _HOUR
 
 
 def parse_moment(text: str) -> int:
-    """An RFC 3339 text such as `2026-11-20T05:55:42.123456Z` as nanoseconds; "" is 0.
+    """Convert an RFC 3339 text such as `2026-11-20T05:55:42.123456Z` to nanoseconds; "" = 0.
 
     Raises ValueError for anything else.
     """
     if not text:
         return 0
-    # The standard library's moments end at microseconds, those of log lines do not.
+    # `datetime` has microseconds only; times of log lines have nanoseconds.
     match = _MOMENT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a moment such as 2026-11-20T05:55:42.123456Z")
@@ -35,8 +35,8 @@ def parse_moment(text: str) -> int:
 
 
 def seconds_of(text: str) -> float:
-    """`45`, `0.5`, `90s`, `10m`, `2h` or `1d` in seconds. Raises ValueError for anything else, and for more
-    than a hundred years."""
+    """Convert `45`, `0.5`, `90s`, `10m`, `2h` or `1d` to seconds. Raises ValueError for anything else, and
+    for more than a hundred years."""
     match = _LENGTH.fullmatch(text)
     seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
     if not 0 <= seconds <= _CENTURY:
@@ -45,33 +45,33 @@ def seconds_of(text: str) -> float:
 
 
 def rfc3339(at: Nanos) -> str:
-    """A moment as the service's API takes it."""
+    """Return a time as the service's API takes it."""
     seconds, nanos = divmod(at, _SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
 def local_moment(at: Nanos, zone: tzinfo | None = None) -> str:
-    """`2026-11-20 06:05:12` in `zone` (None: the zone of this machine), "–" for a moment not come."""
+    """Return a time as `2026-11-20 06:05:12` in `zone` (None = this machine's); "–" for 0."""
     return f"{_local(at, zone):%Y-%m-%d %H:%M:%S}" if at else "–"
 
 
 def exact_moment(at: Nanos, zone: tzinfo | None = None) -> str:
-    """`2026-11-20 06:05:12.345`: for lines of several days."""
+    """Return a time with milliseconds, as `2026-11-20 06:05:12.345`."""
     return f"{local_moment(at, zone)}.{at % _SECOND // 1_000_000:03d}"
 
 
 def local_clock(at: Nanos, zone: tzinfo | None = None) -> str:
-    """`06:05:12.345`: the time of day alone, for the lines of one story."""
+    """Return the time of day alone, as `06:05:12.345`."""
     return f"{_local(at, zone):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
 
 
 def duration(length: int) -> str:
-    """`0.42s`, `7.3s`, `42s`, `3m 12s`, `2h 05m`, `3d 4h`; a negative length counts as none."""
+    """Return a duration as `0.42s`, `7.3s`, `42s`, `3m 12s`, `2h 05m` or `3d 4h`; a negative one as 0."""
     length = max(0, length)
     if length < _SECOND:
         return f"{length / _SECOND:.2f}s"
     if length < 10 * _SECOND:
-        # Cut, not rounded: 9.96 s is not yet 10.0.
+        # Truncated, not rounded, so that 9.96 s does not become 10.0s.
         return f"{length // (_SECOND // 10) / 10:.1f}s"
     if length < _MINUTE:
         return f"{length // _SECOND}s"
@@ -83,7 +83,8 @@ def duration(length: int) -> str:
 
 
 def gibibytes(size: int) -> str:
-    """`13.6 GiB`, `960 GiB`: three digits or all before the point; "–" where the size is not known."""
+    """Return a size as `13.6 GiB` or `960 GiB`, without a fraction from 100 GiB on; "–" for 0, which means
+    not known."""
     if not size:
         return "–"
     gib = size / 2**30
@@ -95,5 +96,5 @@ def _local(at: Nanos, zone: tzinfo | None) -> datetime:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
+    """Return a number with its noun, as `1 job` or `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,8 +1,8 @@
-"""Makes text out of what programs, names and errors hold, before a terminal sees it. Pure.
+"""Makes the output of programs, names and errors safe to print on a terminal. Pure.
 
-Whoever writes to a terminal can do with it what he likes: set its title, clear it, have lines appear that
-nobody wrote, turn the direction of text. So only text passes, and in lines of logs colours; everything else
-is shown as what it is: `\\x1b`.
+Text with control codes can do anything to a terminal: set its title, clear it, fake lines, change the
+direction of text. So only plain text passes, and colours in lines of logs; everything else is shown as an
+escape such as `\\x1b`.
 """
 
 import re
@@ -10,35 +10,35 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 _SIGNS: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-"""Control codes of both sets but tab and line feed, marks that turn the direction of text, halves of
-characters."""
+"""The control codes of ASCII and Latin-1 except for tab and line feed, marks that change the direction of
+text, and surrogates."""
 _CONTROL: Final = re.compile(f"[{_SIGNS}]")
 _CONTROL_OR_COLOUR: Final = re.compile(rf"\x1b\[[0-9;:]*m|[{_SIGNS}]")
 _RETURN: Final = re.compile(r"\r+\n?")
 _PLAIN: Final = ("\x1b[m", "\x1b[0m")
-"""The end of all colours."""
+"""Sequences that end all colours."""
 
 
 def plain(text: str) -> str:
-    """A name or an error: without colours. Line feeds and tabs stay."""
+    """Return a text for a terminal, without colours. Line feeds and tabs stay."""
     return text if text.isprintable() else _CONTROL.sub(_shown, text)
 
 
 def one_line(text: str) -> str:
-    """The same of a name that stands in a line with others."""
+    """As `plain`, in one line: line feeds become spaces."""
     return " ".join(plain(text).split("\n"))
 
 
 def coloured(text: str) -> str:
-    """A line that a program printed: with its colours, which end where its line ends. What the program wrote
-    over itself, as progress bars do, stands in lines of its own."""
+    """Return a program's line for a terminal, with its colours, which end with the line. Parts that the
+    program printed over each other, as progress bars do, become lines of their own."""
     if text.isprintable():
         return text
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))
 
 
 def cleaned(value: Any, text: Callable[[str], str] = plain) -> Any:
-    """A JSON value with all its texts made plain."""
+    """Return a JSON value with `text` applied to all texts, and `plain` to all names."""
     match value:
         case str():
             return text(value)

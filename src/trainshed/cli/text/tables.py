@@ -1,4 +1,4 @@
-"""Aligned text: columns as wide as their cells, at most as wide as the terminal; sparklines. Pure."""
+"""Aligns text in columns, at most as wide as the terminal; draws series of values as blocks. Pure."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from trainshed.cli.text.colours import faint
 
 _GAP = "  "
 _LEAST_FLEXIBLE = 8
+"""Width below which a flexible column is not cut."""
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -15,11 +16,11 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _MIDDLE = "▄"
 
 GAP = "·"
-"""Stands where there is no number."""
+"""Stands for a value that is missing."""
 
 _BEYOND = 2.0
-"""What lies so many times the middle half's width outside of that half is drawn at the edge: one failure must
-not make all else look alike."""
+"""Values further from the middle half than this many times its width are drawn at the edge, because one
+outlier would make all others look alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +28,20 @@ class Column:
     """A column of a table."""
 
     title: str
-    #: Numbers, aligned at their end.
+    #: Whether cells are aligned to the right, as numbers are.
     right: bool = False
-    #: May be cut when there is not enough width.
+    #: Whether cells may be cut if the width does not suffice.
     flexible: bool = False
 
 
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
 ) -> list[list[str]]:
-    """The cells of the title row and of `rows`, padded so that joined by two spaces they align.
+    """Return the cells of the titles and of `rows`, padded so that they align if joined by `joined`.
 
-    `max_width`: characters that a line may have; the first flexible column gives way. None: no bound. A row's
-    last cell has no padding after it.
+    `max_width`: maximum characters of a line, None = unlimited; flexible columns are cut, the first one
+    first. The last cell of a row has no padding after it. Wider lines are possible if no flexible column is
+    left.
     """
     lines = [[column.title for column in columns], *(list(map(_in_one_line, row)) for row in rows)]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
@@ -55,12 +57,12 @@ def table(
 
 
 def joined(cells: Sequence[str]) -> str:
-    """One line of a table."""
+    """Join the cells of a row to a line of the table."""
     return _GAP.join(cells).rstrip()
 
 
 def first_few(names: Sequence[str], limit: int) -> str:
-    """The first names in one line, and how many more there are."""
+    """Return the first `limit` names in one line, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
@@ -68,13 +70,13 @@ def first_few(names: Sequence[str], limit: int) -> str:
 def titled(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
 ) -> list[str]:
-    """The lines of a table whose cells have no colours: the titles, then a line for each row."""
+    """Return the lines of a table whose cells have no colours: the titles, then a line for each row."""
     header, *cells = table(columns, rows, max_width)
     return [faint(joined(header)), *map(joined, cells)]
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines `label  value`, the values aligned; a value's further lines stand below its first."""
+    """Return lines `label  value` with aligned values. Further lines of a value stand below its first."""
     label_width = max((width(label) for label, _ in rows), default=0)
     lines: list[str] = []
     for label, value in rows:
@@ -85,7 +87,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def width(text: str) -> int:
-    """Terminal cells that `text` takes: wide characters two, combining ones none."""
+    """Return the cells that a text takes on a terminal: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     return sum(
@@ -95,7 +97,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, cells: int) -> str:
-    """`text` in at most `cells` cells; what is cut off shows as an ellipsis."""
+    """Return `text` in at most `cells` cells; if it is cut, it ends with an ellipsis."""
     if width(text) <= cells:
         return text
     kept = ""
@@ -107,8 +109,8 @@ def cut(text: str, cells: int) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Without what would break a table, or make a terminal do something: names are what somebody else has
-    written."""
+    """Replace everything unprintable by spaces: names are written by others, and must neither break the table
+    nor control the terminal."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else " " for character in text)
@@ -132,7 +134,8 @@ def _padded(cell: str, size: int, right: bool = False, last: bool = False) -> st
 
 
 def spark(values: Sequence[float | None]) -> str:
-    """A block per value, higher for more; equal values, or a single one, stand in the middle."""
+    """Draw values as blocks, one each, whose heights show the values. Equal values, or a single one, have the
+    middle height."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return GAP * len(values)
@@ -151,7 +154,8 @@ def spark(values: Sequence[float | None]) -> str:
 def best_so_far(
     values: Sequence[float | None], better: Callable[[float, float], float]
 ) -> list[float | None]:
-    """The best of each beginning. `better`: `max` or `min`."""
+    """Return, for each value, the best among it and those before it; None before the first value. `better`:
+    chooses the better of two, such as `max` or `min`."""
     bests: list[float | None] = []
     best: float | None = None
     for value in values:
@@ -164,7 +168,7 @@ def best_so_far(
 def grouped(
     values: Sequence[float | None], most: int, better: Callable[[float, float], float]
 ) -> list[float | None]:
-    """At most `most` values: the best of each group of neighbours, which are about as large as each other."""
+    """Return at most `most` values: the best of each group of neighbours. Groups are of about equal size."""
     count = len(values)
     groups = min(count, max(1, most))
     return [
@@ -174,7 +178,7 @@ def grouped(
 
 
 def _bounds(known: Sequence[float]) -> tuple[float, float]:
-    """`known`: ascending."""
+    """Return the lowest and the highest value that are drawn apart (`_BEYOND`). `known`: ascending."""
     last = len(known) - 1
     lower, upper = known[round(last * 0.25)], known[round(last * 0.75)]
     reach = _BEYOND * (upper - lower)

@@ -1,4 +1,4 @@
-"""JSON values as YAML: block lists and objects, texts quoted wherever they could be read as something else.
+"""Writes JSON values as YAML in block style. Texts are quoted if they could be read as something else.
 Pure."""
 
 import json
@@ -11,7 +11,7 @@ _RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "
 
 
 def yaml_text(value: Any) -> str:
-    """The value as a document of YAML, without a line end after it."""
+    """Return a value as a YAML document, without a line end at its end."""
     return "\n".join(_lines(value))
 
 

@@ -1,1 +1,1 @@
-"""The pages, each a function of a visit."""
+"""The console's pages: functions that make a view of a visit, and the actions of their forms."""

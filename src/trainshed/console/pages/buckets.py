@@ -1,4 +1,4 @@
-"""Buckets: what is in them, level by level, to look through and to download; and what a job has written."""
+"""The pages of buckets: the list, the folders of one, the outputs of a job; downloading an object."""
 
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -17,7 +17,7 @@ _SCHEME: Final = "gs://"
 
 
 async def buckets(visit: Visit) -> View:
-    """`/buckets`: those of the project."""
+    """`/buckets`: the buckets of the project."""
     project, _ = place_of(visit)
     answer = await visit.buckets.ask(
         visit.principal, f"/storage/v1/b?{urlencode({'project': project, 'maxResults': _PAGE})}"
@@ -26,7 +26,7 @@ async def buckets(visit: Visit) -> View:
 
 
 async def bucket(visit: Visit) -> View:
-    """`/buckets/B[?prefix=P]`: one level of it."""
+    """`/buckets/B[?prefix=P]`: the folders and objects on one level of a bucket."""
     name, prefix = visit.variables["bucket"], visit.query("prefix")
     values = await _level(visit, name, prefix, visit.query("page"))
     return View(f"gs://{name}", "bucket.html", values, place="buckets")
@@ -51,7 +51,7 @@ async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, 
 
 
 async def outputs(visit: Visit) -> View:
-    """`/jobs/J/outputs`: below its output directory."""
+    """`/jobs/J/outputs[?prefix=P]`: one level below the job's output directory."""
     job = await describe(visit)
     place = requested(job.resource or {}).output
     values: dict[str, Any] = {"place": place, "bucket": ""}
@@ -72,7 +72,7 @@ async def outputs(visit: Visit) -> View:
 
 
 async def download(visit: Visit) -> Response:
-    """`/buckets/B/download?object=O`."""
+    """`/buckets/B/download?object=O`: the object's content as a file. Raises Refused."""
     name = visit.query("object")
     if not name:
         raise Refused(StatusCode.INVALID_ARGUMENT, "The address names no object to download.")

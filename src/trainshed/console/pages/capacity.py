@@ -1,4 +1,4 @@
-"""Who holds what, who waits and why, and what nodes there are."""
+"""The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
 
 from typing import Final
 from urllib.parse import urlencode
@@ -12,14 +12,18 @@ from trainshed.wire.trainshed_v1.capacity import NodeList, QuotaList
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
 
 _WAITING: Final = 50
+"""Maximum jobs that are listed as waiting."""
 _RUNNING: Final = 100
+"""Maximum jobs that are listed as running."""
 _HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
+"""States of jobs that hold resources of nodes."""
 _NAMED: Final = 500
-"""Jobs whose names are told beside what they hold; older ones go by their ids."""
+"""Newest jobs that nodes show by name; older ones are shown by id."""
 
 
 async def queue(visit: Visit) -> View:
-    """`/queue`: the jobs that wait, each with why and what would let it start; those that run; the quotas."""
+    """`/queue`: the waiting jobs, each with the reason and what would let it start; the running jobs; the
+    quotas."""
     waiting = await visit.get(
         JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
     )
@@ -28,7 +32,7 @@ async def queue(visit: Visit) -> View:
         try:
             found.append(await visit.get(JobDescription, of_job(job.uid)))
         except Refused:
-            continue  # It was deleted a moment ago.
+            continue  # The job was deleted meanwhile.
     found.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
     running = await visit.get(
         JobList,
@@ -63,7 +67,7 @@ async def queue(visit: Visit) -> View:
 
 
 async def _quotas(visit: Visit) -> QuotaList:
-    """Of the project that is looked at, else of the service's own; none without one."""
+    """Return the quotas of the page's project, else of the service's; none without a project and region."""
     project = visit.project if visit.project != "-" else visit.facts.project
     if not project or not visit.facts.region:
         return QuotaList()
@@ -71,7 +75,7 @@ async def _quotas(visit: Visit) -> QuotaList:
 
 
 async def nodes(visit: Visit) -> View:
-    """`/nodes`: what each has, what of it is used, and by whom."""
+    """`/nodes`: each node's resources, what is used of them, and by which jobs."""
     found = await visit.get(NodeList, "nodes")
     running = await visit.get(
         JobList, "jobs", project=visit.project, state=_HOLDING, limit=str(_NAMED)
@@ -94,31 +98,31 @@ async def nodes(visit: Visit) -> View:
 
 
 async def drain(visit: Visit) -> Response:
-    """`POST /nodes/N/drain`."""
+    """`POST /nodes/N/drain`: put a node under maintenance, with the form's reason. Raises Refused."""
     body = {"reason": visit.form.get("reason", "")}
     await visit.do("POST", f"nodes/{visit.quoted('node')}:drain", body)
     return redirect("/nodes")
 
 
 async def undrain(visit: Visit) -> Response:
-    """`POST /nodes/N/undrain`."""
+    """`POST /nodes/N/undrain`: end a node's maintenance. Raises Refused."""
     await visit.do("POST", f"nodes/{visit.quoted('node')}:undrain")
     return redirect("/nodes")
 
 
 async def set_quota(visit: Visit) -> Response:
-    """`POST /quotas`: a limit of the project that the form names."""
+    """`POST /quotas`: set the limit that the form names. Raises Refused."""
     limit = visit.form.get("limit", "").strip()
     try:
         given: float | str = float(limit)
     except ValueError:
-        given = limit  # "unlimited", or what the API refuses with the reason.
+        given = limit  # "unlimited"; anything else the API refuses, with the reason.
     await visit.do("POST", "quotas:set", {**_quota(visit), "limit": given})
     return _to_queue(visit)
 
 
 async def clear_quota(visit: Visit) -> Response:
-    """`POST /quotas/clear`: back to the default."""
+    """`POST /quotas/clear`: go back to the default of a quota. Raises Refused."""
     await visit.do("POST", "quotas:clear", _quota(visit))
     return _to_queue(visit)
 

@@ -1,4 +1,4 @@
-"""Models and experiments."""
+"""The pages of models and of experiments."""
 
 import json
 import math
@@ -18,20 +18,20 @@ from trainshed.wire.trainshed_v1.jobs import Trial
 from trainshed.wire.trainshed_v1.models import ModelDescription, ModelList
 
 _PAGE: Final = 100
-"""Runs on a page of an experiment."""
+"""Runs on one page of an experiment."""
 _CURVES: Final = 12
-"""Charts there."""
+"""Maximum charts on that page."""
 
 
 async def models(visit: Visit) -> View:
-    """`/models`."""
+    """`/models`: the models of the project."""
     project, region = place_of(visit)
     found = await visit.get(ModelList, "models", project=project, region=region)
     return View("Models", "models.html", {"found": found}, place="models")
 
 
 async def model(visit: Visit) -> View:
-    """`/models/M`: its versions and what each was made of."""
+    """`/models/M`: the model's versions, and what each was made from."""
     project, region = place_of(visit)
     path = f"models/{visit.quoted('model')}"
     found = await visit.get(ModelDescription, path, project=project, region=region)
@@ -40,7 +40,7 @@ async def model(visit: Visit) -> View:
 
 
 async def experiments(visit: Visit) -> View:
-    """`/experiments`."""
+    """`/experiments`: the experiments of the project."""
     project, region = place_of(visit)
     found = await visit.get(
         ExperimentList,
@@ -61,7 +61,7 @@ async def experiments(visit: Visit) -> View:
 
 
 async def experiment(visit: Visit) -> View:
-    """`/experiments/E[?run=A&run=B]`: its runs, or some of them, beside each other, and their curves."""
+    """`/experiments/E[?run=A&run=B]`: the experiment's runs, or those named, compared, with their curves."""
     project, region = place_of(visit)
     path = f"experiments/{visit.quoted('experiment')}"
     found = await visit.get(
@@ -86,7 +86,7 @@ async def experiment(visit: Visit) -> View:
             "found": found,
             "runs": shown,
             "chosen": wanted,
-            # What differs comes first: it is what runs are compared for.
+            # Parameters that differ come first: runs are compared for them.
             "parameters": sorted(parameters, key=lambda name: name in alike),
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
@@ -101,8 +101,8 @@ async def experiment(visit: Visit) -> View:
 def compared(
     runs: Sequence[ExperimentRun], parameters: Sequence[str], metrics: Sequence[str]
 ) -> tuple[list[Axis], list[Line]]:
-    """Runs across the parameters in which they differ, towards their first metric; nothing where they cannot
-    be compared so."""
+    """Return parallel coordinates of the runs: the given parameters, and the first metric as the objective.
+    Empty if fewer than two runs have measured it, or if no parameter is given."""
     found: list[Trial] = []
     for number, run in enumerate(runs, 1):
         measured = {
@@ -120,7 +120,8 @@ def compared(
 
 
 def curves_of(runs: Sequence[ExperimentRun]) -> list[tuple[str, str]]:
-    """Name of a time series, and its lines of all runs over their steps, as charts take them."""
+    """Return (name, data) of the first `_CURVES` time series. The data are JSON for a chart: the steps, and
+    each run's values at them."""
     by_name: dict[str, list[tuple[str, Curve]]] = {}
     for run in runs:
         for curve in run.curves:

@@ -1,4 +1,4 @@
-"""Datasets: a list, and one with its files and what was trained with it."""
+"""The pages of datasets: the list, and one dataset with its files and what was trained with it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
@@ -10,12 +10,13 @@ from trainshed.console.visits import View, Visit
 from trainshed.wire.status import Refused
 
 _FILES: Final = 100
+"""Maximum files that are listed."""
 _PIPELINES: Final = 200
-"""Of the newest ones so many are asked for what they were given."""
+"""Newest pipelines that are searched for those that used the dataset."""
 
 
 async def datasets(visit: Visit) -> View:
-    """`/datasets`: those of the project."""
+    """`/datasets`: the datasets of the project."""
     return await vertex_table(
         visit,
         "datasets",
@@ -26,7 +27,7 @@ async def datasets(visit: Visit) -> View:
 
 
 async def dataset(visit: Visit) -> View:
-    """`/datasets/D`: its files, what they take, and the pipelines that were trained with it."""
+    """`/datasets/D`: the dataset's files with their sizes, and the pipelines that were trained with it."""
     path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
     found = await visit.backend.call(visit.principal, "GET", path)
     dataset_id = id_of(found["name"])
@@ -52,13 +53,13 @@ async def dataset(visit: Visit) -> View:
 
 
 def kind_of(public: Any) -> str:
-    """Such as "tabular" or "time series"."""
+    """Return the kind of a dataset, such as "tabular" or "time series", from its public JSON."""
     name = str(public.get("metadataSchemaUri", "")).rpartition("/")[2]
     return name.partition("_1")[0].replace("_", " ")
 
 
 def _uris(public: Mapping[str, Any]) -> list[str]:
-    """The gs:// names of its files, wherever its kind has them."""
+    """Return the gs:// URIs of a dataset's files, from its public JSON."""
     source: Any = public.get("metadata")
     for name in ("inputConfig", "gcsSource", "uri"):
         source = cast(Mapping[str, Any], source).get(name) if isinstance(source, Mapping) else None
@@ -68,7 +69,7 @@ def _uris(public: Mapping[str, Any]) -> list[str]:
 
 
 async def _size(visit: Visit, uri: str) -> int | None:
-    """Bytes of the object; None of a pattern, and of one that is not there or not to be read."""
+    """Return an object's size in bytes; None for a pattern, and if the visitor cannot read the object."""
     bucket, _, name = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not name or any(mark in name for mark in "*?"):
         return None

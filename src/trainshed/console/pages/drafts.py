@@ -1,7 +1,7 @@
-"""The form of a job and the job that it means, both ways. Pure.
+"""Converts the form of a custom job to the job's JSON, and the JSON to a form. Pure.
 
-A form that was filled in from a job carries that job as `base`. What the form has no field for, and what
-nobody has touched, stays in it as it was.
+A form that was filled in from a job carries that job as `base`. What the form has no field for, and the
+fields that nobody has changed, stay in the new job as they were.
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from msgspec import Struct, field
 
 _GIVEN: Final = ("displayName", "labels", "jobSpec", "encryptionSpec")
-"""What clients give of a custom job; all else of its resource is the service's."""
+"""Fields of a custom job's resource that clients give; all others are set by the service."""
 _POOL: Final = (
     "kind",
     "script",
@@ -27,7 +27,7 @@ _POOL: Final = (
     "accelerators",
     "env",
 )
-"""Fields of what a worker pool is."""
+"""The form's fields that describe a worker pool, except for its number of replicas."""
 _NO_ACCELERATOR: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
 
@@ -35,16 +35,16 @@ class Draft(Struct):
     """A job that is being written: its JSON, and what is wrong with the form itself."""
 
     body: dict[str, Any]
-    #: By field of the form; "" = of the whole.
+    #: Texts by field of the form; "" = about the whole form.
     faults: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def fault(self, name: str, text: str) -> None:
-        """Note it."""
+        """Add a fault of a field."""
         self.faults.setdefault(name, []).append(text)
 
 
 class _Fields:
-    """What was typed, and what of it is not as the job had it."""
+    """The fields that were sent, compared with those of the job that the form was filled in from."""
 
     def __init__(self, form: Mapping[str, str], was: Mapping[str, str]) -> None:
         self._form = form
@@ -55,11 +55,11 @@ class _Fields:
 
     @property
     def script(self) -> str:
-        """With the white space that it begins and ends with."""
+        """The script, with the white space at its beginning and end."""
         return self._form.get("script", "").replace("\r\n", "\n")
 
     def is_touched(self, *names: str) -> bool:
-        """Whether one of them was changed; of a form without a job all were."""
+        """Whether one of the fields was changed. True for a form that was not filled in from a job."""
         return not self._was or any(self.text(name) != _plain(self._was[name]) for name in names)
 
 
@@ -68,7 +68,7 @@ def _plain(text: str) -> str:
 
 
 def draft_of(form: Mapping[str, str]) -> Draft:
-    """The job's JSON that the form means."""
+    """Return the job that the form describes, with the form's faults."""
     draft = Draft({})
     base = _base(draft, form.get("base", ""))
     fields = _Fields(form, form_of(base) if base else {})
@@ -95,7 +95,7 @@ def draft_of(form: Mapping[str, str]) -> Draft:
 
 
 def _base(draft: Draft, text: str) -> dict[str, Any]:
-    """The job that the form was filled in from; {} = none."""
+    """Return the job that the form was filled in from; {} = none."""
     if not text:
         return {}
     try:
@@ -142,7 +142,7 @@ def _machine(draft: Draft, fields: _Fields, old: Mapping[str, Any]) -> dict[str,
 
 
 def _with_program(draft: Draft, fields: _Fields, pool: dict[str, Any]) -> dict[str, Any]:
-    """The pool with a program as the form has it: in a container, or a Python package."""
+    """Return the pool with the form's program, which runs in a container or is a Python package."""
     is_package = fields.text("kind") == "package"
     name, other = "containerSpec", "pythonPackageSpec"
     if is_package:
@@ -180,7 +180,7 @@ def _command(draft: Draft, fields: _Fields) -> list[str]:
 
 
 def _count(draft: Draft, name: str, text: str) -> int:
-    """A number from 1 on."""
+    """Parse a number of at least 1; "" = 1. Adds a fault and returns 1 if it is not one."""
     if text in ("", "1"):
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
@@ -190,7 +190,7 @@ def _count(draft: Draft, name: str, text: str) -> int:
 
 
 def _words(draft: Draft, name: str, text: str) -> list[str]:
-    """Words as a shell splits them."""
+    """Split a text into words as a shell does. Adds a fault and returns [] if that is impossible."""
     try:
         return shlex.split(text)
     except ValueError as wrong:
@@ -199,7 +199,7 @@ def _words(draft: Draft, name: str, text: str) -> list[str]:
 
 
 def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
-    """Lines `NAME=VALUE`."""
+    """Parse lines `NAME=VALUE`. Adds a fault for each other line."""
     found: dict[str, str] = {}
     for line in filter(None, (part.strip() for part in text.splitlines())):
         key, equals, value = line.partition("=")
@@ -211,7 +211,7 @@ def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
 
 
 def form_of(resource: Mapping[str, Any]) -> dict[str, str]:
-    """The form that means a custom job; {} of what is none."""
+    """Return the form of a custom job; {} if the resource is not one."""
     spec: Any = resource.get("jobSpec") or {}
     pools: Any = spec.get("workerPoolSpecs") or ()
     if not pools or not pools[0]:

@@ -1,4 +1,4 @@
-"""Faults that are injected into a job: ordering one, and what came of each."""
+"""The page of a job's drills: a form to order one, and what came of each."""
 
 from typing import Final
 
@@ -18,8 +18,9 @@ KINDS: Final = (
     ("stockout", "Stock-out", "There is no capacity for the attempt any more."),
     ("internal", "Internal error", "The service fails the attempt."),
 )
-"""Word of the API, name, and what is done (docs/drills.md)."""
+"""(the API's word, name, what is done) of each kind of drill (docs/drills.md)."""
 _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
+"""The tone of each outcome that a resume report tells of a drill."""
 
 
 async def page(visit: Visit) -> View:
@@ -55,7 +56,7 @@ async def page(visit: Visit) -> View:
 
 
 async def _ordered(visit: Visit, uid: str) -> DrillList:
-    """None of a tuning job or pipeline, which has no replicas of its own."""
+    """Return the drills of a job; none for a tuning job or pipeline, which has no replicas of its own."""
     try:
         return await visit.get(DrillList, of_job(uid, "/drills"))
     except Refused as refused:
@@ -65,7 +66,7 @@ async def _ordered(visit: Visit, uid: str) -> DrillList:
 
 
 async def order(visit: Visit) -> Response:
-    """`POST /jobs/J/drills`: a fault now, after a time, at a step or at a line."""
+    """`POST /jobs/J/drills`: order a fault now, after a time, at a step or at a line. Raises Refused."""
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
     match form.get("when", ""):
@@ -82,8 +83,8 @@ async def order(visit: Visit) -> Response:
 
 
 def at_step(number: str) -> str:
-    """The regular expression of lines that tell this step, as the resume report finds steps. Raises
-    Refused."""
+    """Return the regular expression of lines that report this step, matching what the resume report takes
+    for steps. Raises Refused unless `number` is a whole number."""
     if not number.isdecimal() or not number.isascii():
         _missing("step", f"{number!r} is no step: give a whole number." if number else "Say which.")
     word = r"(?:global[_ -]?step|steps?|iteration|iter|epoch)"

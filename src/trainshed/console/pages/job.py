@@ -1,4 +1,4 @@
-"""One job: what is true of it now, what happened to it, what it uses, what was submitted."""
+"""The pages of one job: overview, usage and specification; cancelling, retrying and creating jobs."""
 
 import json
 import shlex
@@ -24,24 +24,26 @@ from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
 from trainshed.wire.trainshed_v1.usage import Usage
 
 _ENTRIES: Final = 60
-"""Of the timeline, the newest ones; the page has a link to all."""
+"""Newest entries of the timeline that are shown; the page has a link to all."""
 _LAST_LINES: Final = 12
+"""Last lines of the log that are shown."""
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+"""States of jobs that are over."""
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
 _GIVEN: Final = (
     *("displayName", "labels", "jobSpec", "trialJobSpec", "studySpec", "maxTrialCount"),
     *("parallelTrialCount", "maxFailedTrialCount", "jobId", "trainingInput"),
 )
-"""What clients give of a job; all else of its resource is the service's."""
+"""Fields of a job's resource that clients give; all others are set by the service."""
 
 
 async def describe(visit: Visit, job: str = "") -> JobDescription:
-    """A job by its id or name; "" = that of the address. Raises Refused."""
+    """Return the description of a job, by its id or name; "" = the job of the address. Raises Refused."""
     return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
 
 
 def head(visit: Visit, job: JobDescription, tab: str) -> Part:
-    """Name, state and what can be done, on top of each page of a job."""
+    """Return the part at the top of each page of a job: its name, state, actions and tabs."""
     return Part(
         "_job_head.html",
         {
@@ -61,15 +63,16 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
 
 
 def _has_form(job: JobDescription) -> bool:
-    """Whether the form of a new job can hold it; of others there is their JSON."""
+    """Whether a copy can be edited in the form of a new job; other jobs are edited as JSON."""
     return job.api == Api.VERTEX and job.kind == "custom"
 
 
 async def overview(visit: Visit) -> View:
-    """`/jobs/J`: why it failed or waits, its replicas, its attempts to scale, its last lines, its story."""
+    """`/jobs/J`: why the job failed or waits, its replicas, the chart of its attempts, its last lines and its
+    timeline."""
     job = await describe(visit)
     timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
-    # Of a pipeline the job that does its work is shown, as far as there is one.
+    # The page of a pipeline shows the replicas and lines of the job that it runs, once there is one.
     runs: JobDescription = job.child or job
     runs_timeline = timeline
     if runs is not job:
@@ -102,8 +105,8 @@ async def overview(visit: Visit) -> View:
 
 
 def _notice(job: JobDescription, runs: JobDescription, asked: Requested) -> dict[str, object]:
-    """What a reader is to know first: why it failed or waits, how far it is. `runs`: the job that does its
-    work."""
+    """Return what a reader wants to know first: why the job failed or waits, how far it is. `runs`: the job
+    that does its work, which is itself unless it is a pipeline."""
     failure = runs.failure or job.failure
     return {
         "error": job.error or None,
@@ -120,14 +123,14 @@ def _notice(job: JobDescription, runs: JobDescription, asked: Requested) -> dict
 
 
 def _chart(runs: JobDescription, timeline: Timeline, visit: Visit) -> dict[str, object]:
-    """Its attempts to scale."""
+    """Return the chart of its attempts, and the tones of its bars for the legend."""
     drawn = chart(timeline, runs, visit.now / 1e9) if timeline.attempts else None
     tones = {bar.tone for row in drawn.rows for bar in row.bars} if drawn else ()
     return {"chart": drawn, "tones": tones}
 
 
 def _tail(runs: JobDescription, page: LogPage, *, is_live: bool) -> dict[str, object]:
-    """The last lines."""
+    """Return the last lines of its log."""
     return {
         "lines": page.lines,
         "is_live": is_live and runs.replicas is not UNSET,
@@ -136,7 +139,7 @@ def _tail(runs: JobDescription, page: LogPage, *, is_live: bool) -> dict[str, ob
 
 
 def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
-    """The entries of the timeline that are shown: the newest ones, or all that there are."""
+    """Return the entries of the timeline that are shown: the newest, or all if the address asks for them."""
     is_whole = bool(visit.query("story"))
     entries = timeline.entries if is_whole else timeline.entries[-_ENTRIES:]
     return {
@@ -147,7 +150,7 @@ def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
 
 
 async def usage(visit: Visit) -> View:
-    """`/jobs/J/usage`: charts of what its replicas use."""
+    """`/jobs/J/usage`: charts of the resources that the job's replicas use."""
     job = await describe(visit)
     used = await visit.get(Usage, of_job(job.uid, "/usage"), points="400")
     return View(
@@ -165,7 +168,8 @@ async def usage(visit: Visit) -> View:
 
 
 def usage_data(used: Usage) -> str:
-    """What the charts draw, by replica, as JSON."""
+    """Return the data of the charts as JSON: for each replica, the times (seconds since 1970) and the
+    columns of values. GPUs are as many as at the last point."""
     replicas: list[dict[str, Any]] = []
     for replica in used.replicas:
         points = replica.points
@@ -189,8 +193,8 @@ def usage_data(used: Usage) -> str:
 
 
 async def spec(visit: Visit) -> View:
-    """`/jobs/J/spec[?replica=R]`: what was submitted, beside what was run of it; the same job for other
-    clients."""
+    """`/jobs/J/spec[?replica=R]`: the specification as submitted, what was run of it, and the commands by
+    which other clients submit the same job."""
     job = await describe(visit)
     ran = None
     if job.replicas is not UNSET and job.replicas:
@@ -227,7 +231,7 @@ def _cluster(ran: Launch) -> str:
 
 
 async def retry(visit: Visit) -> Response:
-    """`POST /jobs/J/retry`: the same once more, of a job that failed or was cancelled."""
+    """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises Refused."""
     job = await describe(visit)
     if job.state not in FINAL or job.state == "SUCCEEDED":
         raise Refused(
@@ -242,7 +246,7 @@ async def retry(visit: Visit) -> Response:
 
 
 async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Response:
-    """Create a job of the JSON that its API's create takes, and go to its page. Raises Refused."""
+    """Create a job of the JSON that its API's create method takes, and go to its page. Raises Refused."""
     api = api_of(body)
     path = collection_of(api, body, project, region)
     made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
@@ -253,7 +257,7 @@ async def create_job(visit: Visit, body: dict[str, Any], project: str, region: s
 
 
 async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
-    """What would run where if a job were created of this JSON. Raises Refused."""
+    """Return what would run where if a job were created of this JSON. Raises Refused."""
     asked = {"api": api_of(body).value, "project": project, "location": region, "job": body}
     answer = await visit.do("POST", "jobs:explain", asked)
     assert isinstance(answer, Explanation)
@@ -261,15 +265,15 @@ async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: 
 
 
 def place_of(visit: Visit, form: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """Project and region of a job that is submitted: as the form says, else the visitor's and the
-    service's."""
+    """Return the project and region of a job that is submitted: those of the form, else the visitor's
+    project and the service's defaults."""
     given = form or {}
     project = given.get("project") or visit.principal.project or visit.facts.project
     return project, given.get("region") or visit.facts.region
 
 
 async def cancel(visit: Visit) -> Response:
-    """`POST /jobs/J/cancel`."""
+    """`POST /jobs/J/cancel`: cancel the job, and show its page. Raises Refused."""
     target = visit.variables["job"]
     await visit.do("POST", of_job(target, ":cancel"))
     return redirect(job_path(target))

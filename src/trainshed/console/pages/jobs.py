@@ -1,4 +1,4 @@
-"""The list of jobs, of both APIs, newest first."""
+"""The list of jobs of both APIs, newest first, and the texts that show a job in a row."""
 
 from typing import Final
 
@@ -7,12 +7,13 @@ from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
 
 _PAGE: Final = 50
+"""Rows that are loaded at a time."""
 _MOST: Final = 300
-"""Rows that are kept up to date of a list that was scrolled through."""
+"""Maximum rows that are kept up to date, however far the list was scrolled."""
 _BEFORE: Final = 3
 """Lines before a traceback that are shown with it."""
 _LAST: Final = 20
-"""Lines that are shown of a program without a traceback."""
+"""Last lines that are shown of a program without a traceback."""
 FILTERS: Final = (
     ("", "All"),
     ("RUNNING", "Running"),
@@ -24,7 +25,7 @@ FILTERS: Final = (
 
 
 async def page(visit: Visit) -> View:
-    """`/`: filters by state, a search, and pages that are loaded as they are scrolled to."""
+    """`/` and `/jobs`: the jobs, filtered by state and a search. Further rows load on scrolling."""
     token = visit.query("page")
     found = await visit.get(
         JobList,
@@ -46,7 +47,8 @@ async def page(visit: Visit) -> View:
             "jobs": found.jobs,
             "filters": FILTERS,
             "is_filtered": is_filtered,
-            # Not `/`: it answers scripts, which accept any type, with the health (`api.rest`).
+            # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
+            # (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",
             "is_empty": not found.jobs and not is_filtered and not token,
         },
@@ -59,13 +61,13 @@ async def page(visit: Visit) -> View:
 
 
 def _shown(rows: str) -> int:
-    """How many rows the browser has loaded, all of which the page's stream keeps up to date."""
+    """Return how many rows the browser has loaded, within limits; the page's stream keeps them up to date."""
     is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
     return min(max(int(rows), _PAGE), _MOST) if is_number else _PAGE
 
 
 def row(job: JobSummary) -> dict[str, object]:
-    """What a row says beyond the job itself."""
+    """Return what a row shows besides the job's own fields."""
     glance = job.glance if job.glance else None
     error = job.error.message if job.error else ""
     return {
@@ -78,22 +80,23 @@ def row(job: JobSummary) -> dict[str, object]:
 
 
 def lasted(job: JobSummary) -> float | None:
-    """Seconds that it ran, from its start to its end; None while it has not ended, and if it never did."""
+    """Return the seconds from a job's start to its end; None if it has not ended, or never started."""
     if not (job.end_time and job.start_time):
         return None
     return epoch(job.end_time) - epoch(job.start_time)
 
 
 def telling(tail: str) -> str:
-    """Those of a program's last lines that say why it ended: from a little before its first traceback on, or
-    the very last ones if there is no traceback."""
+    """Return those of a program's last lines that say why it ended: from a little before the first traceback,
+    or the very last lines if there is none."""
     lines = tail.splitlines()
     found = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     return "\n".join(lines[max(0, found[0] - _BEFORE) :] if found else lines[-_LAST:])
 
 
 def first_line(text: str) -> str:
-    """The line of an error that tells most: of a traceback the last one."""
+    """Return an error's most useful line, at most 300 characters: the exception of its first traceback, else
+    its first line; "" if it has none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""

@@ -1,6 +1,6 @@
-"""The log of a job: a window on it that is read where the reader is, and its end as it grows.
+"""The page of a job's log: its lines are loaded where the reader scrolls, and new ones are sent as they come.
 
-However much a program prints, a browser is sent the last lines of each half second at most.
+However much a program prints, a browser is sent at most the last lines of each half second (`console.feeds`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,13 +20,14 @@ from trainshed.wire.trainshed_v1.timeline import LogPage
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
 _DOWNLOADED: Final = 2_000
+"""Lines that a download reads at a time."""
 _ERRORS: Final = frozenset({"ERROR", "CRITICAL", "ALERT", "EMERGENCY"})
 _WARNINGS: Final = _ERRORS | {"WARNING"}
 SEVERITIES: Final = (("", "All lines"), ("WARNING", "Warnings and errors"), ("ERROR", "Errors"))
 
 
 async def page(visit: Visit) -> View:
-    """`/jobs/J/logs`."""
+    """`/jobs/J/logs`: the page without lines, which a script loads."""
     job = await describe(visit)
     found = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
     return View(
@@ -47,13 +48,14 @@ async def page(visit: Visit) -> View:
 
 
 async def read(visit: Visit, **changes: str) -> LogPage:
-    """A page of the log as the address asks for it."""
+    """Return the page of the log that the address asks for; `changes` replace its parameters. Raises
+    Refused."""
     asked = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
     return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **asked)
 
 
 def _plain(page_: LogPage) -> dict[str, Any]:
-    """As the script takes it: texts are cleaned here."""
+    """Return a page of the log as the script takes it. Texts are cleaned here."""
     return {
         "lines": [
             [
@@ -75,7 +77,7 @@ def _plain(page_: LogPage) -> dict[str, Any]:
 
 
 async def lines(visit: Visit) -> Response:
-    """`/jobs/J/lines`: a part of it, as JSON."""
+    """`/jobs/J/lines`: the part of the log that the address asks for, as JSON."""
     found = await read(visit)
     return sized(
         encode_text(_plain(found)), b"application/json", more=[(b"cache-control", b"no-store")]
@@ -83,8 +85,8 @@ async def lines(visit: Visit) -> Response:
 
 
 async def following(visit: Visit) -> AsyncGenerator[bytes]:
-    """`/events/jobs/J/logs?lines=true&after=PLACES`: what is written from there on, as events. `after`: what
-    was seen last of each replica, as the API takes it."""
+    """`/events/jobs/J/logs?lines=true&after=PLACES`: yield the lines after those places, and new ones as they
+    come, as events. `after`: the last line that the browser has of each replica, as the API takes it."""
     job = await describe(visit)
     uid, replica = job.uid, visit.query("replica")
 
@@ -102,8 +104,8 @@ async def following(visit: Visit) -> AsyncGenerator[bytes]:
 
 
 def _seen(places: str) -> Places:
-    """What a browser says that it has, as the API takes it: TRIAL/REPLICA/ATTEMPT/N, with commas in
-    between. What is none of that says nothing: then lines come again."""
+    """Parse the last lines that a browser has: TRIAL/REPLICA/ATTEMPT/N, separated by commas. Anything else is
+    ignored; the browser is then sent lines that it has."""
     found: Places = {}
     for place in places.split(","):
         parts = place.split("/")
@@ -126,13 +128,13 @@ def _row(line: Line) -> list[Any]:
 
 
 def _cursor(line: Line) -> str:
-    """Its place in the order of all lines, as pages take it."""
+    """Return the line's place in the order of all lines, as `/lines` takes it for `before` and `after`."""
     replica = SERVICE if line["task"] == SERVICE_TASK else ReplicaId.parse(line["replica"])
     return str(LogCursor(nanos(line["at"]), replica, line["attempt"], line["n"]))
 
 
 def _filter(visit: Visit) -> Callable[[Line], bool] | None:
-    """None: everything passes."""
+    """Return whether a line meets the address's severity and search; None = every line does."""
     text = visit.query("search").lower()
     worst = {"WARNING": _WARNINGS, "ERROR": _ERRORS}.get(visit.query("severity"))
     if not text and worst is None:
@@ -145,7 +147,7 @@ def _filter(visit: Visit) -> Callable[[Line], bool] | None:
 
 
 async def download(visit: Visit) -> Response:
-    """`/jobs/J/log.txt`: all of it that the filters let pass."""
+    """`/jobs/J/log.txt`: the lines of the log that meet the address's filters, as a file."""
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
     answer = Streamed(_whole(visit, first), visit.closing, b"text/plain; charset=utf-8")

@@ -1,4 +1,5 @@
-"""What a job asked for, in short, read from its public resource. Pure."""
+"""Reads from a job's public resource, in short, what it asked for: machines, images, programs, output.
+Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,11 +12,11 @@ _NONE: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
 
 class Pool(Struct, frozen=True):
-    """Replicas that are alike."""
+    """Replicas that have the same machine and program."""
 
     name: str
     count: int
-    #: "" = that of the scale tier.
+    #: Machine type, or scale tier of a master without one; "" = that of the scale tier.
     machine: str
     accelerator: str = ""
     image: str = ""
@@ -23,15 +24,15 @@ class Pool(Struct, frozen=True):
 
 
 class Requested(Struct, frozen=True):
-    """All of a job that people look for first."""
+    """What people look for first in a job's specification."""
 
     pools: tuple[Pool, ...]
-    #: gs:// address; "" = none.
+    #: gs:// URI of its output directory; "" = none.
     output: str = ""
 
 
 def requested(resource: Mapping[str, Any]) -> Requested:
-    """Of a custom or tuning job or a pipeline of Vertex, or a job of `ml`."""
+    """Return what a job asked for: a custom job, tuning job or pipeline of Vertex, or a job of `ml`."""
     training: Any = resource.get("trainingInput")
     if training:
         return Requested(tuple(_roles(training)), training.get("jobDir", ""))

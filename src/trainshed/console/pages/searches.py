@@ -1,4 +1,4 @@
-"""A search for parameters, of a tuning job or of a study, as charts and as a table. Pure."""
+"""Shows a search for parameters, of a tuning job or a study, as charts and a table. Pure."""
 
 import json
 import math
@@ -12,33 +12,34 @@ from trainshed.console.visits import Part
 from trainshed.wire.trainshed_v1.jobs import Trial
 
 HEIGHT: Final = 260.0
+"""Height of a chart, in its own units, as the next two."""
 _TOP: Final = 10.0
 _WIDTH: Final = 1000.0
 _MOST: Final = 400
-"""Trials that are drawn and listed; of more the newest."""
+"""Maximum trials that are drawn and listed: the newest."""
 _FAR: Final = 50
-"""From this ratio on an axis of positive numbers is logarithmic."""
+"""An axis of positive numbers is logarithmic if their ratio is at least this."""
 
 
 class Metric(Struct, frozen=True):
-    """Something that trials measure."""
+    """A metric that trials measure."""
 
     name: str
-    #: Larger is better; None: nobody has said.
+    #: Whether larger is better; None = not known.
     is_maximized: bool | None = None
 
 
 class Search(Struct, frozen=True):
-    """Trials, ascending by number, and what they are judged by."""
+    """The trials of a search, ascending by number, and the metrics by which they are judged."""
 
     trials: Sequence[Trial]
-    #: The first is the objective that `Trial.value` is of.
+    #: The first is the objective, whose value is `Trial.value`.
     metrics: tuple[Metric, ...]
-    #: Numbers of the best: one for one metric, else those that no other beats in all.
+    #: Numbers of the best trials. With several objectives: all that no other trial beats in all of them.
     best: Set[int]
-    #: The trial whose curve is shown.
+    #: The trial whose curve is shown; None = none.
     chosen: Trial | None = None
-    #: What trials are called, by number; else "trial" and the number.
+    #: Names of trials by number; others are called "trial" and their number.
     names: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
@@ -46,21 +47,23 @@ class Search(Struct, frozen=True):
         return self.metrics[0]
 
     def called(self, trial: Trial) -> str:
-        """A trial's name."""
+        """Return a trial's name."""
         return self.names.get(trial.number, f"trial {trial.number}")
 
 
 class Axis(Struct, frozen=True):
-    """One axis of the parallel coordinates."""
+    """One axis of a chart."""
 
     name: str
+    #: Its horizontal position.
     x: float
+    #: Texts of its ends.
     low: str
     high: str
 
 
 class Line(Struct, frozen=True):
-    """One trial across all axes."""
+    """One trial in the parallel coordinates."""
 
     number: int
     #: `x,y x,y …`
@@ -70,7 +73,7 @@ class Line(Struct, frozen=True):
 
 
 class Dot(Struct, frozen=True):
-    """One trial between two metrics."""
+    """One trial in the chart of two metrics."""
 
     x: float
     y: float
@@ -80,15 +83,15 @@ class Dot(Struct, frozen=True):
 
 
 class Front(Struct, frozen=True):
-    """Trials between two metrics; no dots: there is nothing to compare."""
+    """The chart of two metrics. It has no dots if there is nothing to compare."""
 
     dots: tuple[Dot, ...] = ()
-    #: Across and upwards.
+    #: The horizontal axis and the vertical one.
     axes: tuple[Axis, ...] = ()
 
 
 def parts(search: Search) -> dict[str, Part]:
-    """Charts and table, by the id of their element."""
+    """Return the charts and the table, by the id of their element."""
     shown = [trial for trial in search.trials if _finite(trial.value)][-_MOST:]
     axes, lines = parallel(shown, search)
     return {
@@ -113,7 +116,7 @@ def _finite(value: object) -> bool:
 
 
 def best_so_far(values: Sequence[float], is_maximized: bool | None) -> list[float]:
-    """The best of each beginning."""
+    """Return, for each value, the best among it and those before it."""
     better = max if is_maximized else min
     found: list[float] = []
     for value in values:
@@ -122,7 +125,7 @@ def best_so_far(values: Sequence[float], is_maximized: bool | None) -> list[floa
 
 
 def _objective(shown: Sequence[Trial], search: Search) -> str:
-    """ "" without a trial that has measured anything."""
+    """Return the data of the chart of the objective, as JSON; "" if no trial has measured it."""
     if not shown:
         return ""
     values = [float(trial.value or 0.0) for trial in shown]
@@ -148,12 +151,13 @@ def _curve(search: Search) -> str:
 
 
 def parameters_of(found: Sequence[Trial]) -> list[str]:
-    """Names of all parameters, in the order in which trials have them."""
+    """Return the names of all parameters, in the order in which trials have them."""
     return list(dict.fromkeys(name for trial in found for name in trial.parameters))
 
 
 def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[Line]]:
-    """Each parameter an axis, the metrics the last ones, the objective the very last."""
+    """Return the axes and lines of the parallel coordinates: an axis for each parameter, then for each
+    metric, the objective last. Empty for fewer than two trials or axes."""
     names = parameters_of(shown)
     columns: list[tuple[str, list[Any]]] = [
         (name, [trial.parameters.get(name) for trial in shown]) for name in names
@@ -189,7 +193,8 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
 
 
 def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
-    """The texts of both ends, and each value between 0 and 1."""
+    """Return the texts of an axis's ends, and each value's place from 0 to 1; None for a value that is
+    missing. Values that are not all finite numbers are placed by name, in sorted order."""
     numbers = [float(value) for value in values if _finite(value)]
     if len(numbers) < sum(value is not None for value in values):
         words = sorted({str(value) for value in values if value is not None})
@@ -219,13 +224,14 @@ def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
 
 
 def _end_text(value: float) -> str:
-    """Short, for there may be many axes."""
+    """Return a number as a short text, since there may be many axes."""
     return number_text(value) if value.is_integer() else f"{value:.3g}"
 
 
 def front(shown: Sequence[Trial], search: Search) -> Front:
-    """Trials between the first two metrics, and which are not beaten in both. Where nobody says which way the
-    second one is better, it is the way of the first turned round: more accuracy, less of what it costs."""
+    """Return the chart of the first two metrics, in which trials are marked that no other trial beats in
+    both. If it is not known whether more of the second metric is better, the opposite of the first one is
+    assumed: more accuracy, less of what it costs."""
     if len(search.metrics) < 2:
         return Front()
     first, second = search.metrics[:2]

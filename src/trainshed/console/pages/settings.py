@@ -1,4 +1,4 @@
-"""The service: its settings and who set them, what its engine promises, names of secrets."""
+"""The page of the service: its status, its settings with their sources, and the names of secrets."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,7 +17,7 @@ SOURCES: Final = (("", "All"), ("changed", "Changed"), ("default", "Default"))
 
 
 async def page(visit: Visit) -> View:
-    """`/settings[?show=changed][&search=TEXT]`."""
+    """`/settings[?show=changed|default][&search=TEXT]`: the service, and the settings that match."""
     status = await visit.get(Status, "status")
     project, _ = place_of(visit)
     secrets = await _if_allowed(visit, SecretList, "secrets", project) if project else None
@@ -39,7 +39,7 @@ async def page(visit: Visit) -> View:
 
 
 async def _if_allowed(visit: Visit, record: type[R], path: str, project: str = "") -> R | None:
-    """None: the visitor may not see it."""
+    """Return what a method answers; None if the visitor may not see it."""
     try:
         return await visit.get(record, path, project=project)
     except Refused as refused:
@@ -51,7 +51,8 @@ async def _if_allowed(visit: Visit, record: type[R], path: str, project: str = "
 def grouped(
     settings: Sequence[Setting], show: str, text: str
 ) -> list[tuple[str, Sequence[Setting]]]:
-    """Those that are asked for, by what they belong to."""
+    """Return the settings to show, by their groups. `show`: "changed", "default" or "" for all; `text`: words
+    that have to occur in the name, the description or the value."""
     words = text.lower().split()
     found = [
         each

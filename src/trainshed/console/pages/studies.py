@@ -1,4 +1,4 @@
-"""Studies of the study API (Vizier): a list, and one with its trials."""
+"""The pages of the study API's studies (Vizier): the list, and one study with its trials."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -10,13 +10,15 @@ from trainshed.console.visits import View, Visit
 from trainshed.wire.trainshed_v1.jobs import Trial
 
 _PAGE: Final = 500
+"""Trials that are read at a time."""
 _PAGES: Final = 4
+"""Maximum times that trials are read."""
 _CURVE: Final = 60
-"""Points of a trial's curve at most."""
+"""Maximum points of a trial's curve, besides the last one."""
 
 
 async def studies(visit: Visit) -> View:
-    """`/studies`: those of the project."""
+    """`/studies`: the studies of the project."""
     return await vertex_table(
         visit,
         "studies",
@@ -27,7 +29,8 @@ async def studies(visit: Visit) -> View:
 
 
 async def study(visit: Visit) -> View:
-    """`/studies/S`: the objective over the trials, parameters against it, the front, the table."""
+    """`/studies/S`: charts of the objective over the trials, of its parameters and of two metrics, and the
+    table of the trials."""
     below = f"studies/{visit.quoted('study')}"
     path = vertex_path(visit, below)
     found = await visit.backend.call(visit.principal, "GET", path)
@@ -71,7 +74,8 @@ async def _trials(visit: Visit, below: str) -> list[Any]:
 def search_of(
     spec: Mapping[str, Any], trials: Iterable[Any], best: frozenset[int], chosen: str
 ) -> Search:
-    """Of a study's public spec and its public trials."""
+    """Return the search of a study, from its specification and trials in public JSON. `best`: numbers of the
+    optimal trials; `chosen`: the number of the trial whose curve is shown, "" = none."""
     metrics = tuple(
         Metric(each["metricId"], each.get("goal") == "MAXIMIZE") for each in spec["metrics"]
     )
@@ -85,7 +89,7 @@ def search_of(
 
 
 def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
-    """A public trial, as those of tuning jobs are shown."""
+    """Convert a trial of the public API into the record by which trials of tuning jobs are shown."""
     final = _measured(public.get("finalMeasurement", {}))
     curve = [
         (int(each.get("stepCount", 0)), value)
@@ -110,7 +114,7 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
 
 
 def _measured(measurement: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by metric; a metric that is 0 has no value in public JSON."""
+    """Return the values of a measurement by metric. Public JSON leaves out a value that is 0."""
     return {
         each["metricId"]: float(each.get("value", 0)) for each in measurement.get("metrics", ())
     }
@@ -124,7 +128,7 @@ def _aims(public: Any) -> str:
 
 
 def _range(parameter: Mapping[str, Any]) -> str:
-    """Where a parameter's values come from, in words."""
+    """Return the range or the values of a parameter, as text."""
     for kind in ("doubleValueSpec", "integerValueSpec"):
         if kind in parameter:
             low, high = (

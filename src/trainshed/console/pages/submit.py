@@ -1,5 +1,5 @@
-"""Submitting a job: what is typed is checked by the API's own validator as it is typed, and shown for other
-clients."""
+"""The page that submits a custom job by a form. The API's own validator checks it as it is typed, and the
+page shows the same job for other clients."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -53,11 +53,11 @@ _OF_FIELDS: Final = (
     ("location", "region"),
     ("project", "project"),
 )
-"""Parts of paths of the API's fields, and the field of the form that each stands for."""
+"""(part of a field's path in the API, the form's field for it): the first part that occurs decides."""
 
 
 async def page(visit: Visit) -> View:
-    """`/submit[?from=JOB]`: an empty form, or one that is filled in as a job was."""
+    """`/submit[?from=JOB]`: a form with an example, or filled in from an existing job. Raises Refused."""
     form = default_form(visit)
     if visit.query("from"):
         form |= _as_it_was(await describe(visit, visit.query("from")))
@@ -65,7 +65,7 @@ async def page(visit: Visit) -> View:
 
 
 def _as_it_was(job: JobDescription) -> dict[str, str]:
-    """The form of a job that is there. Raises Refused: no form means such a job."""
+    """Return the form of an existing job. Raises Refused if the form cannot express a job of its kind."""
     found = form_of(dict(job.resource) if job.resource else {})
     if not found:
         raise Refused(
@@ -78,12 +78,13 @@ def _as_it_was(job: JobDescription) -> dict[str, str]:
 
 
 async def check(visit: Visit) -> View:
-    """`POST /submit/check`: what is wrong with it, what would run where, the same job for other clients."""
+    """`POST /submit/check`: what is wrong with the form; else what would run where. In both cases the
+    commands by which other clients submit the job."""
     return await _shown(visit, visit.form, "_submit_result.html")
 
 
 async def create(visit: Visit) -> Response | View:
-    """`POST /submit`: store it, or say beside the fields what is wrong."""
+    """`POST /submit`: create the job, or show beside the fields what is wrong."""
     draft = draft_of(visit.form)
     if draft.faults:
         return await _shown(visit, visit.form, status=400)
@@ -101,7 +102,8 @@ async def _shown(
     status: int = 200,
     refused: Refused | None = None,
 ) -> View:
-    """`refused`: by the create, which knows more than what is asked before it."""
+    """Return the page with the form, and its faults or the plan of the job. `refused`: the refusal of the
+    create method, which checks more than the explanation does."""
     draft = draft_of(form)
     project, region = place_of(visit, form)
     plan: Explanation | None = None
@@ -138,7 +140,7 @@ async def _shown(
 
 
 def _note(draft: Draft, refused: Refused) -> None:
-    """Each violation to the field of the form that it is about."""
+    """Add each violation of a refusal as a fault of the form's field that it is about."""
     if not refused.violations:
         draft.fault("", str(refused))
     for violation in refused.violations:
@@ -152,7 +154,7 @@ def _snake(path: str) -> str:
 
 
 def default_form(visit: Visit) -> dict[str, str]:
-    """What the form has before anything is typed."""
+    """Return the form's fields before anything is typed."""
     return {
         "name": "first",
         "kind": "script",

@@ -1,5 +1,5 @@
-"""Submitting a job of any kind as the JSON that its API's create takes: checked by the API's own validator as
-it is typed."""
+"""The page that submits a job of any kind as the JSON that its API's create method takes. The API's own
+validator checks it as it is typed."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ KINDS: Final[Mapping[str, str]] = {
     "pipeline": "Training pipeline",
     "ml": "AI Platform job",
 }
-"""What the page has an example of."""
+"""Kinds of job that the page has an example of, with their names."""
 _TASK: Final = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
 _TRIAL: Final = """import os, sys
 
@@ -33,7 +33,7 @@ with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
 
 
 async def page(visit: Visit) -> View:
-    """`/submit/json[?from=JOB][?kind=KIND]`: a job like one that is there, or an example of a kind."""
+    """`/submit/json[?from=JOB][?kind=KIND]`: a copy of an existing job, or an example of a kind."""
     project, region = place_of(visit)
     if visit.query("from"):
         job = await describe(visit, visit.query("from"))
@@ -47,13 +47,13 @@ async def page(visit: Visit) -> View:
 
 
 async def check(visit: Visit) -> View:
-    """`POST /submit/json/check`: what is wrong with it, what would run where, the same job for other
-    clients."""
+    """`POST /submit/json/check`: what is wrong with the job; else what would run where, and the commands by
+    which other clients submit it."""
     return await _shown(visit, visit.form, "_submit_json_result.html")
 
 
 async def create(visit: Visit) -> Response | View:
-    """`POST /submit/json`: store it, or say what is wrong."""
+    """`POST /submit/json`: create the job, or show what is wrong."""
     body, _ = _read(visit.form.get("job", ""))
     if body is None:
         return await _shown(visit, visit.form, status=400)
@@ -64,7 +64,7 @@ async def create(visit: Visit) -> Response | View:
 
 
 def _read(text: str) -> tuple[dict[str, Any] | None, str]:
-    """The job, or None and what is wrong."""
+    """Return (job, ""), or (None, what is wrong)."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as wrong:
@@ -84,7 +84,8 @@ async def _shown(
     status: int = 200,
     refused: Refused | None = None,
 ) -> View:
-    """`refused`: by the create, which knows more than what is asked before it."""
+    """Return the page with the form, and its faults or the plan of the job. `refused`: the refusal of the
+    create method, which checks more than the explanation does."""
     body, wrong = _read(form.get("job", ""))
     faults = {"": [wrong]} if wrong else {}
     project, region = place_of(visit, form)
@@ -113,7 +114,7 @@ async def _shown(
 
 
 def _others(body: dict[str, Any], project: str, region: str) -> list[tuple[str, str]]:
-    """The same job for other clients, as far as there is a form of it."""
+    """Return (name, text) of the job for other clients; [] if it cannot be written for them."""
     if is_pipeline(body) or not _is_canonical(body):
         return []
     forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
@@ -121,7 +122,8 @@ def _others(body: dict[str, Any], project: str, region: str) -> list[tuple[str, 
 
 
 def _is_canonical(value: Any) -> bool:
-    """Whether its names are those that the service writes (`jobSpec`, not `job_spec`): snippets know them."""
+    """Whether all names of a job's JSON are those that the service writes (`jobSpec`, not `job_spec`), which
+    are the only ones that snippets know."""
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         return all(
@@ -132,7 +134,7 @@ def _is_canonical(value: Any) -> bool:
 
 
 def _example(visit: Visit, kind: str) -> dict[str, Any]:
-    """A job of a kind that would run here; a custom job of a kind that there is not."""
+    """Return a job of this kind that would run here; a custom job if the kind is unknown."""
     form = default_form(visit)
     body = draft_of({**form, "script": _TRIAL} if kind == "tuning" else form).body
     name, spec = body["displayName"], body["jobSpec"]

@@ -1,4 +1,4 @@
-"""Attempts and the lives of replicas as bars to scale. Pure."""
+"""Makes the chart of a job's attempts: the incarnations of its replicas as bars over time. Pure."""
 
 from typing import Final
 
@@ -9,45 +9,48 @@ from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.timeline import Incarnation, Timeline, Verdict
 
 WIDTH: Final = 1000.0
+"""Width of a chart, in its own units; it stands for the whole time of the job."""
 _LEAST_WIDTH: Final = 2.0
-"""Of a bar, so that it is seen."""
+"""Minimum width of a bar, so that it can be seen."""
 _MOST_ROWS: Final = 64
+"""Maximum rows that are shown."""
 _MOST_MARKS: Final = 12
+"""Newest marks that are listed in words."""
 _DRILL: Final = "drill_fired"
 """Kind of the timeline's entries that say that a fault was injected."""
 _TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
-"""Seconds between two labels of the scale, one of them."""
+"""Possible seconds between two labels of the scale."""
 _FEWEST: Final = 4
-"""Of such labels."""
+"""The number of labels that the scale is meant to have at least."""
 
 
 class Bar(Struct, frozen=True):
-    """One life of a replica, or a wait."""
+    """A span of time: one incarnation of a replica, or the job's waiting or running."""
 
     x: float
     width: float
-    #: run, good, bad, off, wait.
+    #: run, good, bad, off or wait.
     tone: str
-    #: Told by a pointer that rests on it.
+    #: Text that is shown while a pointer rests on it.
     title: str
 
 
 class Mark(Struct, frozen=True):
-    """Something that was decided at a moment."""
+    """A verdict or a drill, at a moment."""
 
     x: float
     title: str
     is_drill: bool = False
-    #: Since the job was created, in words.
+    #: Time since the job was created, as text.
     after: str = ""
-    #: Whose it was, where the title does not say it; "" = the attempt's.
+    #: The replica's task, if the title does not name it; "" = the attempt's.
     task: str = ""
     #: Seconds since 1970.
     at: float = 0.0
 
 
 class Row(Struct):
-    """A replica."""
+    """The bars and marks of a replica, or of the job as a whole."""
 
     name: str
     bars: list[Bar] = field(default_factory=list[Bar])
@@ -55,29 +58,29 @@ class Row(Struct):
 
 
 class Chart(Struct, frozen=True):
-    """All of it, in units of which WIDTH are the whole time."""
+    """The chart of a job. Horizontal positions go from 0 to WIDTH."""
 
     rows: tuple[Row, ...]
-    #: Place and text.
+    #: (position, text) of each label of the scale.
     ticks: tuple[tuple[float, str], ...]
-    #: Where attempts begin, and their numbers.
+    #: (position, number) of each attempt's start.
     attempts: tuple[tuple[float, int], ...]
-    #: Rows that are not shown.
+    #: Number of rows that are not shown.
     left_out: int = 0
-    #: Of all rows, in their order in time, the last ones.
+    #: The last marks of all rows, in order of time.
     marks: tuple[Mark, ...] = ()
 
 
 class _Scale(Struct, frozen=True):
-    """From moments to places on the chart."""
+    """Converts times to positions on the chart."""
 
-    #: Seconds since 1970.
+    #: Seconds since 1970, as is the next.
     began: float
     ended: float
 
     @property
     def span(self) -> float:
-        """Seconds; never so few that nothing could be drawn."""
+        """Seconds of the whole chart; at least one, so that it can be drawn."""
         return max(self.ended - self.began, 1.0)
 
     def place(self, moment: float) -> float:
@@ -93,7 +96,8 @@ class _Scale(Struct, frozen=True):
 
 
 def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
-    """`now`: seconds since 1970."""
+    """Return the chart of a job. `now`: seconds since 1970, the end of the chart of a job that is not
+    over."""
     scale = _Scale(epoch(job.create_time), epoch(job.end_time) or now)
     whole = Row("job", _job_bars(job, scale))
     rows = {whole.name: whole}
@@ -130,7 +134,7 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
 
 
 def _job_bars(job: JobDescription, scale: _Scale) -> list[Bar]:
-    """For how long the job waited, and for how long it ran."""
+    """Return the bars that show how long the job waited and how long it ran."""
     bars: list[Bar] = []
     started = epoch(job.start_time) or scale.ended
     if started > scale.began:
@@ -177,7 +181,7 @@ def _ending(life: Incarnation) -> str:
 
 
 def _ticks(span: float) -> list[float]:
-    """Seconds from the begin at which the scale is labelled."""
+    """Return the seconds from the beginning at which the scale has labels."""
     step = next((tick for tick in _TICKS if span / tick <= _FEWEST + 2), _TICKS[-1])
     while span / step > 2 * _FEWEST:
         step *= 2
@@ -185,7 +189,7 @@ def _ticks(span: float) -> list[float]:
 
 
 def _tick_text(seconds: float) -> str:
-    """Without the parts that are nought: 0, 30s, 1m, 1m 30s, 2h."""
+    """Return a label, without the units that are 0: 0, 30s, 1m, 1m 30s, 2h."""
     whole = round(seconds)
     parts = (
         (whole // 86400, "d"),

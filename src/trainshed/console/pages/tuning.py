@@ -1,4 +1,4 @@
-"""The trials of a tuning job."""
+"""The page of a tuning job's trials."""
 
 from msgspec import UNSET
 
@@ -11,7 +11,8 @@ from trainshed.wire.trainshed_v1.jobs import JobDescription, Tuning
 
 
 async def trials(visit: Visit) -> View:
-    """`/jobs/J/trials`: the objective over the trials, parameters against it, fronts, the table."""
+    """`/jobs/J/trials`: charts of the objective over the trials, of its parameters and of two metrics, and
+    the table of the trials. Raises Refused if the job is no tuning job."""
     job = await describe(visit)
     if job.tuning is UNSET or not job.tuning:
         raise Refused(StatusCode.NOT_FOUND, f"{job.name} is no tuning job.")

@@ -1,4 +1,4 @@
-"""Collections of the Vertex API, of the project and region that a page is about."""
+"""Reads collections of the Vertex API in the project and region of a page, and shows them as tables."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,19 +11,21 @@ _PAGE: Final = 100
 
 
 def place_of(visit: Visit) -> tuple[str, str]:
-    """The project and region that lists of one project are of."""
+    """Return the project and region of a page: those of its address, else the visitor's project and the
+    service's defaults."""
     project = visit.query("project") or visit.principal.project or visit.facts.project
     return project, visit.query("region") or visit.facts.region
 
 
 def vertex_path(visit: Visit, below: str) -> str:
-    """The path of something of the visit's project and region in the Vertex API; `below` is encoded."""
+    """Return the Vertex API's path of something in the page's project and region. `below`: its end,
+    encoded."""
     project, region = place_of(visit)
     return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
 
 
 async def vertex_page(visit: Visit, below: str, *, token: str = "", size: int = _PAGE) -> Any:
-    """A page of a collection of the Vertex API."""
+    """Return one page of a collection of the Vertex API, as JSON. Raises Refused."""
     query = urlencode({"pageSize": str(size), **({"pageToken": token} if token else {})})
     path = vertex_path(visit, below)
     return await visit.backend.call(visit.principal, "GET", f"{path}?{query}")
@@ -36,8 +38,8 @@ async def vertex_table(
     nothing: str,
     cells: Callable[[Any], tuple[str, str]],
 ) -> View:
-    """The page of a collection of the Vertex API: one row each with its name, the two `cells` and when it was
-    created. `nothing` is said where there is none."""
+    """Return the page that lists a collection of the Vertex API: a row for each resource with its name, the
+    two `cells`, and when it was created. `nothing`: the text of an empty list."""
     answer = await vertex_page(visit, collection, token=visit.query("page"))
     rows = [
         (

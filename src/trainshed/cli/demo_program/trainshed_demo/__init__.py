@@ -1,1 +1,1 @@
-"""A distributed training job to read, run and change: see `trainshed_demo.task`."""
+"""A distributed training job that can be read, run and changed: see `trainshed_demo.task`."""

@@ -1,4 +1,4 @@
-"""A bucket's folder of checkpoints and models, kept as NumPy archives."""
+"""A folder of a bucket, with checkpoints and models as NumPy archives."""
 
 import io
 from typing import Any, cast
@@ -10,7 +10,7 @@ class Folder:
     """The objects below `gs://bucket/path/`. The client library finds the job's own credentials."""
 
     def __init__(self, uri: str) -> None:
-        # Loaded late: it takes longer than all else, and the first line need not wait for it.
+        # Imported late, because it takes longer than all else, and the first line should not wait for it.
         from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
         bucket, _, self.path = uri.removeprefix("gs://").partition("/")
@@ -30,8 +30,8 @@ class Folder:
         return name
 
     def load(self, name: str) -> tuple[int, Any]:
-        """The epoch and the weights of a file."""
+        """Return the epoch and the weights in a file."""
         content = io.BytesIO(self.bucket.blob(self.path + name).download_as_bytes())
-        # No pickled objects: to open a checkpoint must not run code.
+        # No pickled objects: opening a checkpoint must not run code.
         with np.load(content, allow_pickle=False) as archive:
             return int(archive["epoch"]), archive["weights"]

@@ -1,9 +1,9 @@
-"""The demo job: several hosts learn together to tell handwritten digits apart.
+"""The demo job: several hosts learn together to classify handwritten digits.
 
 Every replica runs `python -m trainshed_demo.task`. In each epoch the primary and the workers train on their
-shares of the images, and go on with the average of what they have learned, which the primary keeps. It
-saves checkpoints, and resumes from the last one when it is started again; workers keep nothing. The evaluator
-judges each checkpoint on images that nobody has learned from.
+shares of the images, and go on with the average of their weights, which the primary keeps. The primary saves
+checkpoints, and resumes from the last one when it is started again; workers keep nothing. The evaluator
+judges each checkpoint on images that no replica has learned from.
 """
 
 import argparse
@@ -23,12 +23,13 @@ import numpy as np
 from trainshed_demo.digits import UNTRAINED, judge, load_digits, train
 from trainshed_demo.folder import Folder
 
-# Flushed line by line: a log is read while the program runs.
+# Flushed at every line, because logs are read while the program runs.
 say = functools.partial(print, flush=True)
 
 
 class Learned:
-    """What the replicas have learned together: the primary keeps it, the workers call it by connections."""
+    """The weights that the replicas have learned together. The primary keeps them; workers call its methods
+    over connections."""
 
     def __init__(self, size: int, epoch: int, weights: Any) -> None:
         self.size, self.epoch, self.weights = size, epoch, weights
@@ -36,14 +37,14 @@ class Learned:
         self._complete = Condition()
 
     def join(self, rank: int) -> tuple[int, Any]:
-        """The epochs that are done, and the weights after them, for a worker that begins."""
+        """Return the number of epochs that are done, and the weights after them, to a worker that starts."""
         say(f"worker {rank} joined")
         return self.epoch, self.weights
 
     def add(self, rank: int, epoch: int, weights: Any) -> tuple[int, Any]:
-        """Wait until all replicas have added their part of an epoch; where to go on from then.
+        """Wait until all replicas have added their part of an epoch; return the next epoch and its weights.
 
-        A worker that was started again may add its part twice: it is the same one.
+        A worker that was started again may add its part twice; both are equal.
         """
         with self._complete:
             if epoch == self.epoch:
@@ -57,11 +58,11 @@ class Learned:
 
 
 def main(options: argparse.Namespace) -> None:
-    # The service tells every replica where all of them are, and which of them it is.
+    # The service tells every replica the addresses of all, and which of them it is.
     spec = json.loads(os.environ["CLUSTER_SPEC"])
     cluster, task = spec["cluster"], spec["task"]
     host, _, port = cluster["workerpool0"][0].partition(":")
-    # The key is known to this job's replicas alone: the hosts of each job have names of their own.
+    # Only this job's replicas know the key, since each job's hosts have names of their own.
     manager = BaseManager((host, int(port)), json.dumps(cluster, sort_keys=True).encode())
     size = 1 + len(cluster.get("workerpool1", []))
     if task["type"] == "workerpool0":
@@ -73,7 +74,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def lead(options: argparse.Namespace, manager: BaseManager, size: int) -> None:
-    """The primary: trains with the workers, saves checkpoints and, in the end, the model."""
+    """The primary trains with the workers, saves checkpoints and, in the end, the model."""
     say("checkpoints go to", os.environ["AIP_CHECKPOINT_DIR"])
     checkpoints, (examples, held_out) = Folder(os.environ["AIP_CHECKPOINT_DIR"]), load_digits()
     epoch, weights = 0, UNTRAINED
@@ -83,7 +84,7 @@ def lead(options: argparse.Namespace, manager: BaseManager, size: int) -> None:
     learned = Learned(size, epoch, weights)
     BaseManager.register("learned", lambda: learned)
     Thread(target=manager.get_server().serve_forever, daemon=True).start()
-    # The service asks a replica to end with SIGTERM, and leaves it time to save what it has.
+    # The service asks a replica to end by SIGTERM, and gives it time to save its state.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while epoch < options.epochs:
@@ -94,7 +95,7 @@ def lead(options: argparse.Namespace, manager: BaseManager, size: int) -> None:
             say(f"epoch {epoch}/{options.epochs} {progress} ({size} replicas)")
             if epoch % options.checkpoint_epochs == 0 or epoch == options.epochs:
                 say("saved", checkpoints.save(f"epoch-{epoch:04}.npz", epoch, weights))
-            # So small a task would be over before one had looked.
+            # Slows the job down, which would otherwise be over before anybody can watch it.
             time.sleep(max(0.0, began + options.epoch_seconds - time.monotonic()))
     except KeyboardInterrupt:
         say("asked to end; saved", checkpoints.save(f"epoch-{epoch:04}.npz", epoch, weights))
@@ -109,14 +110,14 @@ def lead(options: argparse.Namespace, manager: BaseManager, size: int) -> None:
 
 
 def work(options: argparse.Namespace, manager: BaseManager, rank: int, size: int) -> None:
-    """A worker: trains on its share, from wherever the primary is."""
+    """A worker trains on its share of the images, beginning at the primary's current epoch."""
     examples, epoch = load_digits()[0].share(rank, size), 0
     BaseManager.register("learned")
     while epoch < options.epochs:
         try:
             manager.connect()
         except (EOFError, OSError):
-            # It may start later than this replica, and anew when it was lost.
+            # The primary may start later than this replica, and it is started again when it was lost.
             time.sleep(0.1)
             continue
         try:
@@ -130,13 +131,13 @@ def work(options: argparse.Namespace, manager: BaseManager, rank: int, size: int
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """The evaluator: judges each checkpoint, until the service ends it with the job."""
+    """The evaluator judges each checkpoint, until the service ends it together with the job."""
     say("waiting for checkpoints")
     checkpoints, (_, held_out) = Folder(os.environ["AIP_CHECKPOINT_DIR"]), load_digits()
     asked_to_end, judged = list[int](), set[str]()
     signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
     while True:
-        # Looks once more when it was asked to end: the last checkpoint may have come just now.
+        # After it was asked to end it looks once more, since the last checkpoint may be new.
         last = bool(asked_to_end)
         for name in sorted({*checkpoints.names()} - judged):
             epoch, weights = checkpoints.load(name)

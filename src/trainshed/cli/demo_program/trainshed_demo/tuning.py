@@ -2,8 +2,8 @@
 is given.
 
 Run as `python -m trainshed_demo.tuning --learning-rate 0.01 --hidden-units 32 ...`. After each epoch it
-reports its accuracy on images that it has not learned from, with cloudml-hypertune, as any program that is to
-be tuned does.
+reports its accuracy on images that it has not learned from. It uses cloudml-hypertune, as any program that is
+tuned can.
 """
 
 import argparse
@@ -19,8 +19,8 @@ METRIC = "accuracy"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains and reports."""
-    # Here and not above: they come with the runtime, and are slow to load.
+    """Train the network, and report its accuracy after each epoch."""
+    # Imported here, because they come with the runtime and are slow to import.
     import hypertune  # pyright: ignore[reportMissingImports] - only runtimes have it
     import sklearn.neural_network as networks  # pyright: ignore[reportMissingTypeStubs] - has none
 
@@ -52,7 +52,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="trainshed_demo.tuning",
         description="One trial: a small network learns handwritten digits.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        # A hyperparameter must not be taken for another one that begins with its name.
+        # Otherwise a hyperparameter could be taken for another one whose name begins with it.
         allow_abbrev=False,
     )
     add = parser.add_argument
