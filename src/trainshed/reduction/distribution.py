@@ -1,8 +1,7 @@
-"""The distribution `trainshed-reduction` as files: what is put on workers' paths, and the wheel for images of
-users.
+"""The distribution `trainshed-reduction`: its files for workers' paths, and a wheel for images of users.
 
-Knows what belongs to it and what its metadata say. Where it lies, and whether a library is compiled for it,
-is decided by who asks. The same sources give the same bytes.
+Knows its contents and its metadata. Callers decide where the files go and whether the C library is compiled.
+The same sources give the same bytes.
 """
 
 import base64
@@ -21,12 +20,12 @@ REQUIRES_PYTHON = ">=3.8"
 _SOURCE = Path(__file__).with_name(PACKAGE)
 _SUFFIXES = frozenset({".py", ".c", ".h", ".typed"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest that an archive can say: when files were made is no part of them."""
+"""The earliest date of a zip entry, used for all: file times are not part of the wheel."""
 
 
 @functools.cache
 def content() -> Mapping[str, bytes]:
-    """Every file of the installed distribution, by its path with slashes below `site-packages`."""
+    """Return every file of the installed distribution, by its path with slashes below `site-packages`."""
     files = {
         f"{PACKAGE}/{path.relative_to(_SOURCE).as_posix()}": path.read_bytes()
         for path in sorted(_SOURCE.rglob("*"))
@@ -43,13 +42,13 @@ def content() -> Mapping[str, bytes]:
 
 
 def release() -> str:
-    """Its version, which is the service's."""
+    """Return the distribution's version, which is the service's."""
     return installed("trainshed")
 
 
 @functools.cache
 def digest() -> str:
-    """64 hexadecimal digits that say what is in it."""
+    """Return a digest of the distribution's files, 64 hexadecimal digits."""
     found = hashlib.sha256()
     for name, data in content().items():
         found.update(b"%s\0%d\0" % (name.encode(), len(data)))
@@ -58,8 +57,8 @@ def digest() -> str:
 
 
 def unpack(directory: Path) -> None:
-    """Put it into a directory, made if needed, that is then to stand on PYTHONPATH, with what is built
-    already. Raises OSError."""
+    """Write the files and the libraries that are built already to a directory for PYTHONPATH, which is made
+    if needed. Raises OSError."""
     for name, data in (*content().items(), *built().items()):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,20 +66,20 @@ def unpack(directory: Path) -> None:
 
 
 def built() -> Mapping[str, bytes]:
-    """Libraries of the part in C that lie beside its sources here, as an image of the service has them; by
-    their paths, like `content`."""
+    """Return the compiled C libraries that lie beside their sources, as in an image of the service; by their
+    paths, like `content`."""
     found = sorted((_SOURCE / "native").glob("*.so"))
     return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in found}
 
 
 def wheel_name() -> str:
-    """As pip wants the file to be called."""
+    """Return the wheel's file name, as pip requires it."""
     return f"{PACKAGE}-{release()}-py3-none-any.whl"
 
 
 def wheel() -> bytes:
-    """The same as a wheel for every platform: with the sources of its part in C, to be compiled there."""
-    import zipfile  # Only somebody who asks for this needs it.
+    """Return a wheel for every platform: it has the C sources, which are to be compiled on the platform."""
+    import zipfile  # Imported late: only this function needs it.
 
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:

@@ -1,5 +1,4 @@
-"""What is noted of each gang, quota and project while it is in the snapshot: kept by `snapshot`, read by
-`planning`."""
+"""What the snapshot holds of each gang, quota and project: written by `snapshot`, read by `planning`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -30,12 +29,12 @@ class Meter:
 
     def __init__(self, key: QuotaKey, *, alone: bool = False) -> None:
         self.key = key
-        #: One gang alone may exceed the limit: so it is with the number of replicas.
+        #: One gang alone may exceed the limit, as with the number of replicas.
         self.alone = alone
-        #: None = there is none.
+        #: None = there is no limit.
         self.limit: int | None = None
         self.used = 0
-        #: What all that waits would take.
+        #: What all that wait would take.
         self.waiting = 0
         #: Running gangs and their amounts.
         self.holders: dict[JobUid, int] = {}
@@ -62,7 +61,7 @@ class Project:
 
 
 def share(used: Mapping[str, int], totals: Mapping[str, int]) -> float:
-    """The dominant share: the largest part of any one resource that is used."""
+    """Return the dominant share: the largest part of any one resource that is used."""
     most = 0.0
     for what, amount in used.items():
         total = totals.get(what)
@@ -81,12 +80,12 @@ class ResourceRequest:
         #: The sort of each replica of a gang in which those of one sort stand side by side.
         self.in_order = _in_order(kinds)
         self.takes = _takes(kinds)
-        #: What `feasibility` found of it on empty nodes, after the version of the nodes that this is about.
+        #: The version of the nodes, and what `feasibility.assess` found for it when they are empty.
         self.feasibility: tuple[int, str, bool] = (-1, "", True)
 
 
 class Shape:
-    """Gangs of one shape have the same chances: if one does not fit, none of the same project does."""
+    """What gangs with equal chances have in common: if one does not fit, no other of its project does."""
 
     __slots__ = (
         "__weakref__",
@@ -111,7 +110,7 @@ class Shape:
         self.replicas = amount(sum(count for _, count in request.kinds))
         #: Who is charged for gangs of it, by their project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
-        #: Replicas of gangs of it, by which it is found again: most gangs share theirs with others.
+        #: Replicas of its gangs, by which it is found quickly: most gangs share theirs with others.
         self.samples: list[Replicas] = []
 
 
@@ -128,7 +127,7 @@ class Entry(Struct, order=True, gc=False):
     There may be a hundred thousand, so each is small, and the garbage collector need not look at them: what
     they refer to leads back to none of them."""
 
-    #: No two have the same of both, and so nothing else is ever compared.
+    #: No two entries agree in both of these, so nothing else is ever compared.
     created: Nanos
     uid: JobUid
     state: GangState
@@ -153,7 +152,7 @@ class Entry(Struct, order=True, gc=False):
 
     @property
     def is_placed(self) -> bool:
-        """Whether it runs, in part at least: a gang that lost every place still has its turn behind it."""
+        """Whether it was admitted: it runs, in part at least, or has lost its places since."""
         return bool(self.state.places or self.state.unplaced)
 
     @property
@@ -169,7 +168,7 @@ class Entry(Struct, order=True, gc=False):
 
 
 def entry_of(state: GangState, shape: Shape, kinds: tuple[Kind, ...], charged: Charged) -> Entry:
-    """The entry of a gang that stands like this."""
+    """Return the entry of a gang in this state."""
     gang, since, until = state.gang, state.waiting_since, state.not_before
     project, meters = charged
     eligible_at = since if since > until else until
@@ -188,7 +187,7 @@ def _held(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Ki
 
 
 def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[ReplicaId, str], ...]:
-    """Which replica goes where. In relaxed mode the nodes come in the order of the replicas."""
+    """Return which replica goes where. In relaxed mode the nodes come in the order of the replicas."""
     replicas = [replica for replica, _ in entry.gang.replicas]
     if len(parts) == 1:
         return tuple([(replica, parts[0].node) for replica in replicas])
@@ -204,15 +203,15 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
 
 
 _DEMAND = itemgetter(1)
-"""Of a replica and what it asks for."""
+"""Gets the demand of an item of `Replicas`."""
 
 
 _SAMPLES = 8
-"""By so many a shape is found at once."""
+"""Most samples of a shape."""
 
 
 class Shapes:
-    """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as somebody has one."""
+    """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as one is in use."""
 
     def __init__(self) -> None:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
@@ -222,7 +221,7 @@ class Shapes:
         self._same: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
-        """The gang's shape, and the sort of each of its replicas."""
+        """Return the gang's shape, and the sort of each of its replicas."""
         key = (id(gang.replicas), gang.quota, gang.region, gang.longest)
         shape = self._same.get(key)
         if shape is not None:
@@ -263,8 +262,8 @@ class Shapes:
 
 
 def _runs(replicas: Replicas) -> list[tuple[Demand, int]]:
-    """How many replicas in a row have one demand. Those of a pool share the object: to compare its fields for
-    each of them would cost more than all else here."""
+    """Return how many replicas in a row have one demand. Those of a pool share the object: to compare its
+    fields for each of them would cost more than all else here."""
     if len(replicas) == 1:
         return [(replicas[0][1], 1)]
     found: list[tuple[Demand, int]] = []
@@ -293,5 +292,5 @@ def _takes(kinds: Kinds) -> Takes:
 
 
 def amount(value: float) -> int:
-    """An amount of a quota in the unit of its meter."""
+    """Return an amount of a quota in the unit of its meter."""
     return thousandths(value)

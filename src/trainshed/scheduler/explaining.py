@@ -42,15 +42,15 @@ from trainshed.scheduler.resources import (
 from trainshed.scheduler.snapshot import Snapshot
 
 _NAMED = 5
+"""So many blockers are named."""
 _KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quarantined"}
 """Conditions that an operator can end."""
-"""So many blockers are named."""
 SECOND = 10**9
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
-    """Why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has all it
-    needs.
+    """Return why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has
+    all it needs.
 
     Says what is true after the last plan; costs no plan.
     """
@@ -63,8 +63,8 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 
 
 def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
-    """Whether a gang that is not in the snapshot would start at once, and where; else why not. Costs one
-    plan; the snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
+    """Return whether a gang that is not in the snapshot would start at once, and where; else why not. Costs
+    one plan; the snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
     asking = PreflightPlanning(snapshot, gang, now)
     while (found := asking.go_on()) is None:
         pass
@@ -72,8 +72,8 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
 
 
 class PreflightPlanning:
-    """A pre-flight that is made step by step, as `planning.Planning`: nobody may change the snapshot before
-    it is made, and who reads it between two steps calls `step_back` before."""
+    """A pre-flight that is made step by step, like `planning.Planning`: nobody may change the snapshot before
+    it is made; to read the snapshot between two steps, call `step_back` first."""
 
     def __init__(self, snapshot: Snapshot, gang: Gang, now: Nanos) -> None:
         """Raises ValueError if the gang's uid is in the snapshot."""
@@ -90,8 +90,8 @@ class PreflightPlanning:
         self._planning = Planning(snapshot, now)
 
     def go_on(self) -> Preflight | None:
-        """Another step; the answer, when there is one. Then, and when this raises, the snapshot is as it was
-        before."""
+        """Take another step; return the answer, once there is one. The snapshot is then as it was before, and
+        also when this raises."""
         if not self._is_shown:
             self._snapshot.show(self._entry)
             self._is_shown = True
@@ -106,14 +106,14 @@ class PreflightPlanning:
         return found
 
     def step_back(self) -> None:
-        """Have the snapshot as it was before the question was asked."""
+        """Put the snapshot back as it was before the question was asked; `go_on` continues."""
         self._planning.step_back()
         if self._is_shown:
             self._snapshot.hide(self._entry)
             self._is_shown = False
 
     def close(self) -> None:
-        """Ask no more: the snapshot is as it was."""
+        """Ask no more, and put the snapshot back as it was."""
         self._planning.step_back()
         if not self._is_shown:
             self._snapshot.show(self._entry)
@@ -198,7 +198,7 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
 
 
 def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
-    """The nodes that would do and take no work now."""
+    """Return the nodes that could hold a replica and take no work now."""
     nodes = list(snapshot.known)
     if snapshot.policy.strict:
         nodes = nodes_that_hold(snapshot.known, kinds[0][0]) or nodes
@@ -206,7 +206,7 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 
 
 def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
-    """How drained and quarantined nodes are given back, "" if none of those that would do is one."""
+    """Say how drained and quarantined nodes are given back; "" if no node that could hold it is one."""
     drained = [name for name in _away(snapshot, kinds) if _kept_out(snapshot, name)]
     if len(drained) > 1:
         return "a drained node is given back with: trainshed nodes undrain NAME"
@@ -216,7 +216,7 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
 
 
 def _kept_out(snapshot: Snapshot, name: str) -> str:
-    """Which way it is kept out of use, that an operator can end; "" = none."""
+    """Return the condition that keeps it out of use and that an operator can end; "" = none."""
     capacity = snapshot.nodes[name].capacity
     return _KEPT_OUT.get(capacity.condition, "") if capacity is not None else ""
 
@@ -227,7 +227,7 @@ def _condition(snapshot: Snapshot, name: str) -> str:
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
-    """A quota, or the number of replicas at once, is used up."""
+    """Explain that a quota, or the number of replicas at once, is used up."""
     limit = meter.limit or 0
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
     used = f"{meter.used / 1000:g} of {limit / 1000:g}"
@@ -252,7 +252,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
-    """What is missing on the nodes, and who has it."""
+    """Return what is missing on the nodes, and who has it."""
     for kind, count in placement_orders(entry.shape.kinds)[0]:
         there = count_placeable(snapshot.free, kind, count)
         if there >= count:
@@ -273,8 +273,8 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
 
 
 def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
-    """`; node3 and node4 are used by others`: those that would hold a replica that they cannot hold now,
-    if others gave them back. With a single node the sums say it."""
+    """Return `; node3 and node4 are used by others`: the nodes that could hold more replicas if others gave
+    them back; "" if there is none. With a single node the sums say it."""
     if len(snapshot.loads) == 1:
         return ""
     names = [
@@ -299,7 +299,7 @@ def _more_without_others(snapshot: Snapshot, name: str, kinds: Kinds) -> bool:
 
 
 def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
-    """With a single node it is all about sums: "needs 8 CPUs, 4 of 8 are used by job 17"."""
+    """Explain by sums, as is possible with a single node: "needs 8 CPUs, 4 of 8 are used by job 17"."""
     node = snapshot.nodes[name]
     vectors = [(kind.vector(node.layout), count) for kind, count in entry.shape.kinds]
     has, free = snapshot.ready.vector(name), snapshot.free.vector(name)
@@ -323,7 +323,7 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
 
 
 def _scarce(snapshot: Snapshot, kind: Kind) -> str:
-    """`8 CPUs on one node, and at most 4 are free on one now`."""
+    """Say what is scarce: `8 CPUs on one node, and at most 4 are free on one now`."""
     suited = [n for n in snapshot.free if kind.suits(snapshot.free.layout(n))]
     vectors = [snapshot.free.vector(n) for n in suited]
     if kind.accelerator:
@@ -343,7 +343,7 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
 
 
 def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
-    """Running jobs on the nodes that would do, those first that end first."""
+    """Return running jobs on the nodes that could hold a replica, those first that end first."""
 
     def found() -> Iterator[JobUid]:
         for _, uid in snapshot.releases:
@@ -374,7 +374,8 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
 
 
 def _missing(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
-    """Relaxed mode: types of devices that no node here has are left out (spec/queue#capacity)."""
+    """Return the types of devices that no node here has, and which relaxed mode leaves out
+    (spec/queue#capacity)."""
     if snapshot.policy.strict:
         return ()
     wanted = {demand.accelerator for _, demand in gang.replicas if demand.accelerators}
@@ -399,7 +400,7 @@ def _jobs(snapshot: Snapshot, uids: Sequence[JobUid]) -> str:
 
 
 def hint(snapshot: Snapshot, entry: Entry) -> str:
-    """With how many replicas of its largest pool it would start now, "" if that does not help. Nothing is
+    """Say with how many replicas of its largest pool it would start now, "" if that does not help. Nothing is
     promised while resources are reserved for others."""
     pools: dict[int, int] = {}
     for replica, _ in entry.gang.replicas:
@@ -442,8 +443,8 @@ def _scaled(
     fewer: Sequence[tuple[ReplicaId, Demand]],
     amount: int,
 ) -> int:
-    """What fewer replicas take of a quota. Exact for equal ones; for others all of it, as it is not known
-    whose it is."""
+    """Return what fewer replicas take of a quota: exact for equal ones; for others all of it, since it is not
+    known which replica takes what."""
     if len({demand for _, demand in replicas}) > 1:
         return amount
     return amount * len(fewer) // len(replicas)
@@ -458,7 +459,7 @@ def _pool_name(gang: Gang, pool: int) -> str:
 
 
 def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeStatus, ...]:
-    """Every node that the engine names, by name. `causes`: why one is in its condition."""
+    """Return every node that the engine names, by name. `causes`: why one is in its condition."""
     replicas: dict[str, list[str]] = {}
     for entry in snapshot.entries.values():
         for replica, node in entry.state.places:
@@ -493,7 +494,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
 
 
 def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
-    """Every quota that is set, used or waited for, of one project or of all; by project, region and
+    """Return every quota that is set, used or waited for, of one project or of all; by project, region and
     metric."""
     keys = {*snapshot.meters, *snapshot.quotas_set()}
     found: list[QuotaStatus] = []

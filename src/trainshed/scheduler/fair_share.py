@@ -16,7 +16,7 @@ from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 _PASSED = 256
-"""So many candidates are passed over between two pauses."""
+"""Candidates that are passed over between two pauses."""
 
 
 class _ProjectCandidates:
@@ -46,14 +46,14 @@ class _ProjectCandidates:
         self._places: dict[Shape, int] = {}
         self._younger: dict[str, int] = {}
         self._younger_at = -1
-        #: Of the project without leaving anything out; None = not known since it was given something.
+        #: The project's whole share; None = not known since it was given something.
         self._share: float | None = None
         #: None = before the first call of `advance`, and at the end.
         self.head: Entry | None = None
 
     def advance(self, *, provided: bool) -> Iterator[None]:
-        """On to the next candidate, with a pause now and then. `provided`: the last one is provided for, so
-        the next of its shape has its turn."""
+        """Go on to the next candidate, with a pause now and then. `provided`: the last one is provided for,
+        so the next of its shape has its turn."""
         if provided and self.head is not None:
             self._share = None
             shape = self.head.shape
@@ -136,11 +136,11 @@ class Candidates:
         heapify(self._heap)
 
     def peek(self) -> Entry | None:
-        """Whose turn it is, None at the end."""
+        """Return whose turn it is, None at the end."""
         return self._heap[0][2].head if self._heap else None
 
     def advance(self, *, provided: bool) -> Iterator[None]:
-        """The one whose turn it was has had it, with pauses. `provided`: it starts, or will."""
+        """Go on after the one whose turn it was, with pauses. `provided`: that one starts, or will."""
         turn = self._heap[0][2]
         yield from turn.advance(provided=provided)
         if turn.head is None:
@@ -159,10 +159,10 @@ def _overtaken(entry: Entry, project: Project) -> bool:
 
 
 def position(snapshot: Snapshot, uid: JobUid) -> int:
-    """1 = next, among all that wait, in the order of a plan; 0 = it does not wait.
+    """Return its position among all that wait, in the order of a plan: 1 = next, 0 = it does not wait.
 
-    Counted, not played through: as if every job of a project on one level were of their average size, and as
-    if all of them fitted.
+    Estimated without a plan: as if every job of a project on one level had their average size, and as if all
+    of them fitted.
     """
     entry = snapshot.entries.get(uid)
     if entry is None or not entry.waits:
@@ -180,7 +180,7 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
 
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, int]:
-    """What a project uses when all that waits on these levels has started."""
+    """Return what a project uses when all that wait on these levels have started."""
     used = dict(snapshot.projects[project_id].used)
     for key in levels:
         group = snapshot.queue.levels[key].get(project_id)
@@ -192,7 +192,7 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
 def _earlier(
     snapshot: Snapshot, used: dict[str, int], group: Group, turn: tuple[float, Entry]
 ) -> int:
-    """How many of a project's jobs have their turn before that one. Its turns only get later."""
+    """Return how many of a project's jobs come before that turn, by bisection: its turns only get later."""
     low, high = 0, len(group.waiting)
     while low < high:
         middle = (low + high) // 2
@@ -204,7 +204,7 @@ def _earlier(
 
 
 def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: int) -> tuple[float, Entry]:
-    """What the turn of a project's job number `at` is sorted by: the share when the ones before it have
+    """Return the sort key of the turn of a project's job number `at`: the share when the ones before it have
     started."""
     count = len(group.waiting)
     used = before.copy()

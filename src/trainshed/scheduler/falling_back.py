@@ -1,5 +1,5 @@
-"""Which waiting gangs take another of their choices: one that can never start as it is, or has waited for as
-long as its job says while another of its choices is free. Looked at before each plan."""
+"""Decides, before each plan, which waiting gangs take another of their choices: one that can never start as
+it is, or that has waited for as long as its job says while another of its choices is free."""
 
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
@@ -10,12 +10,12 @@ from trainshed.scheduler.resources import Placement, find_placements
 from trainshed.scheduler.snapshot import Snapshot
 
 MOST = 256
-"""So many are looked at for one plan, the oldest first: a plan's cost must not grow with all that wait."""
+"""Most gangs looked at for one plan, the oldest first: a plan's cost must not grow with all that wait."""
 
 
 def fall_backs(snapshot: Snapshot, now: Nanos) -> tuple[tuple[FallBack, ...], int]:
-    """Who takes what instead, and when the passing of time alone may have another one do so (ns, 0 = never).
-    The snapshot is afterwards as it was."""
+    """Return which gangs fall back to what, and when the passing of time alone may make another one do so
+    (ns, 0 = never). The snapshot is afterwards as it was."""
     pass_ = _Pass(snapshot, now)
     try:
         for entry in snapshot.flexible[:MOST]:
@@ -29,7 +29,7 @@ class _Pass:
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self.found: list[FallBack] = []
         self.look_again = 0
-        #: Places that those have now who fall back: nobody else falls back because of them.
+        #: Places that gangs get by falling back: no other gang may count on them.
         self.taken: list[Placement] = []
         self._snapshot = snapshot
         self._now = now
@@ -46,8 +46,8 @@ class _Pass:
             self._take_another(entry, "")
 
     def _take_another(self, entry: Entry, missing: str) -> None:
-        """The first in order that is free now; for one that can never start as it is, else the first that may
-        ever be."""
+        """Take the first choice that is free now. If none is, and the gang can never start as it is, take the
+        first that ever could."""
         others = [
             self._snapshot.entry(GangState(with_choice(entry.gang, other.choice)))
             for other in entry.gang.alternatives
@@ -76,7 +76,7 @@ class _Pass:
         self.found.append(FallBack(entry.gang.uid, other.gang.choice, reason))
 
     def _places(self, entry: Entry) -> list[Placement] | None:
-        """Where it would go now, whosever turn it is; None if it cannot start now."""
+        """Return where it would go now, whosever turn it is; None if it cannot start now."""
         for meter, amount in entry.meters:
             used = meter.used + self._used.get(meter, 0)
             if meter.limit is not None and not meter.allows(amount, meter.limit - used, used):

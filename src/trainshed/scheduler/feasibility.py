@@ -1,8 +1,8 @@
 """Feasibility check: can this gang ever fit on the known nodes, and on those that take work now?
 
 It looks at capacities only, whatever is used now. A drained node and one that does not answer may come back:
-what would fit with them waits, and is no stock-out. While no node is known at all, everything waits; while
-none of a cluster is, all that it might take does.
+what would fit with them waits, and is no stock-out. While no node is known at all, everything waits; while no
+node of a cluster is known, everything that the cluster might take waits.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ GIB = 2**30
 
 
 def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
-    """Whether the gang can fit; worked out once per version of the nodes."""
+    """Return whether the gang can fit; computed once per version of the nodes."""
     version, missing, ready = request.feasibility
     if version != snapshot.version:
         missing, ready = assess_kinds(snapshot, request.kinds)
@@ -34,7 +34,7 @@ def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
 
 
 def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
-    """Whether these replicas of a gang can fit."""
+    """Return whether these replicas of a gang can fit."""
     if not snapshot.policy.strict:
         return "", bool(snapshot.loads)
     if not len(snapshot.known):
@@ -47,7 +47,7 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
 
 
 def unreached(snapshot: Snapshot, kinds: Kinds) -> list[NodeCapacity]:
-    """Clusters of which nothing is known, and which serve the region of such replicas."""
+    """Return the clusters that do not answer, and that serve the region of such replicas."""
     regions = {kind.demand.region for kind, _ in kinds}
     return [
         node.capacity
@@ -59,8 +59,8 @@ def unreached(snapshot: Snapshot, kinds: Kinds) -> list[NodeCapacity]:
 
 
 def shortage(nodes: NodeResources, kinds: Kinds) -> str:
-    """What of a gang these nodes cannot hold when they are empty: "needs 8 CPUs on one node; the largest node
-    has 4"."""
+    """Say what of a gang these nodes cannot hold when they are empty: "needs 8 CPUs on one node; the largest
+    node has 4"."""
     for kind, _ in kinds:
         if not nodes_that_hold(nodes, kind):
             return _too_large(nodes, kind)
@@ -76,7 +76,7 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
 
 
 def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
-    """Nodes that can hold one replica of a sort."""
+    """Return the nodes that can hold one replica of a sort."""
     return [
         node
         for node in nodes
@@ -86,7 +86,7 @@ def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
 
 
 def described(kind: Kind) -> str:
-    """`8 CPUs, 52 GiB and 2 NVIDIA_TESLA_T4`."""
+    """Describe what a replica takes: `8 CPUs, 52 GiB and 2 NVIDIA_TESLA_T4`."""
     parts = [cpus(kind.cpus)] if kind.cpus else []
     if kind.demand.memory_bytes:
         parts.append(memory(kind.demand.memory_bytes))
@@ -102,12 +102,12 @@ def cpus(thousandths: int) -> str:
 
 
 def memory(size: int) -> str:
-    """Bytes as GiB, two decimals where they say something."""
+    """Return bytes as GiB, with two decimals if needed."""
     return f"{round(size / GIB, 2):g} GiB"
 
 
 def _too_large(nodes: NodeResources, kind: Kind) -> str:
-    """One replica fits on no node: which single thing is missing, or that no node has all of it."""
+    """Say why one replica fits on no node: which single thing is missing, or that no node has all of it."""
     wanted = kind.demand.accelerators
     taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
     if not taking:
@@ -131,7 +131,7 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
 
 
 def _not_taken(nodes: NodeResources, kind: Kind) -> str:
-    """No node is for its region, or for its machine."""
+    """Say that no node is for its region, or for its machine."""
     demand = kind.demand
     serving = [n for n in nodes if nodes.layout(n).accepts.serves(demand.region)]
     if not serving:
@@ -145,7 +145,7 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
 
 
 def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
-    """` of partition gpu`: what is known of where a replica may go; "" = nothing."""
+    """Return ` of partition gpu`: what is known of where a replica may go; "" = nothing."""
     wanted = kind.demand.wanted
     names = {nodes.layout(node).accepts.destination(wanted) for node in some} - {""}
     return f" of {' or '.join(sorted(names))}" if names else ""
@@ -158,7 +158,7 @@ def _devices(nodes: NodeResources, node: str, accelerator: str) -> int:
 
 
 def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
-    """How many replicas of a sort the nodes hold, `most` at most."""
+    """Return how many replicas of a sort the nodes hold, `most` at most."""
     parts: list[Placement] = []
     left = nodes.fill(kind, most, parts)
     nodes.give_back(parts)

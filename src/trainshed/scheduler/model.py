@@ -1,4 +1,4 @@
-"""What the scheduler looks at and what it decides: values only; and the gang that a stored job is to it."""
+"""The scheduler's inputs and decisions, as plain values; and the gang that it sees in a stored job."""
 
 import functools
 
@@ -57,15 +57,15 @@ class Gang(Struct, frozen=True, gc=False):
     longest: int = 0
     #: Which of its job's choices it is.
     choice: int = 0
-    #: What it would be by its job's other choices, in their order; those have none themselves.
+    #: The gangs of its job's other choices, in their order; those have no alternatives themselves.
     alternatives: tuple["Gang", ...] = ()
     #: Nanoseconds that it waits before one of them is taken.
     patience: int = 0
 
 
 class GangState(Struct, frozen=True, gc=False):
-    """Where a gang is now. A replica of a gang that has places but is not among them lost its own place
-    and waits for another one."""
+    """Where a gang is now. If it has places, a replica that is not among them lost its own place and waits
+    for another one."""
 
     gang: Gang
     #: (replica, node) of what is placed; () = the whole gang waits.
@@ -93,11 +93,11 @@ class NodeCapacity(Struct, frozen=True):
     accelerators: tuple[tuple[str, int], ...] = ()
     #: Only READY nodes take work.
     condition: NodeCondition = NodeCondition.READY
-    #: Comes and goes without this service: whether a gang can ever fit does not depend on it.
+    #: What work of others uses, which comes and goes: whether a gang can ever fit does not depend on it.
     others: OthersUse = NOBODY_ELSE
-    #: Of no account where nodes have no bounds (`Policy.strict`).
+    #: What the node takes; ignored where nodes have no bounds (`Policy.strict`).
     accepts: Acceptance = ANYBODY
-    #: Set on an entry that stands for a whole cluster that does not answer: why; "" = a real node.
+    #: Why a cluster does not answer, on an entry that stands for the whole cluster; "" = a real node.
     unreached: str = ""
 
 
@@ -111,9 +111,9 @@ class Policy(Struct, frozen=True):
     #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs
     #: is reserved for it.
     patience: int = 600 * 10**9
-    #: The public defaults hold where no quota is set.
+    #: The public defaults apply where no quota is set.
     public_quotas: bool = False
-    #: Bytes that no replica gets more than, whatever its machine has; 0 = no cap.
+    #: Most bytes that a replica gets, whatever its machine has; 0 = no cap.
     memory_cap: Bytes = 0
     #: Bytes that the engine may take on a node for each replica, beside the replica's own.
     memory_beside: int = 0
@@ -184,8 +184,8 @@ class Plan(Struct, frozen=True):
 
 
 def gang(job: Job, policy: Policy = PLAIN) -> Gang:
-    """The job's gang, the same for the whole life of the job, but for the memory that the out-of-memory
-    escalation gives it, and for its choice.
+    """Return the job's gang, which is the same for the whole life of the job except for the memory that the
+    out-of-memory escalation gives it, and for its choice.
 
     Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it
     (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
@@ -203,7 +203,7 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
 
 
 def with_choice(gang: Gang, choice: int) -> Gang:
-    """The gang by another of its job's choices."""
+    """Return the gang that another of its job's choices makes."""
     all_of_them = (replace(gang, alternatives=(), patience=0), *gang.alternatives)
     others = tuple(
         sorted((one for one in all_of_them if one.choice != choice), key=lambda one: one.choice)
@@ -213,7 +213,7 @@ def with_choice(gang: Gang, choice: int) -> Gang:
 
 
 class _Form(Struct, frozen=True, gc=False):
-    """What gangs have in common that take the same."""
+    """What gangs that take the same have in common."""
 
     api: Api
     region: str
@@ -246,8 +246,8 @@ def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
 
 @functools.lru_cache(maxsize=1024)
 def _contents(form: _Form) -> tuple[str, Replicas, tuple[tuple[str, float], ...]]:
-    """Region, replicas and quota of gangs, the same objects for all of one form: there may be a hundred
-    thousand gangs, each of many replicas."""
+    """Return region, replicas and quota of gangs, the same objects for all of one form: there may be a
+    hundred thousand gangs, each of many replicas."""
     replicas: list[tuple[ReplicaId, Demand]] = []
     for position, machine, _, count in form.pools:
         demand = _demand(machine, form.memory_factor, form.region, form.policy)
@@ -269,9 +269,9 @@ def _demand(machine: Machine, memory_factor: float, region: str, policy: Policy)
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:
-    """Bytes of a node that a machine's replica takes: all that the machine has, also what programs do not get
-    of it (spec/machines#memory), but no more than `memory_cap`; and in any case its limit and what the engine
-    takes beside it."""
+    """Return the bytes of a node that a machine's replica takes: all that the machine has, including what
+    programs do not get of it (spec/machines#memory), but no more than `memory_cap`; and at least its limit
+    together with what the engine takes beside it."""
     whole, limit = round(machine.memory_bytes * factor), int(machine.memory_limit_bytes * factor)
     if not whole:
         return 0
@@ -281,6 +281,6 @@ def _memory(machine: Machine, factor: float, policy: Policy) -> int:
 
 
 def _in_steps(duration: int) -> int:
-    """Rounded up by an eighth at most."""
+    """Round up, by an eighth at most."""
     unit = 1 << max(duration.bit_length() - 4, 0)
     return -(-duration // unit) * unit

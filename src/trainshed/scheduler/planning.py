@@ -1,13 +1,13 @@
 """The plan: who starts, who gets another place, who is preempted, what can never fit. Pure: the same snapshot
 and moment give the same plan, and the snapshot is afterwards as it was.
 
-The order is priority, on-demand before spot, fair share, age (spec/queue#order). Whoever does not fit may be
-overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all that
-come after it, unless they are certain to be over before it could start, or use what it does not need. So with
-jobs that end, every job starts. At most `MAX_RESERVATIONS` jobs have a reservation at a time; the others'
-turn comes with time.
+The order is priority, on-demand before spot, fair share, age (spec/queue#order). A job that does not fit may
+be overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all
+that come after it, unless they are certain to be over before it could start, or use what it does not need. So
+if jobs end, every job starts. At most `MAX_RESERVATIONS` jobs have a reservation at a time; the others get
+theirs later.
 
-A quota that is used up find_placements back nobody but jobs of the same project that want the same quota.
+A quota that is used up holds back nobody but jobs of the same project that want the same quota.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
 MAX_ADMISSIONS = 1000
-"""How many jobs start by one plan, which bounds how long it takes; the others start by the next, which
+"""Most jobs that start by one plan, which bounds how long it takes; the others start by the next, which
 follows at once."""
 MAX_RELOCATIONS = 32
-"""For how many replicas that lost their place, and find none, resources are reserved at a time."""
+"""Most replicas that lost their place, and find none, for which resources are reserved at a time."""
 
 
 def plan(snapshot: Snapshot, now: Nanos) -> Plan:
-    """What is to be done at `now` (ns, never less than in an earlier call)."""
+    """Return what is to be done at `now` (ns, never less than in an earlier call)."""
     planning = Planning(snapshot, now)
     while (made := planning.go_on()) is None:
         pass
@@ -49,7 +49,7 @@ def plan(snapshot: Snapshot, now: Nanos) -> Plan:
 
 class Planning:
     """A plan that is made step by step. It works on the snapshot itself, which nobody may change before the
-    plan is made; who reads it between two steps calls `step_back` before."""
+    plan is made; to read the snapshot between two steps, call `step_back` first."""
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self._transaction = PlanTransaction(snapshot, now)
@@ -59,8 +59,8 @@ class Planning:
         self._transaction.begin()
 
     def go_on(self) -> Plan | None:
-        """Another step, of a millisecond or so; the plan, when it is made. Then, and when this raises, the
-        snapshot is as it was."""
+        """Take another step, of a millisecond or so; return the plan, once it is made. The snapshot is then
+        as it was, and also when this raises."""
         if not self._is_open:
             self._is_open = True
             self._transaction.redo()
@@ -76,7 +76,7 @@ class Planning:
         return None
 
     def step_back(self) -> None:
-        """Have the snapshot as it was before the plan was begun."""
+        """Put the snapshot back as it was before the plan was begun; `go_on` continues."""
         if self._is_open:
             self._is_open = False
             self._transaction.undo()
@@ -94,7 +94,7 @@ class _Planner:
         self._now = now
         #: By request, the longest run times with which it did not fit; 0 = it does not fit at all.
         self._failed: dict[ResourceRequest, set[int]] = {}
-        #: (project, "" = any; request; spot) for which preempting all that may be preempted would not do.
+        #: (project, "" = any; request; spot) for which preempting all that may be would not be enough.
         self._hopeless: set[tuple[str, ResourceRequest, bool]] = set()
         #: Requests that nothing but a reservation can help in this plan.
         self._refused: set[ResourceRequest] = set()
@@ -105,12 +105,12 @@ class _Planner:
         self._relocations = 0
 
     def plan(self) -> Plan:
-        """When all steps are done."""
+        """Return the plan, when all steps are done."""
         reservations = tuple(self._transaction.reservations)
         return Plan(tuple(self._decisions), self._look_again, reservations)
 
     def steps(self) -> Iterator[None]:
-        """Consider all, one after the other, with a pause after each."""
+        """Consider all unplaced and waiting gangs, one after the other, with a pause after each."""
         self._look_again = self._transaction.next_release
         for _, age in self._snapshot.unplaced:
             self._relocate(self._snapshot.entries[age[1]])
@@ -134,7 +134,7 @@ class _Planner:
     # --- gangs that wait ---
 
     def _consider(self, entry: Entry) -> bool:
-        """One gang's turn. True: it is provided for, and the next of its shape has its turn, too."""
+        """Decide on one gang. True: it is provided for, and the next of its shape has its turn, too."""
         missing, possible = assess(self._snapshot, entry.shape.request)
         if missing:
             self._decisions.append(StockOut(entry.gang.uid, missing))
@@ -150,14 +150,14 @@ class _Planner:
         return self._preempt_or_reserve(entry)
 
     def _is_pointless(self, entry: Entry) -> bool:
-        """Whether nothing can come of looking at it (again): gangs that need the same were refused, or what
-        it may use is used up and nobody gives way; and nothing may be reserved for it."""
+        """Whether it is of no use to look at it (again): gangs that need the same were refused, or what it
+        may use is used up and nobody gives way; and nothing may be reserved for it."""
         refused = entry.shape.request in self._refused or self._is_crowded_out(entry)
         return refused and not self._may_reserve(entry)
 
     def _is_crowded_out(self, entry: Entry) -> bool:
-        """Seen at a glance: nearly all that wait in relaxed mode do so for the number of replicas, and where
-        quotas are tight, for a quota."""
+        """Whether a limit is used up; a quick check, since nearly all that wait in relaxed mode do so for the
+        number of replicas, and where quotas are tight, for a quota."""
         if self._preemption.possible:
             return False
         for meter, amount in entry.meters:
@@ -165,7 +165,7 @@ class _Planner:
                 continue
             if not meter.allows(amount, meter.limit - meter.used, meter.used):
                 missing, _ = assess(self._snapshot, entry.shape.request)
-                return not missing  # else it is to be told
+                return not missing  # else its job has to be told
             if self._transaction.reserves(meter):
                 return False  # what is reserved may let it start, or hold it back
         return False
@@ -195,9 +195,9 @@ class _Planner:
         self._admitted.append((entry, admitted))
 
     def _preempt_or_reserve(self, entry: Entry) -> bool:
-        """It does not fit now: what is being given back anyway is reserved for it, or spot work is preempted,
-        or, when it has waited too long, resources are reserved as they come free. True: it starts after all,
-        or is sure to as soon as those are there."""
+        """Provide for a gang that does not fit now: reserve what is being given back anyway, or preempt spot
+        work, or, when it has waited too long, reserve resources as they come free. True: it starts after all,
+        or is sure to as soon as what is given back is there."""
         reserve = self._may_reserve(entry)
         request, spot = entry.shape.request, entry.gang.spot
         keys = (("", request, spot), (entry.gang.project_id, request, spot))
@@ -205,7 +205,7 @@ class _Planner:
         if not (reserve or hopeful):
             return False
         need = Need(self._transaction, entry)
-        if need.met:  # in another arrangement than the first that comes to mind
+        if need.met:  # in another arrangement than the first that was tried
             return self._arrange(entry, need)
         if hopeful:
             quotas_met = need.quotas_met
@@ -228,8 +228,8 @@ class _Planner:
         return True
 
     def _reserve_freed(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> bool:
-        """Whether what is being given back will do, or what spot work is now asked for; it is reserved
-        then."""
+        """Reserve what is being given back, or what spot work is now asked for, if that is enough; return
+        whether it is."""
         chosen = self._preemption.find_victims(entry, need, kinds)
         if chosen is None:
             return False
@@ -238,15 +238,14 @@ class _Planner:
         return True
 
     def _reserve(self, entry: Entry) -> None:
-        """Reserve what it needs from the earliest moment on at which it could start, as far as that is
-        known."""
+        """Reserve what it needs from the earliest moment on at which it could start, if that is known."""
         need = Need(self._transaction, entry)
         if need.short_of_quota:
             need = Need(self._transaction, entry, quotas_only=True)
         self._reservations += self._reserve_upcoming(entry, need, quotas_only=need.quotas_only)
 
     def _reserve_upcoming(self, entry: Entry, need: Need, *, quotas_only: bool = False) -> bool:
-        """Whether there is a moment known or not, by which it has what it needs; that is reserved then."""
+        """Reserve what it needs from the moment, known or not, by which it is there; whether there is one."""
         at = self._now
         for when, gang in self._upcoming_ends(entry, quotas_only=quotas_only):
             if gang is entry or not need.add(gang):
@@ -258,7 +257,7 @@ class _Planner:
         return False
 
     def _upcoming_ends(self, entry: Entry, *, quotas_only: bool) -> Iterator[tuple[int, Entry]]:
-        """Running gangs in the order in which they are over, those first that are about to be."""
+        """Yield running gangs in the order in which they are over, those first that are about to be."""
         leaving = self._preemption.leaving
         for gang in leaving.values():
             yield 0, gang
@@ -272,7 +271,7 @@ class _Planner:
         yield from merge(before, begun, key=_by_end)
 
     def _admitted_entries(self) -> list[Entry]:
-        """The gangs that start with this decision, as if they ran already."""
+        """Return the gangs that this plan starts, as if they ran already."""
         for entry, admitted in self._admitted[len(self._running_now) :]:
             ends = self._transaction.ends(entry)
             until = ends if ends < ENDLESS else 0
@@ -281,8 +280,8 @@ class _Planner:
         return self._running_now
 
     def _wake_when_impatient(self, entry: Entry) -> None:
-        """It would fit, were it not for one that comes before it: that may change when it has waited long
-        enough."""
+        """Plan again when it has waited long enough: it would fit, were it not for what is reserved for
+        another."""
         when = entry.eligible_at + self._snapshot.policy.patience
         if when > self._now and (not self._look_again or when < self._look_again):
             self._look_again = when
@@ -299,8 +298,8 @@ class _Planner:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
 
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
-        """Another place for one replica: on another node, else where it was, if that takes work; while there
-        is none, resources are reserved for it before all that wait."""
+        """Return another place for one replica: on another node, else where it was, if that takes work. While
+        there is none, reserve resources for it before all that wait."""
         if not self._transaction.strict:
             others = any(node != lost for _, node in self._snapshot.loads)
             return self._transaction.least_loaded(lost if others else "")
@@ -347,8 +346,8 @@ _LOOKED_AT = 256
 
 
 class Preemption:
-    """Which spot gangs give way to on-demand work, and what is being given back: as few as do, the lowest
-    priority and the youngest first."""
+    """Chooses the spot gangs that give way to on-demand work: as few as are enough, the lowest priority and
+    the youngest first. Knows what is being given back."""
 
     def __init__(self, snapshot: Snapshot, transaction: PlanTransaction) -> None:
         self._snapshot = snapshot
@@ -364,14 +363,14 @@ class Preemption:
 
     @property
     def _looks_first(self) -> bool:
-        """Whether the best case says anything."""
+        """Whether to look at the best case first, which says nothing in relaxed mode."""
         return self._transaction.strict
 
     def find_victims(
         self, entry: Entry, need: Need, kinds: Kinds | None = None
     ) -> list[Entry] | None:
-        """Whom to preempt so that the gang, or `kinds` of it, can start; nobody where what comes back anyway
-        will do; None if it could not start even so. `need` afterwards imagines all that comes gone."""
+        """Return whom to preempt so that the gang, or `kinds` of it, can start: [] if what comes back anyway
+        is enough, None if it could not start even so. Afterwards `need` imagines all of these gone."""
         if self._looks_first and not fits(self._best_case(), kinds or entry.shape.kinds):
             return None
         for gang in self.leaving.values():
@@ -384,14 +383,15 @@ class Preemption:
         return chosen
 
     def claim(self, parts: Sequence[Placement]) -> None:
-        """Take note of places that are reserved: no other gang can have them."""
+        """Note places that are reserved: no other gang can have them."""
         if self._most is not None:
             for part in parts:
                 self._most.take(part.node, part.kind, part.count)
 
     def _candidates(self, entry: Entry, kinds: Kinds | None) -> list[Entry]:
-        """Who may be asked. Spot work of a higher priority is not: it would only take the place again. Where
-        there is much, those on the nodes that would be best."""
+        """Return the spot gangs that may be preempted. Those of a higher priority may not: they would only
+        take the place again. Of many, only those on the nodes that would be best, or with a quota that is
+        short."""
         found = [
             spot
             for spot in self._spot
@@ -413,8 +413,7 @@ class Preemption:
         ]
 
     def _best_case(self) -> NodeResources:
-        """The nodes as they would be without any spot work. Not to be relied on for more than a first
-        look."""
+        """Return the nodes as they would be without any spot work; only good enough for a first look."""
         if self._most is None:
             self._most = NodeResources()
             for node in self._snapshot.free:
@@ -439,9 +438,9 @@ class Preemption:
 
 
 def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
-    """The gangs to preempt, each of them needed; None if not even all of them would do.
+    """Return the gangs to preempt, each of them needed; None if not even all of them would be enough.
 
-    `need` imagines already gone what is leaving; afterwards it imagines the victims gone, too.
+    `need` has to imagine gone already what is leaving; afterwards it imagines the victims gone, too.
     `candidates` ascend by cheapness.
     """
     useful = [entry for entry in candidates if need.add(entry)]
@@ -465,8 +464,8 @@ def _one_victim(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
 
 
 def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
-    """The smallest set found by taking them in several placement_orders and leaving out what turns out not to
-    be needed."""
+    """Return the smallest set found by taking them in several orders and leaving out what turns out not to be
+    needed."""
 
     def size(entry: Entry) -> int:
         return -sum(amount for _, amount in entry.takes)
@@ -488,8 +487,8 @@ def _fewest_victims(need: Need, candidates: Sequence[Entry]) -> list[Entry]:
 
 
 def _without_needless(need: Need, sequence: Sequence[Entry]) -> list[Entry]:
-    """The first so many that do, without those that the others make unnecessary, the dearest left out
-    first."""
+    """Return the first of them that are enough together, without those that the others make unnecessary, the
+    dearest left out first."""
     chosen: list[Entry] = []
     for entry in sequence:
         chosen.append(entry)

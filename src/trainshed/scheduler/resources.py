@@ -2,7 +2,7 @@
 nodes.
 
 Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hundred thousand additions and
-subtractions leave nothing behind.
+subtractions leave no rounding error.
 """
 
 from bisect import bisect_left, insort
@@ -17,8 +17,8 @@ from trainshed.scheduler.model import Demand, NodeCapacity
 
 
 class Layout:
-    """What the numbers of a node's vector stand for, and whom the node takes. One object per distinct
-    content, made by `layout_of`: so it is cheap as a key."""
+    """What the numbers of a node's vector stand for, and which replicas the node accepts. One object per
+    distinct content, made by `layout_of`: so it is cheap as a key."""
 
     __slots__ = ("__weakref__", "accepts", "types")
 
@@ -29,17 +29,17 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Of a vector."""
+        """The length of a vector."""
         return len(self.types) + 2
 
 
 _layouts: WeakValueDictionary[tuple[tuple[str, ...], Acceptance], Layout] = WeakValueDictionary()
 UNKNOWN_LAYOUT = Layout()
-"""That of a node which the engine does not name."""
+"""The layout of a node that the engine does not name."""
 Vector = tuple[int, ...]
 """Devices of each type of a layout, then thousandths of a CPU, then bytes of memory."""
 ENDLESS = 1 << 62
-"""More than there ever is of anything; of times: never."""
+"""More than there ever is of anything; as a time: never."""
 
 
 class Kind:
@@ -51,14 +51,14 @@ class Kind:
         self.demand = demand
         self.accelerator = demand.accelerator if demand.accelerators else ""
         self.cpus = thousandths(demand.vcpus)
-        #: Kinds with the same have the same nodes to go to.
+        #: Kinds with the same route have the same nodes to go to.
         self.route = self.accelerator, demand.machine, demand.region
         self._vectors: dict[Layout, Vector] = {}
         self._suits: dict[Layout, bool] = {}
 
     def vector(self, layout: Layout) -> Vector:
-        """What one replica takes of a node of that layout; devices that the node does not have are left
-        out."""
+        """Return what one replica takes of a node of that layout; devices that the node does not have are
+        left out."""
         found = self._vectors.get(layout)
         if found is None:
             devices = (
@@ -68,7 +68,7 @@ class Kind:
         return found
 
     def suits(self, layout: Layout) -> bool:
-        """Whether nodes of that layout have the devices that it needs at all, and take it."""
+        """Whether nodes of that layout have devices of the type that it needs, and accept it."""
         found = self._suits.get(layout)
         if found is None:
             found = not self.accelerator or self.accelerator in layout.types
@@ -76,7 +76,7 @@ class Kind:
         return found
 
     def is_taken(self, layout: Layout) -> bool:
-        """Whether nodes of that layout take it, if they have what it needs."""
+        """Whether nodes of that layout accept it, if they have what it needs."""
         return layout.accepts.takes(self.demand.wanted, self.demand.region)
 
 
@@ -111,13 +111,13 @@ def layout_of(node: NodeCapacity) -> Layout:
 
 
 def capacity_of(node: NodeCapacity, layout: Layout) -> Vector:
-    """Everything that a node has, in its layout."""
+    """Return everything that a node has, in its layout."""
     devices = dict(node.accelerators)
     return (*[devices[t] for t in layout.types], thousandths(node.vcpus), node.memory_bytes)
 
 
 def others_of(node: NodeCapacity, layout: Layout) -> Vector:
-    """What others use of a node, in its layout."""
+    """Return what others use of a node, in its layout."""
     if node.others is NOBODY_ELSE:
         return (0,) * layout.size
     devices = dict(node.others.accelerators)
@@ -133,7 +133,7 @@ def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
 
 
 def count_fitting(have: Vector, need: Vector) -> int:
-    """How many replicas that take `need` each fit into `have`."""
+    """Return how many replicas that take `need` each fit into `have`."""
     least = ENDLESS
     for there, wanted in zip(have, need, strict=True):
         if wanted:
@@ -170,16 +170,16 @@ class _Classes:
             del members[bisect_left(members, node)]
 
     def best(self, need: Vector) -> str | None:
-        """A node of the least class that find_placements `need`: fewest devices left, then fewest CPUs, then
-        least memory.
+        """Return a node of the least class that has `need`: fewest devices left, then fewest CPUs, then least
+        memory; None if there is none.
 
-        Classes ascend; one that is short in some place leads at once to the next that is not.
+        Classes ascend; from one that lacks something the search jumps to the next that does not.
         """
         at = self._next(need, 0)
         return self.members[self.keys[at]][0] if at < len(self.keys) else None
 
     def count(self, need: Vector, most: int) -> int:
-        """How many nodes have `need`, not counted far beyond `most`."""
+        """Return how many nodes have `need`, not counted far beyond `most`."""
         found, at = 0, self._next(need, 0)
         while at < len(self.keys) and found < most:
             found += len(self.members[self.keys[at]])
@@ -187,7 +187,8 @@ class _Classes:
         return found
 
     def _next(self, need: Vector, at: int) -> int:
-        """Where the first class is, from `at` on, whose nodes have `need`; the number of all, if none is."""
+        """Return the index of the first class, from `at` on, whose nodes have `need`; the number of all, if
+        none has."""
         keys = self.keys
         at = bisect_left(keys, need, at)
         while at < len(keys):
@@ -202,8 +203,7 @@ class _Classes:
 
 
 class NodeResources:
-    """Nodes and a vector for each. Not knowing what the vectors stand for: what is free, or all that there
-    is."""
+    """Nodes and a vector for each. The vectors may stand for what is free, or for all that there is."""
 
     def __init__(self) -> None:
         self._vectors: dict[str, Vector] = {}
@@ -248,9 +248,9 @@ class NodeResources:
         self._vectors[node] = vector
 
     def best(self, kind: Kind) -> str | None:
-        """The node on which a replica leaves the least behind. Nodes with fewer sorts of devices come first,
-        so that work without devices stays away from those that have them; of those the ones that take the
-        fewest sorts of machines."""
+        """Return the node on which a replica leaves the least, None if there is none. Nodes with fewer types
+        of devices come first, so that work without devices stays away from those that have them; of those the
+        ones that accept the fewest sorts of machines."""
         for candidate in self._route(kind):
             found = self._classes[candidate].best(kind.vector(candidate))
             if found is not None:
@@ -258,7 +258,7 @@ class NodeResources:
         return None
 
     def count_holding(self, kind: Kind, most: int) -> int:
-        """How many nodes hold a replica, not counted far beyond `most`."""
+        """Return how many nodes hold a replica, not counted far beyond `most`."""
         found = 0
         for candidate in self._route(kind):
             if found >= most:
@@ -274,8 +274,8 @@ class NodeResources:
         return route
 
     def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:
-        """Place up to `count` replicas, as many together as a node find_placements. Adds to `parts`; returns
-        how many are left."""
+        """Place up to `count` replicas, as many together as a node holds. Adds to `parts`; returns how many
+        are left."""
         while count and (node := self.best(kind)) is not None:
             need = kind.vector(self._layouts[node])
             here = min(count, count_fitting(self._vectors[node], need))
@@ -285,7 +285,7 @@ class NodeResources:
         return count
 
     def take(self, node: str, kind: Kind, count: int) -> None:
-        """Replicas take their resources of a node; a negative count gives it back."""
+        """Take the resources of replicas from a node; a negative count gives them back."""
         need = kind.vector(self._layouts[node])
         self.move(node, plus(self._vectors[node], need, -count))
 
@@ -295,8 +295,7 @@ class NodeResources:
 
 
 def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
-    """The placement_orders in which a gang's sorts are tried: largest first, once by CPUs and once by
-    memory."""
+    """Return the orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
     if len(kinds) == 1:
         return (kinds,)
 
@@ -313,7 +312,7 @@ def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
 
 
 def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | None:
-    """Where the whole gang would go, None if it does not fit. The nodes are afterwards as they were."""
+    """Return where the whole gang would go; None if it does not fit. Leaves the nodes as they were."""
     for order in placement_orders(kinds):
         parts: list[Placement] = []
         fits = not any(nodes.fill(kind, count, parts) for kind, count in order)
@@ -324,7 +323,7 @@ def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | Non
 
 
 def fits(nodes: NodeResources, kinds: Kinds) -> bool:
-    """Whether `find_placements` would find some, at a glance where there is plenty: if each replica could
+    """Whether `find_placements` would find any. This is quick where there is plenty: if each replica could
     have a node to itself, then it fits however the others are placed."""
     size = sum(count for _, count in kinds)
     if all(nodes.count_holding(kind, size) >= size for kind, _ in kinds):

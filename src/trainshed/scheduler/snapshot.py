@@ -60,9 +60,9 @@ class Node:
         self.layout: Layout = UNKNOWN_LAYOUT
         #: All that it has.
         self.has: Vector = (0, 0)
-        #: By gangs.
+        #: What gangs use.
         self.used: Vector = (0, 0)
-        #: By work of others than this service.
+        #: What others than this service use.
         self.others: Vector = (0, 0)
         self.replicas = 0
         self.holders: dict[JobUid, Entry] = {}
@@ -77,27 +77,26 @@ class Node:
         return plus(plus(self.has, self.used, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:
-        """Replicas come (1) or go (-1)."""
+        """Add replicas (1) or remove them (-1)."""
         for kind in kinds:
             self.used = plus(self.used, kind.vector(self.layout), times)
         self.replicas += len(kinds) * times
 
 
 _UNCOUNTED = 1024
-"""So many that came or went are not counted by what they take before somebody asks for it."""
+"""With so many gangs that came or went, what they take is counted even if nobody has asked for it."""
 LevelKey = tuple[int, bool]
-"""(minus priority, spot): of equal priority, what on-demand work would take away again is not given to spot
-work."""
+"""(minus priority, spot): at equal priority spot work comes last, since on-demand work would preempt it."""
 
 
 def level_of(entry: Entry) -> LevelKey:
-    """The level on which a gang waits."""
+    """Return the level on which a gang waits."""
     return (-entry.gang.priority, entry.gang.spot)
 
 
 class Group:
-    """What waits of one project on one level, in buckets of one shape, so that a plan looks at the heads of
-    the buckets and never at all that wait."""
+    """The gangs of one project that wait on one level, in buckets of one shape, so that a plan looks at the
+    heads of the buckets and never at all that wait."""
 
     __slots__ = ("_came", "_sums", "_went", "buckets", "heads", "waiting")
 
@@ -115,14 +114,14 @@ class Group:
 
     @property
     def sums(self) -> dict[str, int]:
-        """What all that waits takes."""
+        """What all that wait would take."""
         if self._came or self._went:
             self._count()
         return self._sums
 
     def add(self, entry: Entry) -> None:
         waiting, came = self.waiting, self._came
-        if not waiting or waiting[-1] < entry:  # so it is with nearly all that come
+        if not waiting or waiting[-1] < entry:  # true of nearly all that come
             waiting.append(entry)
         else:
             insort(waiting, entry)
@@ -154,7 +153,7 @@ class Group:
             insort(bucket, entry)
 
     def withdraw(self, entry: Entry) -> None:
-        """The opposite of `release`."""
+        """Undo `release`."""
         bucket = self.buckets[entry.shape]
         at = bisect_left(bucket, entry)
         del bucket[at]
@@ -207,8 +206,8 @@ class Queue:
             group.release(entry)
 
     def drop(self, entry: Entry, *, keeps_place: bool = False) -> None:
-        """`keeps_place`: it comes back before the queue changes, and who walks over it meanwhile is not to
-        miss its group."""
+        """Remove a gang. `keeps_place`: it comes back before the queue changes, so its group stays for code
+        that walks over the queue meanwhile."""
         key = level_of(entry)
         groups = self.levels[key]
         group = groups[entry.gang.project_id]
@@ -231,7 +230,7 @@ class Queue:
         return self.levels[level_of(entry)][entry.gang.project_id]
 
     def due(self, now: Nanos) -> tuple[list[Entry], int]:
-        """Gangs whose back-off is over at `now`, and when the next one's is (ns), 0 = nobody else's."""
+        """Return the gangs whose back-off is over at `now`, and when the next one's is (ns, 0 = never)."""
         at = bisect_right(self._back_offs, now, key=itemgetter(0))
         due = [self._backing_off[uid] for _, uid in self._back_offs[:at]]
         return due, self._back_offs[at][0] if at < len(self._back_offs) else 0
@@ -250,7 +249,7 @@ class Snapshot:
         #: How many replicas run at once.
         self.replicas = Meter(QuotaKey("", "", REPLICAS), alone=True)
         self.queue = Queue()
-        #: What gangs and others leave on READY nodes.
+        #: What gangs and others leave free on READY nodes.
         self.free = NodeResources()
         #: All that READY nodes have when empty.
         self.ready = NodeResources()
@@ -287,13 +286,13 @@ class Snapshot:
             meter.limit = self._limit(meter.key)
 
     def set_quotas(self, quotas: Quotas) -> None:
-        """All limits that an operator has set: those left out are not set any more."""
+        """Set all limits that an operator has set: those left out are not set any more."""
         self._quotas = dict(quotas)
         for meter in self.meters.values():
             meter.limit = self._limit(meter.key)
 
     def set_nodes(self, nodes: Sequence[NodeCapacity]) -> None:
-        """All nodes there are. Only what is different from before costs anything to speak of."""
+        """Set all nodes there are. Only what is different from before costs anything to speak of."""
         named = {capacity.name for capacity in nodes}
         for capacity in nodes:
             self.set_node(capacity)
@@ -301,7 +300,7 @@ class Snapshot:
             self._set_node(name, None)
 
     def set_node(self, capacity: NodeCapacity) -> None:
-        """A node is new, or is not what it was."""
+        """Add a node, or change one."""
         node = self.nodes.get(capacity.name)
         before = node.capacity if node else None
         if node is None or before is None or replace(before, others=capacity.others) != capacity:
@@ -312,7 +311,7 @@ class Snapshot:
                 self.free.move(capacity.name, node.free)
 
     def put(self, state: GangState) -> None:
-        """A gang is new, or stands elsewhere than before."""
+        """Add a gang, or change where it is."""
         before = self.entries.get(state.gang.uid)
         if before is not None:
             if before.state == state:
@@ -323,35 +322,35 @@ class Snapshot:
         self._attach(entry)
 
     def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
-        """For whom the plan that is in force reserves resources."""
+        """Note for whom the plan that is in force reserves resources."""
         self.reservations = reservations
 
     def remove(self, uid: JobUid) -> None:
-        """A gang is over. Nothing happens if it is not known."""
+        """Forget a gang that is over, if it is known."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._detach(entry)
 
     def hide(self, entry: Entry) -> None:
-        """Have a gang that waits out of sight, until `show`. Nothing else may change meanwhile."""
+        """Hide a gang that waits, until `show`. Nothing else may change meanwhile."""
         del self.entries[entry.gang.uid]
         self._detach(entry, keeps_place=True)
 
     def show(self, entry: Entry) -> None:
-        """The opposite of `hide`: a plan that is being made goes on as if it had been there all the time."""
+        """Undo `hide`: a plan that is being made goes on as if the gang had been there all the time."""
         self.entries[entry.gang.uid] = entry
         self._attach(entry)
 
     def is_behind(self, uid: JobUid) -> bool:
-        """Whether a gang waits behind one of its project, level and shape, so that a plan in which that one
-        is not provided for does not look at it."""
+        """Whether a gang waits behind one of its project, level and shape, so that a plan looks at it only if
+        it has provided for that one."""
         entry = self.entries[uid]
         if not entry.waits or entry.state.not_before or entry.gang.alternatives:
             return False
         return self.queue.group(entry).buckets[entry.shape][0] is not entry
 
     def limit(self, key: QuotaKey) -> tuple[float, str]:
-        """A quota's limit, `capacity.UNLIMITED` for none, and who set it: "set", "public" or "none"."""
+        """Return a quota's limit, `capacity.UNLIMITED` for none, and its source: "set", "public", "none"."""
         if key in self._quotas:
             return self._quotas[key], "set"
         if self.policy.public_quotas:
@@ -364,11 +363,11 @@ class Snapshot:
         return iter(self._quotas)
 
     def kinds(self, gang: Gang) -> tuple[Kind, ...]:
-        """The sort of each of its replicas."""
+        """Return the sort of each of its replicas."""
         return self._shapes.of(gang)[1]
 
     def entry(self, state: GangState) -> Entry:
-        """A gang as it would be noted, without noting it."""
+        """Return the entry that a gang would have, without adding it."""
         return self._entry(state, None)
 
     def _entry(self, state: GangState, before: Entry | None) -> Entry:
@@ -381,7 +380,7 @@ class Snapshot:
         return entry_of(state, shape, kinds, charged)
 
     def _charge(self, shape: Shape, gang: Gang) -> Charged:
-        """Who is charged for gangs of that shape and this one's project."""
+        """Return who is charged for gangs of that shape and this one's project."""
         project = self.projects.get(gang.project_id)
         if project is None:
             project = self.projects[gang.project_id] = Project(gang.project_id)
@@ -513,7 +512,7 @@ class Snapshot:
 
 
 def cheapness(entry: Entry) -> tuple[int, int, int]:
-    """Sorts spot gangs by what preempting one costs: lowest priority, then youngest."""
+    """Return a sort key for spot gangs by what preempting one costs: lowest priority first, then youngest."""
     return (entry.gang.priority, -entry.gang.created, -entry.gang.uid)
 
 

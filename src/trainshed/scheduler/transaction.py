@@ -1,6 +1,6 @@
 """What is free in the course of one plan: what it gives away, what it reserves, and what a gang still lacks.
 
-It works on the snapshot's own entries and puts everything back at the end, and in between for whoever reads
+It works on the snapshot's own entries and puts everything back at the end, and in between when somebody reads
 them: a copy of ten thousand nodes would cost more than the plan.
 """
 
@@ -27,7 +27,7 @@ from trainshed.scheduler.snapshot import Snapshot
 
 
 class NodeGuard(Struct):
-    """Resources of a node are reserved."""
+    """A reservation of resources of a node."""
 
     #: From this moment on (ns), 0 = at no known time.
     at: Nanos
@@ -36,7 +36,7 @@ class NodeGuard(Struct):
 
 
 class MeterGuard(Struct):
-    """A part of a quota, or of the number of replicas, is reserved."""
+    """A reservation of a part of a quota, or of the number of replicas."""
 
     #: From this moment on (ns), 0 = at no known time.
     at: Nanos
@@ -45,7 +45,7 @@ class MeterGuard(Struct):
 
 
 Hidden = tuple[str, Layout, Vector]
-"""A node that is out of sight for a while."""
+"""A node that is hidden for a while."""
 
 
 class PlanTransaction:
@@ -57,9 +57,9 @@ class PlanTransaction:
         self.strict = snapshot.policy.strict
         self.free = snapshot.free
         self.reservations: list[Reservation] = []
-        #: Something was refused since only because it is reserved for another.
+        #: Set when something is refused only because it is reserved for another.
         self.held_back = False
-        #: A node that will not do at the moment.
+        #: A node that must not be used at the moment; "" = none.
         self.avoid = ""
         #: When the next back-off is over (ns), 0 = there is none.
         self.next_release = 0
@@ -78,7 +78,7 @@ class PlanTransaction:
         self._loads = snapshot.loads.copy() if not self.strict else []
 
     def begin(self) -> None:
-        """Those start whose back-off is over, from the first `redo` on."""
+        """Find the gangs whose back-off is over; they may start from the first `redo` on."""
         self._released, self.next_release = self.snapshot.queue.due(self.now)
 
     def undo(self) -> None:
@@ -96,7 +96,7 @@ class PlanTransaction:
         self._charge(-1)
 
     def redo(self) -> None:
-        """Have the changes that `undo` took back again; at first those of `begin`."""
+        """Make the changes again that `undo` took back; at first those of `begin`."""
         for entry in self._released:
             self.snapshot.queue.group(entry).release(entry)
         for name in self._guarded:
@@ -114,13 +114,13 @@ class PlanTransaction:
                 meter.used += amount * times
 
     def ends(self, entry: Entry) -> int:
-        """When a gang that starts now is over at the latest (ns)."""
+        """Return when a gang that starts now is over at the latest (ns)."""
         return self.now + entry.shape.longest if entry.shape.longest else ENDLESS
 
     # What is free of a quota
 
     def left(self, meter: Meter) -> int:
-        """What is free of a meter beyond what is reserved of it."""
+        """Return what is free of a meter beyond what is reserved of it."""
         if meter.limit is None:
             return ENDLESS
         return meter.limit - meter.used - self._meter_claims.get(meter, 0)
@@ -145,8 +145,8 @@ class PlanTransaction:
     # What is free on nodes
 
     def fit(self, kinds: Kinds, ends: int) -> list[Placement] | None:
-        """Take places for a whole gang, or none. In relaxed mode dealt evenly, the least loaded nodes
-        first."""
+        """Take places for a whole gang; None if it does not fit. In relaxed mode replicas are dealt evenly,
+        to the least loaded nodes first."""
         if not self.strict:
             return self._deal(kinds)
         for order in placement_orders(kinds):
@@ -173,12 +173,12 @@ class PlanTransaction:
                 guard.spare = plus(guard.spare, need, -part.count)
 
     def give_back(self, parts: list[Placement], ends: int) -> None:
-        """The opposite of `take`, for work that was to be over at `ends`."""
+        """Undo `take`, for work that was to be over at `ends`."""
         for part in parts:
             self.take(Placement(part.node, part.kind, -part.count), ends)
 
     def admit(self, entry: Entry) -> None:
-        """It starts: its project and its quotas are charged."""
+        """Charge the project and the quotas of a gang that starts."""
         self._admitted.append(entry)
         entry.project.add(entry.takes, 1)
         for meter, amount in entry.meters:
@@ -188,8 +188,8 @@ class PlanTransaction:
                     guard.spare -= amount
 
     def base(self, node: str) -> tuple[Layout, Vector] | None:
-        """What is free on a node beyond all that is reserved on it, None if it takes no work. May be below
-        zero."""
+        """Return what is free on a node beyond all that is reserved on it, which may be below zero; None if
+        it takes no work."""
         if node == self.avoid:
             return None
         if node in self._guarded:
@@ -201,7 +201,7 @@ class PlanTransaction:
         return None
 
     def count(self, kind: Kind, most: int) -> int:
-        """How many replicas of a sort would fit beyond what is reserved, `most` at most."""
+        """Return how many replicas of a sort would fit beyond what is reserved, `most` at most."""
         parts: list[Placement] = []
         left = self.free.fill(kind, most, parts)
         self.free.give_back(parts)
@@ -253,7 +253,7 @@ class PlanTransaction:
         return self._guarded.keys()
 
     def hide(self, nodes: Iterable[str]) -> list[Hidden]:
-        """Take nodes that nothing is reserved on out of sight; what is returned goes to `show`."""
+        """Hide nodes on which nothing is reserved; what is returned goes to `show`."""
         hidden: list[Hidden] = []
         for node in nodes:
             if node in self.free:
@@ -266,7 +266,7 @@ class PlanTransaction:
             self.free.add(node, layout, vector)
 
     def least_loaded(self, without: str) -> str | None:
-        """Relaxed mode: where one more replica goes. It is counted there."""
+        """Return where one more replica goes in relaxed mode, and count it there."""
         for at, (load, node) in enumerate(self._loads):
             if node != without:
                 del self._loads[at]
@@ -284,7 +284,7 @@ class PlanTransaction:
         return self._place_guarded(kind, count, ends, parts) if count and self._guarded else count
 
     def _place_guarded(self, kind: Kind, count: int, ends: int, parts: list[Placement]) -> int:
-        # Most of what is reserved is full: nearly all that ask are turned away by the few layouts there are.
+        # Most nodes with reservations are full: a look at their few layouts refuses nearly all that ask.
         needs = {
             layout: kind.vector(layout)
             for layout, most in self._largest_guarded().items()
@@ -352,11 +352,11 @@ def _outlasts(ends: int, at: Nanos) -> bool:
 
 
 class Need:
-    """What a gang lacks now, and whether it would have it if certain others were gone: counts while they are
-    imagined gone, one by one.
+    """What a gang lacks now, and whether it would have it if certain others were gone: they are imagined gone
+    one by one, and it is counted what that frees.
 
-    `kinds`: a part of a gang that has its quotas already. `quotas_only`: neither nodes nor the number of
-    replicas.
+    `kinds`: a part of a gang that has its quotas already. `quotas_only`: count neither nodes nor the number
+    of replicas.
     """
 
     def __init__(
@@ -399,11 +399,11 @@ class Need:
 
     @property
     def short_of_quota(self) -> bool:
-        """Whether a quota of its project is used up, which is no matter of anyone else's."""
+        """Whether a quota of its project is used up, which does not concern other projects."""
         return any(not m.alone and not self._allows(m, a) for m, a in self._meters)
 
     def add(self, gang: Entry, times: int = 1) -> bool:
-        """Imagine a gang gone; with -1: there again. False: that makes no difference."""
+        """Imagine a gang gone; with -1: there again. Returns False if that makes no difference."""
         matters = False
         for meter, value in gang.meters:
             if meter in self._freed:
@@ -432,7 +432,7 @@ class Need:
         return matters
 
     def places(self) -> list[Placement] | None:
-        """Where it would go: what is free now first, then what is imagined free. None if it does not fit."""
+        """Return where it would go: what is free now first, then what is imagined free; None: nowhere."""
         transaction = self._transaction
         nodes: dict[str, tuple[Layout, Vector]] = {}
         for node in (*self._extra, *transaction.guarded):
@@ -452,7 +452,7 @@ class Need:
         return None
 
     def reserve(self, at: Nanos) -> list[Placement]:
-        """Reserve for it what it needs, from `at` on (ns, 0 = from no known time on). Returns the places."""
+        """Reserve what it needs, from `at` on (ns, 0 = from no known time on). Returns the places."""
         parts = (self.places() if self._nodes else None) or []
         spares: list[tuple[Meter, int]] = []
         for meter, amount in self._meters:

@@ -1,1 +1,1 @@
-"""Proposes trials and says when to stop them, behind one algorithm port. Pure in stored trials and a seed."""
+"""Proposes trials and decides when to stop them, as pure functions of the stored trials and a seed."""

@@ -1,8 +1,8 @@
 """One parameter as numbers: its scale, its legal values, their codes, and the way back (facts/tuning#ml,
 facts/tuning#vertex).
 
-A code is of a numeric node the place of the value in [0, 1] on its scale, of a categorical one the index of
-the category.
+The code of a numeric node's value is its place in [0, 1] on the node's scale; that of a category is its
+index.
 """
 
 import math
@@ -19,11 +19,11 @@ SAME = 1e-10
 """Discrete values this near are one (facts/tuning#vertex)."""
 
 SAME_CODE = 1e-14
-"""So are codes this near: what rounding makes of one, and no more. Of values from 0 to a million, 0 and 1e-5
-are 1e-11 apart."""
+"""Codes this near are one: no more than rounding makes. Of values from 0 to a million, 0 and 1e-5 are 1e-11
+apart."""
 
 UNKNOWN = -1.0
-"""The code of a category that the spec does not list: unlike every other."""
+"""The code of a category that the spec does not list: different from all others."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Node:
         return self.scaled(np.asarray(self.parameter.values, dtype=np.float64))
 
     def scaled(self, values: Array) -> Array:
-        """Codes of numeric values within the bounds. A node with one value only has the code 0.5."""
+        """Return the codes of numeric values within the bounds. The code of a node's only value is 0.5."""
         low, high = self.bounds
         if low == high:
             return np.full(values.shape, 0.5)
@@ -76,7 +76,7 @@ class Node:
                 return 1.0 - np.log((low + high - values) / low) / math.log(high / low)
 
     def unscaled(self, codes: Array, margin: float = 0.0) -> Array:
-        """Values of codes, not yet clipped or rounded. `margin`: by which both ends are moved out."""
+        """Return values of codes, not yet clipped or rounded. `margin`: how far both ends are moved out."""
         low, high = self.bounds
         low, high = max(low - margin, low / 2 if low > 0 else -math.inf), high + margin
         match self.parameter.scale:
@@ -88,7 +88,7 @@ class Node:
                 return low + high - low * np.exp((1.0 - codes) * math.log(high / low))
 
     def snapped(self, codes: Array) -> Array:
-        """The nearest legal codes."""
+        """Return the nearest legal codes."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return np.clip(codes, 0.0, 1.0) if self.size == 0 else np.full(codes.shape, 0.5)
@@ -102,7 +102,8 @@ class Node:
                 return np.clip(np.floor(codes), 0, self.size - 1)
 
     def placed(self, shares: Array) -> Array:
-        """Legal codes for shares in [0, 1): every listed value alike, numbers evenly on their scale."""
+        """Return legal codes for shares in [0, 1): listed values get equal parts, numbers lie evenly on their
+        scale."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return self.snapped(shares)
@@ -115,8 +116,8 @@ class Node:
                 return np.minimum(np.floor(shares * self.size), self.size - 1)
 
     def code(self, value: Value | None) -> float:
-        """The code of a stored value. One that cannot be is taken for the middle, one out of bounds for the
-        bound."""
+        """Return the code of a stored value. A numeric node takes a value that is no finite number for the
+        middle, and one out of bounds for the bound."""
         if self.is_categorical:
             found = isinstance(value, str) and value in self.parameter.categories
             return float(self.parameter.categories.index(str(value))) if found else UNKNOWN
@@ -127,7 +128,7 @@ class Node:
         return float(self.snapped(self.scaled(near))[0])
 
     def position(self, value: Value) -> int | None:
-        """Where a value stands among the legal ones, from 0 on; None if it is none of them."""
+        """Return the index of a value among the legal ones; None if it is none of them, or for a DOUBLE."""
         match self.parameter.type:
             case ParameterType.CATEGORICAL:
                 names = self.parameter.categories
@@ -144,7 +145,7 @@ class Node:
                 return None
 
     def listed_value(self, position: int) -> Value:
-        """The legal value at a position. Only for a node whose values can be counted."""
+        """Return the legal value at a position. Only for a node whose values can be counted."""
         match self.parameter.type:
             case ParameterType.CATEGORICAL:
                 return self.parameter.categories[position]
@@ -156,7 +157,7 @@ class Node:
                 return self.parameter.low
 
     def value(self, code: float) -> Value:
-        """The legal value of a code, of the type that the public API gives it."""
+        """Return the legal value of a code, of the type that the public API gives it."""
         match self.parameter.type:
             case ParameterType.CATEGORICAL:
                 return self.parameter.categories[min(max(int(code), 0), self.size - 1)]

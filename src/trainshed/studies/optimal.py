@@ -1,7 +1,7 @@
-"""The optimal trials of a study: nobody is better in one objective without being worse in another
+"""The optimal trials of a study: no other is better in one objective without being worse in another
 (spec/tuning#objectives).
 
-Pure. One objective needs a pass, two need a sort; only for more of them numpy is loaded.
+Pure. One objective needs a pass, two need a sort; numpy is loaded only for more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from trainshed.core.study.spec import Goal, Metric, StudySpec
 
 
 class Tried(Protocol):
-    """What is asked of a trial here; `core.study.records.Trial` and `studies.port.Seen` both have it."""
+    """What is needed of a trial here; `core.study.records.Trial` and `studies.port.Seen` both have it."""
 
     @property
     def number(self) -> int: ...
@@ -26,12 +26,11 @@ Scores = tuple[float, ...]
 
 
 def optimal_trials(spec: StudySpec, trials: Sequence[AnyTrial]) -> tuple[AnyTrial, ...]:
-    """The Pareto-optimal trials, ascending by number; for one objective the best, and all that are as good.
+    """Return the Pareto-optimal trials, ascending by number; for one objective the best, with all equal ones.
 
-    Out are trials without a final measurement, with one that lacks a metric, and unsafe ones: whose safety
-    metric is on the wrong side of its threshold. If all metrics are safety metrics, every safe trial is as
-    good as any other. Takes n log n steps for up to two objectives, and at most n times the size of the front
-    for more.
+    Trials are left out that have no final measurement, lack a metric, or are unsafe: a safety metric is on
+    the wrong side of its threshold. If all metrics are safety metrics, every safe trial is as good as any
+    other. Takes n log n steps for up to two objectives, and at most n times the size of the front for more.
     """
     rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial)) is not None]
     front = _front_for(len(objectives(spec)))({scores for scores, _ in rated})
@@ -47,7 +46,7 @@ def is_safe(metric: Metric, value: float) -> bool:
 
 
 def _scores(spec: StudySpec, trial: Tried) -> Scores | None:
-    """More is better in each; None if the trial does not take part."""
+    """Return the objectives, more is better in each; None if the trial does not take part."""
     if trial.final is None:
         return None
     found: list[float] = []
@@ -67,7 +66,7 @@ def _front_for(count: int) -> Callable[[set[Scores]], set[Scores]]:
 
 
 def _staircase(all_scores: set[Scores]) -> Iterator[Scores]:
-    """From the best of the first objective downwards, whoever is better in the second than all before."""
+    """Yield, from the best of the first objective downwards, what is better in the second than all before."""
     reached = -float("inf")
     for scores in sorted(all_scores, reverse=True):
         if scores[1] > reached:
@@ -76,8 +75,7 @@ def _staircase(all_scores: set[Scores]) -> Iterator[Scores]:
 
 
 def _sieve(all_scores: set[Scores]) -> Iterator[Scores]:
-    """Whoever is not dominated by one of the front so far. In descending order a dominating one comes
-    first."""
+    """Yield what is not dominated by the front so far. In descending order dominating scores come first."""
     import numpy as np
 
     ordered = sorted(all_scores, reverse=True)

@@ -1,7 +1,7 @@
-"""The algorithm port: what a study's stored trials lead to. Every function behind it is pure.
+"""The ports to algorithms and stopping rules. Every function behind them is pure.
 
 The same spec, trials and seed give the same answer on every machine of one kind and after every restart;
-nothing of an algorithm's own is stored. Conformance suite: tests/contract/studies.
+algorithms store nothing. Conformance suite: tests/contract/studies.
 """
 
 import enum
@@ -28,20 +28,20 @@ class Proposals(Struct, frozen=True):
     """Points that an algorithm proposes, the most promising first."""
 
     parameters: tuple[Parameters, ...]
-    #: There is nothing left to try (grid search came to its end); then there may be fewer than asked for.
+    #: Nothing is left to try (grid search has come to its end); there may be fewer than asked for.
     exhausted: bool = False
 
 
 class Algorithm(Protocol):
-    """Blocks for as long as it computes; called in a process of its own. Raises nothing for a valid spec."""
+    """Proposes trials. Blocks while it computes, and so is called in a process of its own. Raises nothing for
+    a valid spec."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
-        """`count` further points to try, in the order of their promise, beside those that are pending
-        already.
+        """Return `count` further points to try, the most promising first, beside those that are pending.
 
         `trials`: ascending by number, pending ones (REQUESTED, ACTIVE, STOPPING) among them. The answer
-        depends on them, `spec` and `seed` alone: who asks for 2 gets what who asks for 1 and stores it, and
-        asks for 1 again, gets.
+        depends only on them, `spec` and `seed`: to ask for 2 gives the same as to ask for 1, store it, and
+        ask for 1 again.
         """
         ...
 
@@ -58,13 +58,13 @@ class EngineName(enum.StrEnum):
 class Curve(Struct, frozen=True):
     """A trial's learning curve."""
 
-    #: Of the trial in its study.
+    #: The trial's number in its study.
     number: int
     #: Ascending by step.
     measurements: tuple[Measurement, ...]
     #: Nothing more will be measured.
     is_over: bool
-    #: The trial's, for convex stopping; None where the rule names no parameter for it.
+    #: The trial's learning rate, for convex stopping; None where the rule names no parameter for it.
     learning_rate: float | None = None
     #: It is over because it was told to stop.
     stopped_early: bool = False
@@ -74,12 +74,12 @@ class StoppingVerdict(Struct, frozen=True):
     """What a stopping rule says of a trial."""
 
     should_stop: bool
-    #: In words, for the timeline: what the rule saw, or why it is too early to say.
+    #: In words, for the timeline: what the rule saw, or why it is too early to decide.
     why: str
     #: What the trial would likely have measured at its end; counts as its last measurement. None: nothing is
     #: predicted.
     predicted: Measurement | None = None
-    #: The same for trials that were stopped earlier, by number, where the rule learns anew of these (convex
+    #: The same for trials that were stopped earlier, by number, where the rule predicts these anew (convex
     #: stopping).
     updated: tuple[tuple[int, Measurement], ...] = ()
 
@@ -94,18 +94,19 @@ class EngineMissing(Exception):
 
 
 class Advisor(Protocol):
-    """Algorithms and stopping rules, asked from an event loop that goes on meanwhile. Raises AdvisorFailed,
-    EngineMissing."""
+    """Algorithms and stopping rules for callers on an event loop, which they do not block. Methods raise
+    AdvisorFailed, EngineMissing."""
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        """As `Algorithm.suggest`, of the algorithm that the study asks for."""
+        """Do as `Algorithm.suggest` of the algorithm that the study asks for."""
         ...
 
     async def should_stop(
         self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
     ) -> tuple[StoppingVerdict, ...]:
-        """Whether the study's own rule, if it has one, wants the trials of these numbers stopped early, each
-        compared with all others of `curves`; in the order of `numbers`, each of which has a curve."""
+        """Return whether the study's rule, if it has one, wants the trials of these numbers stopped early,
+        each compared with all others of `curves`. Verdicts are in the order of `numbers`; each must have a
+        curve."""
         ...

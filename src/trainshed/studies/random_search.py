@@ -1,7 +1,7 @@
 """Random search and grid search: algorithms that learn nothing from what trials measured (facts/tuning#ml).
 
 Random search draws every trial anew, numbers evenly on their scale, lists evenly over their values. Grid
-search walks one grid over the whole tree of parameters, the point that is next in its order first.
+search walks one grid over the whole tree of parameters, in a fixed order.
 """
 
 import math
@@ -17,11 +17,11 @@ from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.space import Space
 
 STEPS = 11
-"""Places that stand for a DOUBLE: both ends, the middle, and the tenths between."""
+"""Grid places of a DOUBLE: its two ends, and the tenths between them."""
 
 
 class RandomSearch:
-    """See `studies.port.Algorithm`. Looks at nothing of a trial but its number."""
+    """Implements `studies.port.Algorithm`. Looks only at the numbers of trials."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         space = Space(spec.parameters)
@@ -37,8 +37,8 @@ class RandomSearch:
 
 
 class GridSearch:
-    """See `studies.port.Algorithm`. Points that were tried or are pending, whoever made them, are not
-    proposed."""
+    """Implements `studies.port.Algorithm`. Does not propose points that were tried or are pending, whoever
+    made them."""
 
     def suggest(self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int) -> Proposals:
         grid = Grid(spec.parameters)
@@ -55,10 +55,10 @@ class GridSearch:
 
 
 def _untried(grid: "Grid", tried: set[Parameters], number: int) -> Parameters | None:
-    """The first untried point from the place of trial `number` on, then from the beginning; None if there is
-    none.
+    """Return the first untried point from the place of trial `number` on, then from the beginning; None if
+    there is none.
 
-    As a rule that place itself is untried, so a long study pays for one look, not for all that came before.
+    Usually that place itself is untried, so a long study pays for one look, not for all that came before.
     """
     for step in range(min(grid.size, len(tried) + 1)):
         point = grid.point((number - 1 + step) % grid.size)
@@ -81,7 +81,7 @@ class Grid:
         self.size = math.prod(root.ways for root in self._roots)
 
     def point(self, place: int) -> Parameters:
-        """The point at a place, 0 to `size` - 1."""
+        """Return the point at a place, 0 to `size` - 1."""
         chosen: list[tuple[int, str, Value]] = []
         _choose(self._roots, place, chosen)
         return tuple((name, value) for _, name, value in sorted(chosen, key=lambda each: each[0]))
@@ -98,7 +98,7 @@ def _choose(
 
 
 class _Branch:
-    """A node and what hangs below it. Its values are numbered from 0 on; most of them activate no child."""
+    """A node and its subtree. Its values are numbered from 0 on; most of them activate no child."""
 
     def __init__(self, index: int, node: Node, children: "list[_Branch]") -> None:
         self.index = index
@@ -107,13 +107,13 @@ class _Branch:
 
     @cached_property
     def ways(self) -> int:
-        """In how many ways the node and all below it can be set."""
+        """In how many ways the node and its subtree can be set."""
         plain = (self.node.size or STEPS) - len(self._forks)
         return plain + sum(ways for _, ways in self._forks)
 
     @cached_property
     def _forks(self) -> list[tuple[int, int]]:
-        """The positions that activate a child, ascending, and in how many ways what is below can be set."""
+        """The positions that activate a child, ascending, and in how many ways their children can be set."""
         values = [value for child in self.children for value in child.node.parameter.when]
         positions = {at for value in values if (at := self.node.position(value)) is not None}
         return [
@@ -126,7 +126,7 @@ class _Branch:
         return self.node.listed_value(position)
 
     def active(self, position: int) -> "list[_Branch]":
-        """The children that are active at a position."""
+        """Return the children that are active at a position."""
         if not self.children:
             return []
         value = self.value(position)
@@ -137,7 +137,7 @@ class _Branch:
         ]
 
     def find(self, place: int) -> tuple[int, int]:
-        """The position that a place falls on, and the place among the ways below it."""
+        """Return the position that a place falls on, and the place among the ways below that position."""
         passed = 0
         for position, ways in self._forks:
             plain = position - passed

@@ -1,7 +1,7 @@
-"""Which algorithm serves a study. Loads numpy, scipy and the optional libraries only when somebody asks.
+"""Finds the algorithm that serves a study. Loads numpy, scipy and the optional libraries only when asked.
 
-Nothing else of this package but `port` and what is free of numpy is imported by the service itself:
-suggestions are computed in a process of their own.
+The service itself imports only `port` and what is free of numpy from this package: suggestions are computed
+in a process of their own.
 """
 
 from importlib import import_module
@@ -15,11 +15,11 @@ _EXTRAS = {
     EngineName.OPTUNA_GP: ("trainshed.studies.engines.optuna", "optuna"),
     EngineName.VIZIER: ("trainshed.studies.engines.vizier", "vizier"),
 }
-"""Module and extra of the engines that need a library of their own."""
+"""Module and extra (of the distribution) of the engines that need a library of their own."""
 
 
 def algorithm_for(name: AlgorithmName, engine: EngineName = EngineName.GP_BANDIT) -> Algorithm:
-    """The algorithm that a study asks for; `engine` counts for the default one only.
+    """Return the algorithm that a study asks for; `engine` counts for the default one only.
 
     Raises EngineMissing.
     """

@@ -1,8 +1,8 @@
 """The few SciPy routines that the algorithms use, with types. SciPy ships none.
 
-Owns no mathematics. Everything is float64. LAPACK is called directly: at the sizes of a study (a hundred
-rows) the checks of the friendlier functions cost more than the work. Each part of SciPy is loaded by its
-first call: `scipy.stats` alone takes longer to load than a random search takes for a study.
+Contains no mathematics of its own. Everything is float64. LAPACK is called directly: at the sizes of a study
+(a hundred rows) the checks of the friendlier functions cost more than the work. Each part of SciPy is loaded
+by its first call: `scipy.stats` alone takes longer to load than a random search takes for a study.
 """
 
 import importlib
@@ -29,27 +29,27 @@ def _special() -> Any:
 
 
 def cholesky(matrix: Array) -> Array | None:
-    """The lower factor of a symmetric matrix of which only the upper half is read; None if it is not
-    positive.
+    """Return the lower factor of a symmetric matrix, of which only the upper half is read; None if it is not
+    positive definite.
 
-    The answer lies in Fortran order; above its diagonal are zeros.
+    The result is in Fortran order, with zeros above the diagonal.
     """
     factor, info = _lapack().dpotrf(matrix.T, lower=1, clean=1)
     return factor if info == 0 else None
 
 
 def solve_factored(factor: Array, right: Array) -> Array:
-    """`x` of `L Lᵀ x = right`."""
+    """Solve `L Lᵀ x = right` for `x`."""
     return _lapack().dpotrs(factor, right, lower=1)[0]
 
 
 def inverse_factored(factor: Array) -> Array:
-    """The lower half of `(L Lᵀ)⁻¹`; what stands above the diagonal means nothing."""
+    """Return the lower half of `(L Lᵀ)⁻¹`; what is above the diagonal has no meaning."""
     return _lapack().dpotri(factor, lower=1)[0]
 
 
 def inverse_triangular(factor: Array) -> Array:
-    """`L⁻¹`."""
+    """Return `L⁻¹`."""
     return _lapack().dtrtri(factor, lower=1)[0]
 
 
@@ -62,7 +62,7 @@ def minimize_bounded(
     iterations: int,
     tolerance: float = 1e-9,
 ) -> tuple[Array, float]:
-    """The point that L-BFGS-B comes to from `start` within the box, and the value there."""
+    """Return the point that L-BFGS-B reaches from `start` within the box, and the value there."""
     optimize: Any = importlib.import_module("scipy.optimize")
     found = optimize.minimize(
         value_and_gradient,
@@ -76,8 +76,8 @@ def minimize_bounded(
 
 
 def sobol(dimensions: int, skip: int, count: int, seed: int) -> Array:
-    """`count` points of a scrambled Sobol sequence from its `skip`-th on, shape (count, dimensions), within
-    [0, 1)."""
+    """Return `count` points of a scrambled Sobol sequence from its `skip`-th on, shape (count, dimensions),
+    within [0, 1)."""
     qmc: Any = importlib.import_module("scipy.stats.qmc")
     sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     if skip:

@@ -1,10 +1,10 @@
 """The tree of parameters as numbers: encoding to a flat table, snapping to legal values, decoding
 (spec/tuning#parameters, facts/tuning#vertex).
 
-A point is a row with one **code** per node of the tree: of a numeric one its place in [0, 1] on its scale, of
-a categorical one the index of its category, NaN where it is inactive. A **genotype** is the same without NaN,
-so that a search can flip a parent and find the children's codes. A study starts at the defaults or the
-centre, then follows a scrambled Sobol sequence. Owns no other random source and knows no algorithm.
+A point is a row with one **code** per node of the tree: the place in [0, 1] on its scale for a number, the
+index of its category for a category, NaN for an inactive node. A **genotype** is the same without NaN, so
+that a search can flip a parent and find the children's codes. A study starts at the defaults or the centre,
+then follows a scrambled Sobol sequence. Has no other random source and knows no algorithm.
 """
 
 import math
@@ -19,7 +19,7 @@ from trainshed.studies.nodes import SAME_CODE, UNKNOWN, Node, is_among
 from trainshed.studies.routines import Array, Mask, Positions, sobol
 
 _LONGEST = 1 << 20
-"""Points after which the sequence begins anew; a study that long has left the start far behind."""
+"""Points after which the sequence begins again; a study that long has left its start far behind."""
 
 
 class Space:
@@ -44,11 +44,11 @@ class Space:
         ]
         #: Which node each column of the embedding comes from, shape (q,).
         self.groups: Positions = np.array(columns, dtype=np.int64)
-        #: Of each node: whether its code may move by any small amount, shape (p,).
+        #: For each node: whether its code may move by any small amount, shape (p,).
         self.is_smooth: Mask = np.array([node.size == 0 for node in nodes], dtype=np.bool_)
-        #: Of each node: whether it is categorical, shape (p,).
+        #: For each node: whether it is categorical, shape (p,).
         self.is_listed: Mask = np.array([node.is_categorical for node in nodes], dtype=np.bool_)
-        #: Of each column of the embedding: whether it is the code of a numeric node, shape (q,).
+        #: For each column of the embedding: whether it is the code of a numeric node, shape (q,).
         self.is_number: Mask = ~self.is_listed[self.groups]
 
     @cached_property
@@ -59,9 +59,9 @@ class Space:
 
     @cached_property
     def branches(self) -> tuple[int, ...]:
-        """The columns of the embedding of those categories that decide which parameters there are: of the
-        always active categorical nodes that have children. A category stands there once and once more for
-        each child."""
+        """The columns of the embedding for categories that decide which parameters there are: those of
+        categorical nodes with children that are always active. A category is there once, and once more for
+        each child that it activates."""
         found: list[int] = []
         for index, node in enumerate(self.nodes):
             children = [each for each in self.nodes if each.parameter.parent == index]
@@ -73,8 +73,8 @@ class Space:
         return tuple(found)
 
     def encode(self, points: Sequence[Parameters]) -> Array:
-        """Codes of stored points, shape (n, p). What the tree does not know is passed over (a user may create
-        a trial)."""
+        """Return the codes of stored points, shape (n, p). Parameters that the tree does not know are ignored
+        (a user may have created the trial)."""
         table = np.full((len(points), self.width), np.nan)
         for row, point in zip(table, points, strict=True):
             values = dict(point)
@@ -84,7 +84,7 @@ class Space:
         return table
 
     def snap(self, genotypes: Array) -> Array:
-        """The legal points nearest to genotypes: every code legal, NaN where inactive, shape (n, p)."""
+        """Return the legal points nearest to genotypes: every code legal, NaN if inactive, shape (n, p)."""
         codes = np.empty_like(genotypes)
         for index, node in enumerate(self.nodes):
             codes[:, index] = node.snapped(genotypes[:, index])
@@ -95,14 +95,14 @@ class Space:
         return codes
 
     def place(self, shares: Array) -> Array:
-        """Genotypes for points of the unit cube, shape (n, p): numbers even on their scale, lists even over
-        their values."""
+        """Return genotypes for points of the unit cube, shape (n, p): numbers evenly on their scale, lists
+        evenly over their values."""
         return np.column_stack(
             [node.placed(shares[:, index]) for index, node in enumerate(self.nodes)]
         )
 
     def genotypes(self, codes: Array) -> Array:
-        """Codes with the gaps of inactive nodes filled by the middle."""
+        """Return the codes with the gaps of inactive nodes filled by the middle."""
         filled = codes.copy()
         for index, node in enumerate(self.nodes):
             column = filled[:, index]
@@ -113,7 +113,7 @@ class Space:
         return filled
 
     def embed(self, codes: Array) -> Array:
-        """Codes as points of a Euclidean space, shape (n, q): unequal categories are 1 apart, inactive
+        """Return codes as points of a Euclidean space, shape (n, q): unequal categories are 1 apart, inactive
         numbers in the middle, inactive and unknown categories equally far from all."""
         table = np.zeros((len(codes), len(self.groups)))
         at = 0
@@ -130,8 +130,7 @@ class Space:
         return table
 
     def decode(self, codes: Array) -> Parameters:
-        """One row of snapped codes as the parameters of a trial: the active ones, in the order of the
-        tree."""
+        """Return one row of snapped codes as a trial's parameters: the active ones, in the tree's order."""
         return tuple(
             (node.parameter.id, node.value(float(code)))
             for node, code in zip(self.nodes, codes, strict=True)
@@ -155,7 +154,7 @@ class Space:
 
 
 def starting_point(space: Space, number: int, seed: int) -> Array:
-    """The genotype for trial `number` (from 1 on) of a study, shape (p,)."""
+    """Return the genotype for trial `number` (from 1 on) of a study, shape (p,)."""
     if number <= 1:
         return space.first
     return space.place(sobol(space.width, (number - 1) % _LONGEST, 1, seed))[0]

@@ -1,1 +1,1 @@
-"""TensorFlow event files: their records, their scalars, and directories of them that are followed."""
+"""Reads TensorFlow event files: their records, their scalars, and directories of them as they grow."""

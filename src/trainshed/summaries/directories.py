@@ -1,7 +1,7 @@
-"""Event files in a directory of this machine, which programs write to while it is read.
+"""Finds and opens event files in a directory of this machine, which programs write to at the same time.
 
 Nothing in it is trusted: each step down is taken from an open directory and follows no link, only plain files
-are read, and how much is looked at is bounded. Blocks.
+are read, and the number of entries looked at is bounded. Blocks.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from trainshed.summaries.following import MARK, EventFile, Met
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Opening a pipe must not wait for who writes to it.
+# Opening a pipe must not wait for its writer.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DEEPEST: Final = 20
 _MOST_DIRECTORIES: Final = 1000
@@ -22,15 +22,15 @@ _MOST_ENTRIES: Final = 50_000
 
 
 class LocalDirectory:
-    """See `following.Directory`. `base` is ours; `below`, the names of the directories from there on, are a
-    program's."""
+    """Implements `following.Directory`. `base` is the service's directory; `below`, the names of the
+    directories from there on, are a program's."""
 
     def __init__(self, base: Path, below: tuple[str, ...]) -> None:
         self._base = base
         self._below = below
 
     def files(self, met: Met) -> Iterator[EventFile]:
-        """See the port. In the order of the directories' names."""
+        """Do as the port says, in the order of the directories' names."""
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in self._below:
             met(handle, name)
@@ -48,7 +48,7 @@ class LocalDirectory:
             os.close(handle)
 
     def open(self, file: EventFile) -> BinaryIO:
-        """See the port."""
+        """Do as the port says."""
         *directories, leaf = file.path.split("/")
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in (*self._below, *directories):
@@ -62,7 +62,7 @@ class LocalDirectory:
         finally:
             os.close(handle)
         status = os.fstat(opened)
-        # A file with another name may be one that the program itself must not read.
+        # A file that has a second name may be one that the program itself must not read.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(opened)
             raise FileNotFoundError(f"{file.path} is no plain file")

@@ -1,8 +1,8 @@
-"""A directory of event files, followed as it grows: what every run in it has measured, read once.
+"""Follows a directory of event files as it grows: what every run in it has measured, read once.
 
-A file goes on where its last whole record ended. One that was replaced, as storage clients replace an object
-whenever they flush, is read anew, and so is one that does not hold any more what was read of it. What was
-read of a file that is gone stays.
+A file is read on from the end of its last whole record. One that was replaced, as storage clients replace an
+object whenever they flush, is read anew, and so is one that no longer contains what was read of it. What was
+read of a file that is gone is kept.
 """
 
 import re
@@ -20,24 +20,24 @@ MARK: Final = "tfevents"
 
 _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 512 << 20
-"""That one look reads; the next one goes on."""
+"""Most bytes that one look reads; the next one goes on."""
 _MOST_TAGS: Final = 1000
 _MOST_POINTS: Final = 50_000
-"""Of one tag in one file. Of more, every second one is forgotten, but never the last."""
+"""Points of one tag in one file. With twice as many, every second one is forgotten, but never the last."""
 _TAIL: Final = 256
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
 
 class EventFile(Struct, frozen=True):
-    """An event file as it was met."""
+    """An event file as it was found."""
 
-    #: Below the directory that is followed.
+    #: Its path below the directory that is followed.
     path: str
-    #: Another one says that it was replaced by another file.
+    #: Differs if it was replaced by another file.
     version: str
-    #: Another one says that it may have changed in any way.
+    #: Differs if it may have changed in any way.
     stamp: str
-    #: When it was written last (seconds since the epoch); 0 = nobody says.
+    #: When it was written last (seconds since the epoch); 0 = not known.
     written: float = 0.0
 
 
@@ -45,20 +45,19 @@ Met = Callable[[int, str], None]
 
 
 def unwatched(handle: int, awaited: str) -> None:
-    """`Met` of who watches nothing."""
+    """Do nothing: a `Met` for callers that watch nothing."""
 
 
 class Directory(Protocol):
     """A place with event files in it. Blocks."""
 
     def files(self, met: Met) -> Iterator[EventFile]:
-        """All below it. `met`: called with a handle of every directory before it is read, where there are
-        directories, and ""; also of each of those above, with the name of the one that leads to the place.
-        Raises OSError."""
+        """Yield all event files below it. `met`: where there are directories, called with a handle of each
+        and "" before it is read; also for those above, with the name that leads on. Raises OSError."""
         ...
 
     def open(self, file: EventFile) -> BinaryIO:
-        """For reading, from its beginning. Raises OSError."""
+        """Open a file for reading, from its beginning. Raises OSError."""
         ...
 
 
@@ -71,12 +70,12 @@ class Point(Struct, frozen=True):
 
 
 Points = Mapping[int, Point]
-"""By step."""
+"""Points by step."""
 
 
 class Follower:
-    """Follows a directory for the sake of some tags. `since`: what was written before (seconds since the
-    epoch) is somebody else's and does not count. For one thread at a time."""
+    """Follows some tags in a directory. `since` (seconds since the epoch): what was written before is
+    another program's and does not count. For one thread at a time."""
 
     def __init__(self, directory: Directory, wanted: Collection[str], since: float = 0.0) -> None:
         self._directory = directory
@@ -87,8 +86,8 @@ class Follower:
         self.tags: set[str] = set()
 
     def look(self, met: Met = unwatched) -> bool:
-        """Take in what is new; `met` as in `Directory.files`. False: there is more to read than one look
-        takes. Raises OSError."""
+        """Read what is new; `met` as in `Directory.files`. Returns False if there is more to read than one
+        look reads. Raises OSError."""
         left = _MOST_BYTES
         for file in islice(self._directory.files(met), _MOST_FILES):
             known = self._files.get(file.path)
@@ -107,8 +106,8 @@ class Follower:
         return left > 0
 
     def runs(self, tag: str) -> dict[str, Points]:
-        """What each run, a directory with event files, has measured under the tag. Of several values of a
-        step the one that was written last counts: who goes back to a checkpoint opens another file."""
+        """Return what each run, a directory with event files, has measured under the tag. Of several values
+        of a step the last one written counts: a program that goes back to a checkpoint opens another file."""
         found: dict[str, dict[int, Point]] = {}
         for path, file in sorted(self._files.items()):
             for step, point in file.points.get(tag, {}).items():
@@ -119,7 +118,7 @@ class Follower:
         return dict(found)
 
     def _read(self, file: "_File", opened: BinaryIO, most: int) -> int:
-        """Bytes that were read."""
+        """Read on for about `most` bytes; return how many were read."""
         begun = file.offset
         read = 0
         try:
@@ -136,7 +135,7 @@ class Follower:
                 if read >= most:
                     break
         except NotEvents:
-            pass  # What came before counts; a file that is repaired is another one.
+            pass  # What came before counts; a file that is repaired counts as another one.
         file.remember(opened)
         return read
 
@@ -146,14 +145,14 @@ class _File(Struct):
 
     version: str
     stamp: str = ""
-    #: Bytes: behind the last record that was read.
+    #: The end of the last record that was read, in bytes.
     offset: int = 0
-    #: The bytes before the offset.
+    #: The last bytes before the offset.
     tail: bytes = b""
     points: dict[str, dict[int, Point]] = field(default_factory=dict[str, dict[int, Point]])
 
     def goes_on(self, opened: BinaryIO) -> bool:
-        """Whether it still holds what was read of it."""
+        """Whether it still contains what was read of it."""
         opened.seek(self.offset - len(self.tail))
         return opened.read(len(self.tail)) == self.tail
 
@@ -173,9 +172,9 @@ class _File(Struct):
 
 
 def representative(runs: Mapping[str, Points]) -> str | None:
-    """The run that speaks for the model where several have measured under one tag: one of an evaluation (a
-    directory such as `eval`, `eval_holdout`, `validation`) before those of training, then the one that
-    measured last. None of none."""
+    """Return the run that represents the model if several have measured under one tag: an evaluation's (a
+    directory such as `eval`, `eval_holdout`, `validation`) before training's, then the one that measured
+    last. None if there is none."""
 
     def rank(run: str) -> tuple[bool, float, str]:
         evaluates = any(_EVALUATION.match(name) for name in run.split("/"))

@@ -3,8 +3,8 @@
     uint64 length | uint32 masked CRC-32C of it | `length` bytes | uint32 masked CRC-32C of those
     (little-endian)
 
-Pure but for the file that it is handed. A file that is being written ends in the middle of a record; that is
-normal, and what is whole before it counts.
+Pure, except for the file that it is given. A file that is being written may end in the middle of a record;
+that is normal, and the whole records before it count.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 import google_crc32c
 
 LONGEST: Final = 16 << 20
-"""Bytes of a record that is read: scalars fill a few hundred, and graphs and images are not looked at."""
+"""Most bytes of a record that is read: scalars take a few hundred, and graphs and images are not needed."""
 
 _HEADER: Final = struct.Struct("<QI")
 _FOOTER: Final = struct.Struct("<I")
@@ -22,7 +22,7 @@ _crc32c = cast(Callable[[bytes], int], vars(google_crc32c)["value"])
 
 
 class NotEvents(Exception):
-    """From `offset` on the file holds no records: it is no event file, or it is damaged there."""
+    """From `offset` on the file contains no records: it is no event file, or it is damaged there."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"no record begins at byte {offset}")
@@ -30,13 +30,13 @@ class NotEvents(Exception):
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum as it stands in the file."""
+    """Return the checksum as it is in the file."""
     crc = _crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def framed(record: bytes) -> bytes:
-    """A record as it stands in a file."""
+    """Return a record as it is in a file."""
     length = struct.pack("<Q", len(record))
     header = _HEADER.pack(len(record), masked_crc(length))
     return header + record + _FOOTER.pack(masked_crc(record))
@@ -45,7 +45,7 @@ def framed(record: bytes) -> bytes:
 def read_records(
     file: BinaryIO, start: int = 0, *, longest: int = LONGEST
 ) -> Iterator[tuple[bytes, int]]:
-    """The whole records from byte `start` on, each with the offset behind it; one that is longer than
+    """Yield the whole records from byte `start` on, each with the offset of its end; one that is longer than
     `longest` bytes, or whose own checksum is wrong, is left out. Raises NotEvents where no record begins."""
     size = file.seek(0, 2)
     file.seek(start)
@@ -53,7 +53,7 @@ def read_records(
     while at + _HEADER.size + _FOOTER.size <= size:
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
-            return  # It was cut off meanwhile.
+            return  # The file was shortened meanwhile.
         length, crc = _HEADER.unpack(head)
         if masked_crc(head[:8]) != crc:
             raise NotEvents(at)

@@ -1,4 +1,4 @@
-"""Where event files lie, as the rest of the house names such a place."""
+"""How other packages name a directory with event files."""
 
 from msgspec import Struct
 
@@ -6,10 +6,10 @@ from msgspec import Struct
 class LogDirectory(Struct, frozen=True):
     """A directory with event files of a job."""
 
-    #: Unlike those of the others that are looked at together: letters, digits, `.`, `_` and `-`; "" where it
-    #: is the only one.
+    #: A name that differs from those shown with it: letters, digits, `.`, `_` and `-`; "" if it is the only
+    #: one.
     label: str
     #: `gs://BUCKET/PATH`.
     uri: str
-    #: Whose programs wrote it.
+    #: The project whose programs wrote it.
     project: str

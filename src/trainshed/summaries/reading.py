@@ -1,9 +1,9 @@
-"""Event files of a directory, read on from where an earlier reading ended, perhaps another process's.
+"""Reads the event files of a directory on from where an earlier reading ended, perhaps in another process.
 
-What was read is told in pieces, each with how far its file is read now: who stores both, the piece first,
-loses nothing and meets at most the last piece twice. A file goes on where its last whole record ended,
-also when it was replaced by a longer one, as storage clients do at each flush; only a file that does not
-begin as it did is read anew.
+What was read comes in pieces, each with how far its file is read now: a caller that stores both, the piece
+first, loses nothing and gets at most the last piece twice. A file is read on from the end of its last whole
+record, also if it was replaced by a longer one, as storage clients do at each flush; only a file with another
+beginning is read anew.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,27 +18,27 @@ from trainshed.summaries.framing import NotEvents, read_records
 from trainshed.summaries.scalars import Scalar, read_scalars, written_at
 
 MOST_FILES: Final = 1000
-"""Of a directory; the others are passed over."""
+"""Most files of a directory; the others are skipped."""
 _AT_ONCE: Final = 10_000
-"""Scalars of a piece, about."""
+"""About how many scalars a piece has at most."""
 _BYTES_AT_ONCE: Final = 64 << 20
 _LONGEST: Final = 1 << 20
-"""Bytes of a record that is read: one of 16 MiB may hold a million scalars, which are to be held at once."""
+"""Most bytes of a record that is read: 16 MiB may contain a million scalars, all in memory at once."""
 _EDGE: Final = 256
-"""Bytes at the beginning, and before the offset, that a file is known by. Events hold times: no two are
-alike."""
+"""Bytes at the beginning, and before the offset, by which a file is recognized. Events contain times: no two
+are alike."""
 
 
 class FileProgress(Struct, frozen=True):
     """How far an event file was read."""
 
-    #: Below the directory.
+    #: Its path below the directory.
     path: str
-    #: `EventFile.stamp` of what was read to its end; "" = there was more.
+    #: Its `EventFile.stamp` when it was read to its end; "" = there was more.
     stamp: str = ""
-    #: Bytes: behind the last record that was read.
+    #: The end of the last record that was read, in bytes.
     offset: int = 0
-    #: What the bytes before the offset are known by.
+    #: A digest of bytes before the offset.
     digest: bytes = b""
     #: When its first event was written (seconds since the epoch, by the program's clock).
     begun: float = 0.0
@@ -52,7 +52,7 @@ class Piece(Struct, frozen=True):
 
 
 def run_of(path: str) -> str:
-    """The run that an event file belongs to: its directory below the one that is read, "" for that itself."""
+    """Return the run of an event file: its directory below the one that is read, "" for that itself."""
     return path.rpartition("/")[0]
 
 
@@ -62,12 +62,12 @@ def read_on(
     since: float,
     met: Met,
 ) -> Iterator[Piece]:
-    """What is new since the readings that led to `known` (by path). Blocks; raises OSError.
+    """Yield what is new since the readings that led to `known` (by path). Blocks; raises OSError.
 
-    Files of a run come in the order of their names, which hold the time at which they were opened: what
-    a program that was started again has written comes last. `since` (seconds since the epoch): files that
-    nobody has written to since then are somebody else's, and so are older values in files that were begun
-    before. `met` as in `Directory.files`.
+    Files of a run come in the order of their names, which contain the time at which they were opened: what
+    a restarted program has written comes last. `since` (seconds since the epoch): files that were not written
+    to since then are another program's, and so are older values in files that were begun before. `met` as in
+    `Directory.files`.
     """
     wanted = (
         file
@@ -88,7 +88,7 @@ def read_on(
             if progress is not None and (
                 is_due or progress.digest != _digest(opened, progress.offset)
             ):
-                # Those behind it hold what was written later, and are to come later again.
+                # The run's files behind it contain what was written later, and must come later again.
                 rewritten.add(run_of(file.path))
                 progress = None
             yield from _read(file, opened, progress or FileProgress(file.path), since)
@@ -121,7 +121,7 @@ def _read(
 
 
 def _digest(opened: BinaryIO, offset: int) -> bytes:
-    """What the file's first bytes, up to the offset, are known by now."""
+    """Return a digest of the file up to the offset: of its first and last bytes there."""
     length = min(_EDGE, offset)
     found = blake2b(offset.to_bytes(8, "big"), digest_size=16)
     for start in (0, offset - length):
@@ -131,7 +131,7 @@ def _digest(opened: BinaryIO, offset: int) -> bytes:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path can be written down: a program may call a file anything."""
+    """Whether a path can be stored as text: a program may give a file any name."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,7 @@
 """The scalars of an event: what `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and others write.
 
-Pure. The three messages that matter are described here, in a pool of their own: neither TensorFlow nor
-TensorBoard is needed, and theirs may be loaded beside it. What the messages have beyond these fields is
-skipped.
+Pure. The messages that matter are described here, in a pool of their own: neither TensorFlow nor TensorBoard
+is needed, and theirs may be loaded as well. What the messages have beyond these fields is skipped.
 """
 
 import math
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 _LONGEST_TAG: Final = 1000
 _SCALARS: Final = b"scalars"
-"""The plug-in that scalar tensors belong to; others put single numbers into events that measure nothing."""
+"""The plug-in of scalar tensors; other plug-ins put single numbers into events that measure nothing."""
 
 
 class Scalar(Struct, frozen=True):
@@ -23,7 +22,7 @@ class Scalar(Struct, frozen=True):
 
     #: Its name.
     tag: str
-    #: After how many steps.
+    #: The step at which it was measured.
     step: int
     #: Seconds since the epoch, by the program's clock.
     at: float
@@ -31,7 +30,7 @@ class Scalar(Struct, frozen=True):
 
 
 def read_scalars(record: bytes) -> Iterator[Scalar]:
-    """The scalars of one record of an event file, in their order; none for a record that is no event."""
+    """Yield the scalars of one record of an event file, in order; none for a record that is no event."""
     event = _event(record)
     if event is None:
         return
@@ -42,8 +41,8 @@ def read_scalars(record: bytes) -> Iterator[Scalar]:
 
 
 def written_at(record: bytes) -> float:
-    """When an event was written (seconds since the epoch, by the program's clock); 0 for a record that is
-    none."""
+    """Return when an event was written (seconds since the epoch, by the program's clock); 0 if the record is
+    no event."""
     event = _event(record)
     return event.wall_time if event is not None and math.isfinite(event.wall_time) else 0.0
 
@@ -72,8 +71,8 @@ def _number(value: Any) -> float | None:
 
 
 class _Kind(Struct, frozen=True):
-    """How a tensor of one element holds it: in a list of the message, or as its bytes in memory (`struct`'s
-    letter)."""
+    """How a tensor stores its one element: in a list of the message (`field`), or as bytes (`letter` of
+    `struct`)."""
 
     field: str
     letter: str
@@ -107,7 +106,7 @@ def _tensor_number(tensor: Any) -> float | None:
     if len(values) > 1:
         return None
     if not values:
-        return 0.0  # Zero is not written down at all.
+        return 0.0  # Zero is left out of the message.
     if kind.field == "half_val":
         bits = int(values[0])
         return _from_bytes(tensor.dtype, kind, struct.pack("<H", bits)) if bits >> 16 == 0 else None
@@ -139,7 +138,7 @@ _MESSAGES: Final = {
     ),
     "Summary": (("value", 1, "Value", _REPEATED),),
     "Value": (
-        # Texts are read as bytes: one that is no UTF-8 must not make the rest of the event unreadable.
+        # Texts are read as bytes: one that is not UTF-8 must not make the rest of the event unreadable.
         ("tag", 1, _BYTES, _OPTIONAL),
         ("simple_value", 2, _FLOAT, _OPTIONAL),
         ("tensor", 8, "Tensor", _OPTIONAL),

@@ -1,1 +1,1 @@
-"""Log lines of the service: what they are about, as fields, and how they are written."""
+"""The service's log lines with fields, its counters and histograms, and spans for traces."""

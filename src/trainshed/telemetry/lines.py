@@ -1,8 +1,8 @@
-"""Log lines with fields: of which job, attempt, replica and request they tell, as key=value text or as JSON.
+"""Log lines with fields (job, attempt, replica, request), as key=value text or as JSON.
 
-Whoever logs uses `logging` as ever. What concerns a job is logged through `about`, which begins the message
+Code logs with `logging` as usual. What concerns a job is logged through `about`, which begins the message
 with its subject and keeps job, attempt and replica as fields. The id of a request is a context variable, so
-that every line which its handling logs has it.
+every line that is logged while it is handled has it.
 """
 
 import json
@@ -25,21 +25,21 @@ _PLAIN: Final = re.compile(r"[\w.:/@+-]+")
 
 
 class _About(logging.LoggerAdapter[logging.Logger]):
-    """Logs of one subject."""
+    """A log whose messages begin with one subject."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         fields = self.extra or {}
         subject = " ".join(f"{key} {value}" for key, value in fields.items())
-        # The subject is no format: a percent sign in a name would want an argument.
+        # The subject is no format string: a percent sign in a name would need an argument.
         return f"{subject.replace('%', '%%')}: {msg}", {**kwargs, "extra": fields}
 
 
 def about(
     log: logging.Logger, job: int, *, attempt: int | None = None, replica: object = None
 ) -> "logging.LoggerAdapter[logging.Logger]":
-    """The log for what concerns a job: its messages begin with `job 12 replica worker-1: `."""
+    """Return the log for what concerns a job: its messages begin with `job 12 replica worker-1: `."""
     fields: dict[str, object] = {"job": int(job)}
     if attempt is not None:
         fields["attempt"] = attempt
@@ -49,12 +49,12 @@ def about(
 
 
 def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str]) -> None:
-    """Write the log of this process to standard error. `printable`: takes from a line what a terminal would
-    obey."""
+    """Write the log of this process to standard error. `printable`: removes from a line what a terminal would
+    take for commands."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(printable))
     least = logging.getLevelNamesMapping()[level.upper()]
-    # What libraries tell of themselves below a warning is nothing that an operator of this service asked for.
+    # An operator of this service does not need what libraries log below the level of a warning.
     logging.basicConfig(level=max(least, logging.WARNING), handlers=[handler])
     logging.getLogger("trainshed").setLevel(least)
 
@@ -70,7 +70,7 @@ class TextLines(logging.Formatter):
         line = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
         if trace := _traceback(self, record):
             line += f"\n{trace}"
-        # Entries name what strangers named, and go to the operator's terminal.
+        # Lines contain names that strangers chose, and go to the operator's terminal.
         return self._printable(line)
 
 

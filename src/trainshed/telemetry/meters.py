@@ -1,6 +1,6 @@
-"""What a service counts of itself while it works: plain numbers, so that counting costs a microsecond.
+"""What a service counts about itself while it works: plain numbers, so that counting costs a microsecond.
 
-How they are told is `api.metrics`'s affair.
+`api.metrics` presents them.
 """
 
 from bisect import bisect_left
@@ -14,15 +14,15 @@ from trainshed.telemetry.spans import SpanSink
 Labels = tuple[str, ...]
 
 LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds that a request may take."""
+"""Bounds, in seconds, of how long a request takes."""
 SPANS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
-"""Seconds that a job may wait, or take to start."""
+"""Bounds, in seconds, of how long a job waits, or takes to start."""
 
 
 class Series(Struct):
-    """One histogram of one set of labels."""
+    """A histogram's numbers for one set of labels."""
 
-    #: Observations up to each bound, not added up; the last one is of those above all.
+    #: Observations between each bound and the one before; the last count is of those above all bounds.
     counts: list[int]
     total: float = 0.0
 
@@ -43,9 +43,9 @@ class Histogram(Struct):
 
 
 class Meters(Struct):
-    """All that is counted, since the service started. Used from its event loop."""
+    """All that was counted since the service started. Used from its event loop."""
 
-    #: By transport (`rest`, `grpc`), method and code: of answers that are not streams.
+    #: Answers that are not streams, by transport (`rest`, `grpc`), method and code.
     requests: Histogram = field(default_factory=lambda: Histogram(LATENCIES))
     #: From asking for capacity to getting it, by API.
     waits: Histogram = field(default_factory=lambda: Histogram(SPANS))
@@ -55,15 +55,15 @@ class Meters(Struct):
     ends: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Whole jobs that began another attempt, by rule.
     retries: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Replicas that began another time within their attempt, by rule.
+    #: Replicas that were started again within their attempt, by rule.
     restarts: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Lines in the logs of replicas that ended.
     lines: int = 0
     #: What the retention has deleted: `jobs` or `logs`.
     deleted: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Bytes that this has freed.
+    #: Bytes that the retention has freed.
     freed: int = 0
-    #: Tries to tell somebody of a job, by target and what came of them.
+    #: Attempts to deliver a notification, by target and outcome.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Takes spans for traces; None = none are made.
     spans: SpanSink | None = None

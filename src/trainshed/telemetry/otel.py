@@ -1,7 +1,7 @@
 """Sends spans to a collector of OpenTelemetry by OTLP over HTTP. Needs the extra `otel`; loaded only where
 the setting `traces_endpoint` names a collector.
 
-The library sends from a thread of its own; a collector that is away costs spans and nothing else.
+The library sends from a thread of its own; a collector that does not answer costs spans and nothing else.
 """
 
 from typing import Final
@@ -18,11 +18,11 @@ from trainshed.telemetry.spans import Span
 _TIMEOUT: Final = 5.0
 """Seconds that a collector has to answer."""
 _LAST: Final = 3000
-"""Milliseconds for what is left when the service ends."""
+"""Milliseconds to send what is left when the service ends."""
 
 
 class OtelSpans:
-    """`endpoint`: where a collector takes traces, `http://127.0.0.1:4318/v1/traces`."""
+    """A `SpanSink`. `endpoint`: where a collector takes traces, `http://127.0.0.1:4318/v1/traces`."""
 
     def __init__(self, endpoint: str, version: str) -> None:
         resource = Resource.create({"service.name": "trainshed", "service.version": version})
@@ -33,7 +33,7 @@ class OtelSpans:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, span: Span) -> None:
-        """See `SpanSink`."""
+        """Do as `SpanSink` says."""
         context = self._propagator.extract({"traceparent": span.parent}) if span.parent else None
         kind = SpanKind.SERVER if "rpc.method" in span.attributes else SpanKind.INTERNAL
         made = self._tracer.start_span(

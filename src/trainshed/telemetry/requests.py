@@ -1,4 +1,4 @@
-"""Requests in the log: an id for each, which its answer carries too, and one line when it was answered."""
+"""Logs requests: gives each an id, which its answer has too, and writes one line when it was answered."""
 
 import logging
 import random
@@ -16,20 +16,20 @@ Send = Callable[[Any], Awaitable[None]]
 
 HEADER: Final = "x-request-id"
 METHOD: Final = "trainshed.method"
-"""In a scope: the full name of the method that answers, unless it is a stream."""
+"""Key in a scope: the full name of the method that answers, unless it is a stream."""
 _HEADER: Final = HEADER.encode()
 _WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _KEY: Final = re.compile(r"/with/[^/]+")
-"""An address of buckets with a key in it (`buckets.callers`): whoever reads the key has the buckets."""
+"""A storage address with a key in it (`buckets.callers`): whoever reads the key can use the buckets."""
 _numbers: Final = random.Random()
-"""An id is no secret: it only tells one request from others, without a call of the system each."""
+"""Ids are no secrets: they only tell requests apart, and should not cost a system call each."""
 _log = logging.getLogger("trainshed.requests")
 
 
 class Logged:
-    """Gives an HTTP request its id while it is answered by what this enters as, counts it if somebody has
-    said what method it was (`METHOD`), and logs it at level info. A class, since each request would pay for a
-    generator three times."""
+    """A context in which an HTTP request has its id and is answered through the `Send` that it returns. At
+    its end it counts the request, if its scope names the method (`METHOD`), and logs it at level info. A
+    class, since a generator would cost each request three times as much."""
 
     __slots__ = ("_began", "_identity", "_meters", "_scope", "_send", "_status", "_token")
 
@@ -74,21 +74,21 @@ class Logged:
 def request_span(
     method: str, seconds: float, told: dict[str, str | int], failed: bool, parent: str
 ) -> Span:
-    """The span of a request that was answered just now."""
+    """Return the span of a request that was answered just now. `seconds`: how long it took."""
     now = time.time_ns()
     attributes = {"rpc.method": method, **told}
     return Span(method, now - round(seconds * 1e9), now, attributes, (), failed, parent)
 
 
 def identified(given: str) -> str:
-    """A request's id: the one that its sender gave it, if it is well-formed, else a new one."""
+    """Return a request's id: the one that its sender gave it, if it is well-formed, else a new one."""
     if given and _WELL_FORMED.fullmatch(given):
         return given
     return f"{_numbers.getrandbits(64):016x}"
 
 
 def log_request(method: str, path: str, status: str, began: float) -> None:
-    """One line for an answered request. `began`: by `time.perf_counter`."""
+    """Log one line for an answered request. `began`: by `time.perf_counter`."""
     if not _log.isEnabledFor(logging.INFO):
         return
     milliseconds = (time.perf_counter() - began) * 1e3

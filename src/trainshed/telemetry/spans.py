@@ -8,22 +8,22 @@ from msgspec import Struct
 
 
 class Span(Struct, frozen=True):
-    """Something that is over. Moments are ns since the epoch."""
+    """Something that has ended, for a trace. Times are ns since the epoch."""
 
     name: str
     begin: int
     end: int
-    #: By their names in OpenTelemetry's semantic conventions, where there are such.
+    #: Named as in OpenTelemetry's semantic conventions, where those have a name.
     attributes: Mapping[str, str | int]
-    #: What it is made of.
+    #: The spans that it consists of.
     parts: Sequence["Span"] = ()
     failed: bool = False
-    #: The `traceparent` of whoever asked for it (W3C Trace Context); "" = it begins a trace.
+    #: The caller's `traceparent` (W3C Trace Context); "" = it begins a trace.
     parent: str = ""
 
 
 class SpanSink(Protocol):
-    """Takes spans. Cheap: called on the event loop."""
+    """Takes spans. `record` must be cheap, since it is called on the event loop."""
 
     def record(self, span: Span) -> None: ...
 

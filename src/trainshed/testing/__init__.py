@@ -1,1 +1,1 @@
-"""What tests are written with: the simulated engine and its faults. Nothing of the service imports it."""
+"""Tools for tests: the simulated engine and its faults. Nothing of the service imports this package."""

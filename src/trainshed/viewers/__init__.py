@@ -1,1 +1,1 @@
-"""Runs TensorBoard on what jobs wrote: one process for each view, confined, ended when idle."""
+"""Runs TensorBoard on what jobs wrote: one confined process for each view, which ends when idle."""

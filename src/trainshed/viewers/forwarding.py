@@ -1,7 +1,7 @@
-"""A request of a browser, sent on to a viewer by its Unix socket, and the answer back.
+"""Forwards a browser's request to a viewer's Unix socket, and streams the answer back.
 
-What goes either way is a list of what may: no token and no cookie reaches a viewer, and nothing that a viewer
-says of cookies, other origins, addresses or workers reaches a browser. The answer is streamed.
+Only listed headers pass either way: no token and no cookie reaches a viewer, and nothing that a viewer says
+of cookies, other origins, addresses or workers reaches a browser.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from trainshed.replica.system.unix_sockets import reachable
 _READ: Final = 1 << 16
 _LONGEST_HEAD: Final = 1 << 16
 _MOST_BODY: Final = 1 << 20
-"""Bytes: its page sends forms with lists of runs and tags."""
+"""Bytes of a request's body: TensorBoard's page sends forms with lists of runs and tags."""
 _PATIENCE: Final = 120.0
-"""Seconds for the first byte: it reads event files of any size."""
+"""Seconds for the head of an answer: TensorBoard reads event files of any size."""
 _SENT: Final = ("accept", "accept-encoding", "accept-language", "content-type")
 _PASSED: Final = frozenset(
     {
@@ -31,11 +31,11 @@ _PASSED: Final = frozenset(
 
 
 class NoAnswer(Exception):
-    """The viewer has ended, or answers nothing that is HTTP."""
+    """The viewer has ended, does not answer in time, or its answer is not HTTP."""
 
 
 class _Answer:
-    """Collects what the parser calls back with."""
+    """Collects what the HTTP parser reports to its callbacks."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -57,7 +57,7 @@ class _Answer:
         self.is_done = True
 
     def blocks(self) -> bytes:
-        """What came of the body since the last time."""
+        """Return what came of the body since the last call."""
         body = b"".join(self.body)
         self.body.clear()
         return body
@@ -66,7 +66,8 @@ class _Answer:
 async def forward(
     socket: str, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
 ) -> Streamed:
-    """The answer, whose body is still to come. `more`: headers of ours. Raises NoAnswer, BodyTooLarge."""
+    """Forward a request; return the answer, whose body is still to come. `more`: headers that are added.
+    Raises NoAnswer, BodyTooLarge."""
     body = b"" if request.method in ("GET", "HEAD") else await request.body(_MOST_BODY)
     exchange = await _ask(socket, _head(request, len(body)) + body)
     answer = exchange.answer
@@ -78,7 +79,7 @@ async def forward(
 
 
 async def status_of(socket: str, path: str) -> int:
-    """What it answers to a GET that nobody's browser sent. Raises NoAnswer."""
+    """Return the status of the viewer's answer to a GET of the service itself. Raises NoAnswer."""
     message = f"GET {path} HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
     exchange = await _ask(socket, message.encode("latin-1"))
     exchange.writer.close()
@@ -86,7 +87,7 @@ async def status_of(socket: str, path: str) -> int:
 
 
 class _Exchange(Struct, frozen=True):
-    """An exchange of which the head of the answer is here."""
+    """An exchange in which the head of the answer has arrived."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -94,7 +95,7 @@ class _Exchange(Struct, frozen=True):
     answer: _Answer
 
     async def parts(self) -> AsyncGenerator[bytes]:
-        """The body as it comes. Of one that is cut the server cuts what it has announced to the browser."""
+        """Yield the body as it comes. If it is cut short, the server cuts its own answer to the browser."""
         try:
             while True:
                 if body := self.answer.blocks():
@@ -110,7 +111,7 @@ class _Exchange(Struct, frozen=True):
 
 
 async def _ask(socket: str, message: bytes) -> _Exchange:
-    """Raises NoAnswer."""
+    """Send a message and wait for the head of the answer. Raises NoAnswer."""
     try:
         with reachable(socket) as short:
             reader, writer = await asyncio.open_unix_connection(short, limit=_READ)

@@ -1,8 +1,7 @@
-"""All viewers: at most so many at once, each started when it is first asked for and ended when nobody has
-asked for so long.
+"""All viewers: a limited number at once, each started by the first request for it and ended when idle.
 
-Runs on the event loop alone. A viewer that was ended is started again by the next request for it: nothing of
-it is worth keeping.
+Runs on the event loop only. A viewer that was ended is started again by the next request for it: it has no
+state that is worth keeping.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class Viewer(Protocol):
-    """One that runs (`viewers.process`)."""
+    """A viewer that runs (`viewers.process`)."""
 
     @property
     def is_alive(self) -> bool: ...
 
     async def ready(self) -> None:
-        """Wait until it serves. Raises what is wrong."""
+        """Wait until it serves. Raises if it cannot."""
         ...
 
     async def forward(
@@ -35,7 +34,7 @@ class Viewer(Protocol):
     ) -> Response: ...
 
     async def ended(self) -> str:
-        """Wait for its end; why it ended, "" if it was asked to."""
+        """Wait for its end; return why it ended, "" if it was asked to."""
         ...
 
     async def close(self) -> None: ...
@@ -48,17 +47,17 @@ class _Entry(Struct, eq=False):
     name: str
     #: Starts it and waits until it serves.
     starting: asyncio.Task[Viewer]
-    #: By the loop's clock, when it was asked for last.
+    #: When it was last asked for, by the loop's clock.
     used: float
-    #: Requests that it is at, and who waits for its start.
+    #: Number of requests that it serves or that wait for its start.
     busy: int = 0
-    #: What it was started to show.
+    #: Identifies what it was started to show.
     version: Hashable = None
     alarm: asyncio.TimerHandle | None = field(default=None)
 
     @property
     def viewer(self) -> Viewer | None:
-        """The one that serves; None: none does yet, or none could be started."""
+        """The viewer that serves; None: none does yet, or none could be started."""
         done = self.starting.done() and not self.starting.cancelled()
         return self.starting.result() if done and self.starting.exception() is None else None
 
@@ -69,7 +68,8 @@ class _Entry(Struct, eq=False):
 
 
 class ViewerPool:
-    """`most`: at once. `idle`: seconds without a request after which one is ended; 0 = never."""
+    """The running viewers. `most`: limit at once. `idle`: seconds without a request after which a viewer is
+    ended; 0 = never."""
 
     def __init__(self, most: int, idle: float) -> None:
         self._most: Final = most
@@ -89,9 +89,9 @@ class ViewerPool:
     async def viewer(
         self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
     ) -> AsyncGenerator[Viewer]:
-        """The viewer of that name while it is used; started if there is none. `version`: of what it is to
-        show if it is started; `renew`: one of another version is ended first. Raises Unavailable: all that
-        may run are at work; and what `start` and `ready` raise."""
+        """Yield the viewer of that name for as long as it is used; start one if there is none. `version`:
+        identifies what a new one shows; `renew`: end one of another version first. Raises Unavailable: all
+        that may run are in use; and what `start` and `ready` raise."""
         entry = self._entries.get(name)
         is_stale = renew and entry is not None and entry.version != version
         if entry is not None and (entry.is_over or is_stale):
@@ -120,7 +120,7 @@ class ViewerPool:
                 self._set_alarm(entry)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """End those whose names are wanted; nobody waits for that."""
+        """End the viewers whose names are `wanted`, without waiting for that."""
         for entry in [each for each in self._entries.values() if wanted(each.name)]:
             self._drop(entry)
 
@@ -147,7 +147,7 @@ class ViewerPool:
             log.info("viewer %s: ended", name)
 
     def _make_room(self) -> None:
-        """End the one that was used least lately, if there is no room for another."""
+        """End the least recently used viewer, if the limit is reached. Raises Unavailable: all are in use."""
         if len(self._entries) < self._most:
             return
         unused = [each for each in self._entries.values() if not each.busy]
@@ -173,7 +173,7 @@ class ViewerPool:
     def _is_idle(self, entry: _Entry) -> None:
         entry.alarm = None
         if entry.busy:
-            return  # Its end sets another.
+            return  # The end of its request sets another alarm.
         if self._now() - entry.used >= self._idle:
             self._drop(entry)
         else:

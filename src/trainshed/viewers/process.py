@@ -1,8 +1,8 @@
-"""One viewer: TensorBoard in a process that is kept apart (`runtimes.confinement`), on a Unix socket.
+"""One viewer: TensorBoard in a confined process (`runtimes.confinement`), on a Unix socket.
 
-It reads the directories that it was lent and nothing else of the service's, has no network, and ends with its
-keeper, which ends with the service. The socket listens before the process is started: who asks too early
-waits.
+It reads only the directories that it was lent and nothing else of the service's, has no network, and ends
+with its keeper, which ends with the service. The socket listens before the process is started: early requests
+wait.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _BACKLOG: Final = 64
 _LAST_LINES: Final = 5
 _LONGEST_LINE: Final = 2000
 _PATIENCE: Final = 5.0
-"""Seconds for a keeper to end everything; then it is killed."""
+"""Seconds that a keeper has to end everything; then it is killed."""
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -49,20 +49,20 @@ class ViewerFailed(Exception):
 
 
 class ShownDirectory(Struct, frozen=True):
-    """A directory of event files, as it is shown."""
+    """A directory of event files that a viewer shows."""
 
-    #: The name that it is shown by; "" = it is the only one.
+    #: The name under which it is shown; "" = it is the only one.
     label: str
-    #: A directory of ours.
+    #: A directory of the service's.
     base: Path
-    #: The names from there on, which are a program's: no link among them is followed.
+    #: The names from there on, which a program chose: no link among them is followed.
     below: tuple[str, ...]
-    #: Another one says that another directory has taken its place.
+    #: Differs if another directory has taken its place.
     identity: tuple[int, int] = (0, 0)
 
 
 class ViewerProcess:
-    """A viewer that runs. `prefix`: the path at which browsers find it."""
+    """A running viewer. `prefix`: the path at which browsers find it."""
 
     def __init__(self, process: Process, line: socket.socket, workspace: Path, prefix: str) -> None:
         self._process = process
@@ -94,14 +94,14 @@ class ViewerProcess:
     async def forward(
         self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
     ) -> Response:
-        """Its answer, with headers of ours. Raises ViewerFailed, BodyTooLarge."""
+        """Return its answer, with the headers `more` added. Raises ViewerFailed, BodyTooLarge."""
         try:
             return await forwarding.forward(self._socket, request, closing, more)
         except NoAnswer as failure:
             raise ViewerFailed(f"{SUBJECT} gives no answer: {failure}.") from None
 
     async def ended(self) -> str:
-        """Wait for its end; why it ended, "" if it was asked to."""
+        """Wait for its end; return why it ended, "" if it was asked to."""
         return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class ViewerProcess:
                 if text := line.decode(errors="replace").strip():
                     self._last.append(text[:_LONGEST_LINE])
         except ValueError:
-            return  # A line longer than the stream holds: it says nothing that anybody waits for.
+            return  # A line was longer than the stream's limit; no later line is needed.
 
     async def _end(self) -> str:
         code = await self._process.wait()
@@ -157,8 +157,8 @@ async def start(
     prefix: str,
     terms: InstallationTerms,
 ) -> ViewerProcess:
-    """Start one. `workspace`: a directory for it alone, emptied and made here, removed at its end. Raises
-    ViewerFailed."""
+    """Start a viewer. `workspace`: a directory for it alone, emptied and made here, removed at its end.
+    Raises ViewerFailed."""
     try:
         logs, lent = await asyncio.to_thread(_prepare, workspace, directories, terms.level)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -187,19 +187,19 @@ async def start(
 def _prepare(
     workspace: Path, directories: Sequence[ShownDirectory], level: str
 ) -> tuple[Path, tuple[LentDirectory, ...]]:
-    """Make the workspace; where the event files will be, and what is to be lent there."""
+    """Make the workspace; return where the event files will be, and what is to be lent there."""
     shutil.rmtree(workspace, ignore_errors=True)
     logs = workspace / _LOGS
     logs.mkdir(parents=True)
     places = [(each, logs / each.label if each.label else logs) for each in directories]
     if level != protocol.LEVEL_SESSION:
         for _, place in places:
-            # Inside it may be nobody who could make them.
+            # Made here, since the confined process may not be allowed to.
             place.mkdir(exist_ok=True)
         return logs, tuple(
             LentDirectory(str(each.base), each.below, str(place)) for each, place in places
         )
-    # Nothing can be shown elsewhere: who is at this level sees everything in any case.
+    # At this level nothing can be mounted elsewhere, and the process sees everything in any case.
     for each, place in places:
         if place == logs:
             logs.rmdir()
@@ -210,7 +210,7 @@ def _prepare(
 async def _spawn(
     confinement: Confinement, runtime: PreparedRuntime, logs: Path, prefix: str
 ) -> tuple[Process, socket.socket]:
-    """The keeper, and the line that ends it."""
+    """Start the keeper; return it, and the connection whose end ends it."""
     program = await asyncio.to_thread(_PROGRAM.read_text)
     (listener,) = confinement.handles
     python = f"{runtime.template}/bin/python"

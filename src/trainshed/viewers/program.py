@@ -1,7 +1,7 @@
-"""The program of a viewer: TensorBoard, on a socket that is open already. Started with its text as `-c`, in
-an environment of the family `tensorboard`; imports nothing of Trainshed.
+"""The program of a viewer: TensorBoard, on a socket that is open already. Its text is run by `python -c` in
+an environment of the family `tensorboard`; it imports nothing of Trainshed.
 
-Arguments: the handle of the socket, the directory of event files, the path at which browsers find it.
+Arguments: file descriptor of the socket, directory of event files, path at which browsers find the viewer.
 """
 
 import importlib
@@ -10,16 +10,16 @@ from typing import Any
 
 
 def with_its_fonts(application: Any, prefix: str) -> Any:
-    """The WSGI application with a page that looks for its fonts below its own path: TensorBoard's asks for
+    """Wrap the WSGI application so that its page requests fonts below its own path: TensorBoard's requests
     them at the root of the host, whatever its `path_prefix` is (tensorflow/tensorboard#1885)."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        is_page = environ["PATH_INFO"] == f"{prefix}/"  # Which it changes.
+        is_page = environ["PATH_INFO"] == f"{prefix}/"  # The application changes `environ`.
         parts = application(environ, start_response)
         if not is_page:
             return parts
         try:
-            # As long as it was, for the length is told already.
+            # The length must not change, because it was sent already.
             return [part.replace(b"url(/font-", b"url( font-") for part in parts]
         finally:
             if hasattr(parts, "close"):
@@ -36,11 +36,11 @@ def main(listener: int, directory: str, prefix: str) -> None:
 
     class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc]
         def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Whoever forwards them logs requests."""
+            """Log nothing: the service logs the requests that it forwards."""
 
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:
-            # The name is not looked at: the socket is there.
+            # The name is not used, since the socket exists already.
             self._server = serving.make_server(
                 *("unix://viewer", 0, with_its_fonts(application, prefix)),
                 threaded=True,
@@ -52,7 +52,7 @@ def main(listener: int, directory: str, prefix: str) -> None:
             self._server.serve_forever()
 
         def get_url(self) -> str:
-            # TensorBoard writes its port down for others of this user, who see nothing of its /tmp.
+            # TensorBoard only writes its port to a file for other processes, which do not see its /tmp.
             return "http://localhost:1/"
 
         def print_serving_message(self) -> None:
@@ -62,9 +62,9 @@ def main(listener: int, directory: str, prefix: str) -> None:
     board.configure(
         logdir=directory,
         path_prefix=prefix,
-        # Read in this process. The data server listens on a port that asks nobody who he is.
+        # Read in this process: the data server listens on a port without authentication.
         load_fast="false",
-        # Several programs of a job write beside each other, and go on after a restart in another file.
+        # Several programs of a job write at the same time, and use another file after a restart.
         reload_multifile=True,
     )
     board.main()

@@ -1,7 +1,7 @@
-"""The viewers of a service: from the name of a view and its directories to the answer of the TensorBoard that
-shows them.
+"""The viewers of a service: finds the directories of a view, starts the TensorBoard that shows them, and
+forwards requests to it.
 
-The environment is the family `tensorboard` of the runtimes, built when somebody looks for the first time.
+The environment is the family `tensorboard` of the runtimes, built at the first use.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from trainshed.viewers.process import ShownDirectory, ViewerFailed, start
 
 Say = Callable[[str], None]
 Find = Callable[[LogDirectory], ShownDirectory | None]
-"""Where a directory lies on this disk; None: it is not there, or nobody of its project may read it. Blocks.
-Raises FailedPrecondition: it lies elsewhere."""
+"""Finds a directory on this disk; None: it does not exist, or its project may not read it. Blocks. Raises
+FailedPrecondition: it is elsewhere."""
 
 
 class LocalViewers:
-    """The API's `Viewers` on this machine. `root`: a directory of its own. `terms`: on which they run, asked
-    in threads; what it raises, is told."""
+    """The API's `Viewers` on this machine. `root`: a directory of its own. `terms`: returns the terms on
+    which viewers run; called in threads; its BuildFailed is reported to callers."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class LocalViewers:
         self._started = 0
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        """See the protocol."""
+        """Do as the protocol says."""
         return bool(await asyncio.to_thread(self._found, directories))
 
     async def open(
         self, name: str, prefix: str, directories: Sequence[LogDirectory], say: Say
     ) -> None:
-        """See the protocol."""
+        """Do as the protocol says."""
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
         found = await asyncio.to_thread(self._existing, directories)
@@ -73,9 +73,9 @@ class LocalViewers:
         request: Request,
         more: list[tuple[bytes, bytes]],
     ) -> Response:
-        """See the protocol."""
+        """Do as the protocol says."""
         runtime = await self._runtime(lambda line: None)
-        # A page that is loaded anew shows what there is by now; what it asks for then stays with that.
+        # A page that is reloaded shows what there is now; its own further requests stay with that.
         renew = request.path == prefix
         found: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
@@ -86,7 +86,7 @@ class LocalViewers:
                 return await viewer.forward(request, self._closing, more)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """See the protocol."""
+        """Do as the protocol says."""
         self._pool.end(wanted)
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class LocalViewers:
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
     async def _runtime(self, say: Say) -> PreparedRuntime:
-        """Raises FailedPrecondition."""
+        """Return TensorBoard's environment, built if needed. Raises FailedPrecondition."""
         choice = self._runtimes.catalog.named(TENSORBOARD.family)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
@@ -124,7 +124,7 @@ class LocalViewers:
     ) -> Callable[[], Awaitable[Viewer]]:
         async def started() -> Viewer:
             terms = await asyncio.to_thread(self._known_terms)
-            # A directory of its own each time: the one before may be at its end still.
+            # A new directory each time: the viewer before may still be ending.
             self._started += 1
             workspace = self._root / f"{name}.{self._started}"
             return await start(workspace, found, runtime, prefix, terms)
@@ -132,7 +132,7 @@ class LocalViewers:
         return started
 
     def _existing(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
-        """Raises FailedPrecondition: there are none."""
+        """Return the directories that exist. Raises FailedPrecondition: none does."""
         if not (found := self._found(directories)):
             places = ", ".join(each.uri for each in directories) or "any bucket"
             raise FailedPrecondition(
@@ -142,9 +142,9 @@ class LocalViewers:
         return found
 
     def _known_terms(self) -> InstallationTerms:
-        """Raises FailedPrecondition."""
+        """Return the terms. Raises FailedPrecondition."""
         if not self._started:
-            # Of a service that was killed.
+            # It may be left of a service that was killed.
             shutil.rmtree(self._root, ignore_errors=True)
         try:
             return self._terms()
@@ -156,13 +156,13 @@ class LocalViewers:
 
 
 def _said(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
-    """From a thread, which may be at it still when nobody listens any more."""
+    """Pass a line on from a thread, which may go on after the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(say, line)
 
 
 class _Told:
-    """What goes wrong with a viewer, as callers of the API are told it."""
+    """A context that turns a viewer's failure into the error that callers of the API get."""
 
     def __enter__(self) -> None: ...
 

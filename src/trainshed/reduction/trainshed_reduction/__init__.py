@@ -1,12 +1,12 @@
-"""Workers' and reducers' side of the Reduction Server: sums tensors of all workers on reducers.
+"""The library of the Reduction Server's workers and reducers: sums tensors of all workers on reducers.
 
-PyTorch programs need not import it (`autoload`). `allreduce` is for arrays of NumPy and whatever shares
+PyTorch programs need not import it (`autoload` does). `allreduce` is for NumPy arrays and whatever shares
 memory with them.
 """
 
 
 def __getattr__(name: str) -> object:
-    # Late: reducers and `import torch` need none of it.
+    # Imported late: neither reducers nor `import torch` need it.
     if name == "allreduce":
         from trainshed_reduction.arrays import allreduce
 

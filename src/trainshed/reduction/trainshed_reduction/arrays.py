@@ -1,7 +1,6 @@
-"""All-reduce for NumPy arrays, and for whatever gives its memory as one: programs without PyTorch's process
-groups.
+"""All-reduce for NumPy arrays, and for whatever shares its memory as one, without PyTorch's process groups.
 
-Every rank is a process of the job and knows itself by RANK and WORLD_SIZE. There is no native way to fall
+Every rank is a process of the job with RANK and WORLD_SIZE in its environment. There is no native way to fall
 back to: where reducers are missing, or the last one is lost, the call fails.
 """
 
@@ -21,25 +20,25 @@ from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
 _DTYPES = {dtype.name.lower(): dtype for dtype in DType}
-"""By what NumPy calls them, and ml_dtypes."""
+"""Keys are the names that NumPy and ml_dtypes use."""
 
 
 _made: Dict[str, Communicator] = {}
-"""The process's groups by name, each connected when it is first used."""
+"""This process's groups by name, each connected when it is first used."""
 _making = threading.Lock()
 
 
 def allreduce(
     array: npt.NDArray[np.generic], average: bool = False, group: str = "default"
 ) -> npt.NDArray[np.generic]:
-    """Replace `array` by its sum over all ranks, in rank order, or by its mean; returns it.
+    """Replace `array` by its sum over all ranks, added in rank order, or by its mean, and return it.
 
     `array`: of any shape, contiguous, writable, of type float32, float64, float16, bfloat16, int32 or int64;
-    alike on all ranks. `group`: calls of one name are answered in their order, calls of different names
+    alike on all ranks. `group`: calls with one name are processed in their order, those with different names
     independently. Blocks until the result is there. Raises TypeError, ValueError (the array); ReductionFailed
     (a rank or the reducers are missing, or ranks disagree; the message says which).
     """
-    # What has not been checked for types.
+    # Untyped programs may pass anything.
     given = str(getattr(array, "dtype", type(array).__name__))
     dtype = _DTYPES.get(given)
     if dtype is None:
@@ -60,7 +59,7 @@ def allreduce(
 
 
 def _group(name: str) -> Communicator:
-    """Raises ReductionFailed."""
+    """Return the named group's communicator, connecting it at first. Raises ReductionFailed."""
     with _making:
         if name not in _made:
             _made[name] = _new_group(name)
@@ -94,7 +93,7 @@ def _new_group(name: str) -> Communicator:
 
 
 def _place() -> Tuple[int, int]:
-    """Rank, and number of ranks. Raises ReductionFailed."""
+    """Return the rank and the number of ranks. Raises ReductionFailed."""
     said = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
     rank, world = (int(each) if each.isdecimal() else -1 for each in said)
     if not 0 <= rank < world:

@@ -1,8 +1,6 @@
-"""The entry point that `import torch` calls (group torch.backends): puts the reducers in, where the job has
-some.
+"""The entry point that `import torch` calls (group torch.backends): uses reducers, where the job has some.
 
-Whatever happens here, `import torch` goes on: PyTorch turns an exception of an entry point into its own
-failure.
+Nothing here may raise: PyTorch turns an exception of an entry point into a failure of `import torch`.
 """
 
 import contextlib
@@ -10,11 +8,11 @@ import os
 import sys
 
 under_way: "list[bool]" = []
-"""Not empty while `trainshed_reduction.pytorch` is imported for the override alone."""
+"""Not empty while `trainshed_reduction.pytorch` is imported only for its override."""
 
 
 def autoload() -> None:
-    """Does nothing without TRAINSHED_REDUCERS, and raises nothing but what ends the process anyway."""
+    """Install the override where TRAINSHED_REDUCERS is set. Lets only KeyboardInterrupt through."""
     if not os.environ.get("TRAINSHED_REDUCERS"):
         return
     fault = ""
@@ -28,7 +26,7 @@ def autoload() -> None:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            # SystemExit included: `import torch` of somebody's program must not fail for want of reducers.
+            # SystemExit included: a program's `import torch` must not fail for want of reducers.
             text = "not usable here ({}: {}): native all-reduce is used"
             fault = text.format(type(error).__name__, error)
         finally:
@@ -39,8 +37,8 @@ def autoload() -> None:
         if fault:
             process.tell("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
-            # Where the service reads it alone: its reducers will say that nobody comes.
+            # Only for the service, whose reducers will report that no worker comes.
             process.reports().note("off", "native all-reduce is used: TRAINSHED_REDUCTION is off")
-    except Exception:  # Not even that is whole.
+    except Exception:  # Not even reporting works.
         with contextlib.suppress(Exception):  # There may be no standard error.
             sys.stderr.write("trainshed reduction: {}\n".format(fault or "off"))

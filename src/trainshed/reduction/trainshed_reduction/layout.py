@@ -1,22 +1,21 @@
 """The layout of an operation: which chunk goes to which reducer, and how much of the work each gets. Pure.
 
-All ranks compute the same from the same numbers; nothing is negotiated for each operation. Bounds and shares:
-BytePS (OSDI 2020), here for reducers whose links differ from the workers'.
+All ranks compute the same from the same numbers; nothing is negotiated for each operation. Bounds and shares
+follow BytePS (OSDI 2020), extended to reducers whose links differ from the workers'.
 """
 
 from typing import List, NamedTuple, Sequence, Tuple
 
 SMALLEST_CHUNK = 16 << 10
 _ROWS = 16
-"""Of chunks, one for each lane, that an operation has at least unless it is very small: results of the last
-row come back when nothing is left to send, so it should be a small part of the whole."""
+"""Least rows (of one chunk for each lane) of an operation that is not very small: the results of the last row
+come back when nothing is left to send, so it should be a small part of the whole."""
 _PATTERN = 64
-"""Entries for each lane in the cycle that chunks are dealt out by, where shares differ."""
+"""Entries for each lane in the cycle by which chunks are dealt out, where shares differ."""
 
 
 class Shares(NamedTuple):
-    """Parts of every operation, which add up to 1: one reducer's, and that of each worker that reduces beside
-    it."""
+    """The part of every operation that each reducer sums, and that each worker sums itself."""
 
     reducer: float
     worker: float
@@ -27,10 +26,9 @@ class Shares(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Seconds that an all-reduce takes at least, as multiples of the time in which a worker's link carries
-    the tensor.
+    """Least durations of an all-reduce, as multiples of the time in which a worker's link carries the tensor.
 
-    `limit`: how many times faster than the ring it can be at most."""
+    `limit`: the largest possible speed-up over the ring."""
 
     ring: float
     pure: float
@@ -42,11 +40,11 @@ class Bounds(NamedTuple):
 
 
 def shares(workers: int, reducers: int, speed: float) -> Shares:
-    """The shares that keep all links equally busy. `speed`: a reducer's bandwidth over a worker's.
+    """Return the shares that keep all links equally busy. `speed`: a reducer's bandwidth over a worker's.
 
-    Workers reduce only where the reducers' bandwidth is smaller than the workers' together. With none at all,
-    or for no more than two workers, the formula's degenerate cases: all by the workers, or the proportion of
-    the links.
+    Workers reduce only where the reducers' bandwidth is smaller than the workers' together. In the formula's
+    degenerate cases, without reducers or with one worker, workers sum all; with two workers, the reducers'
+    part is their bandwidth over the workers'.
     """
     power = reducers * speed
     if reducers and power >= workers:
@@ -63,14 +61,14 @@ def bounds(workers: int, reducers: int, speed: float) -> Bounds:
 
 
 def break_even(workers: int) -> float:
-    """Bandwidth of all reducers, as a multiple of a worker's, above which reducers alone are faster than the
-    ring."""
+    """Return the bandwidth of all reducers, as a multiple of a worker's, above which reducers alone are
+    faster than the ring."""
     return workers * workers / (2 * (workers - 1)) if workers > 1 else float("inf")
 
 
 def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
-    """Elements of a chunk: small enough that every lane gets some of a small operation, at most `largest`
-    bytes.
+    """Return the elements of a chunk: few enough that every lane gets some of a small operation, and at most
+    `largest` bytes.
 
     `lanes`: how many the group began with, so that the loss of one changes no chunk.
     """
@@ -80,7 +78,7 @@ def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
 
 
 def dealing(weights: Sequence[float]) -> Tuple[int, ...]:
-    """The cycle of lanes by which chunks are dealt out: each lane as often as its weight says, evenly spread.
+    """Return the cycle by which lanes get chunks: each lane as often as its weight says, evenly spread.
 
     Equal weights give one entry for each lane, in order. Lanes of weight 0 get nothing.
     """

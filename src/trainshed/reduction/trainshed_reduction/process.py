@@ -1,5 +1,4 @@
-"""What a worker's process has once: its lines in the log, its report to the service, and what must end with
-it."""
+"""What a worker's process has once: log lines, its report to the service, and what is closed at its exit."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ class Closable(Protocol):
 
 
 def say(text: str) -> None:
-    """A line on standard error: programs' own logging may be set up later, or never. It is no error, and
-    where the service reads it, it says so."""
+    """Write a line to standard error, since a program's own logging may be set up later, or never. For the
+    service it is JSON with a severity, or it would count as an error."""
     line = f"trainshed reduction: {text}"
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
@@ -28,18 +27,18 @@ def say(text: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        return  # Closed, or none: nobody reads it.
+        return  # There is no standard error, or it is closed.
 
 
 @functools.lru_cache(maxsize=None)
 def reports() -> Reports:
-    """The file is the replica's: of several processes in it, the first one's."""
+    """Return this process's report. A replica has one file: of its processes, only the first writes it."""
     first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
     return Reports(os.environ.get(REPORT_FILE, "") if first else "")
 
 
 def tell(note: str, text: str, severity: str = "INFO") -> None:
-    """`note`: its name in the report. Where nobody reads that, it is a line in the log."""
+    """Report a text under the name `note`, or log it where the service reads no report."""
     if not reports().note(note, text, severity):
         say(text)
 
@@ -48,8 +47,8 @@ _open: List[Closable] = []
 
 
 def close_at_exit(thing: Closable) -> None:
-    """So that a program that just ends leaves its groups in good order, and no thread outlives the
-    interpreter."""
+    """Close `thing` at the process's exit: a program that only ends leaves its groups in good order, and no
+    thread outlives the interpreter."""
     _open.append(thing)
 
 
@@ -63,11 +62,11 @@ def _close() -> None:
         try:
             thing.close()
         except Exception as error:
-            # At the process's end: the others are closed nevertheless, and its exit status stays.
+            # The process is ending: the others are closed as well, and its exit status stays.
             say(f"not closed in good order: {error}")
 
 
 atexit.register(_close)
-# A forked child (a loader of data) has its parent's sockets but no threads: it must not say BYE on its
-# behalf.
+# A forked child (such as a data loader's) has its parent's sockets but not its threads: it must not send BYE
+# in the parent's name.
 os.register_at_fork(after_in_child=_open.clear)

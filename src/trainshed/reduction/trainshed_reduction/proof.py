@@ -1,7 +1,7 @@
-"""Both sides prove to each other that they know the job's token, before anything else is said.
+"""The handshake, in which both sides prove that they know the job's token before anything else; and TLS.
 
-The functions over messages serve either side; `connect` and `read_frame` are for a worker, which may block. A
-proof covers both nonces and all that is said, so that none can be used a second time or for another group.
+Functions on messages serve either side; `connect`, `greet` and `read_frame` block, and are for workers. A
+proof covers both nonces and all that was sent, so that none can be used a second time or for another group.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
-"""From the connection to ACCEPT, on either side."""
+"""Limit from the connection to ACCEPT, on either side."""
 _VERSION = wire.VERSION.to_bytes(2, "little")
-"""Comes first, as in all versions."""
+"""Comes first in a signed payload, in all versions of the protocol."""
 _BODY = len(_VERSION) + hashlib.sha256().digest_size
-"""Where it begins in a signed payload."""
+"""Offset of the body in a signed payload, after the version and the proof."""
 Signed = TypeVar("Signed", Hello, Accept)
 WRONG_TOKEN = "the token is not the one of this job"
-"""All that a reducer says to somebody who does not know it."""
+"""All that a reducer tells a peer that does not know the token."""
 
 
 class Refused(ConnectionError):
-    """The reducer does not take this worker, and says why; trying again helps only where the text says so."""
+    """The reducer refuses this worker, and says why; trying again helps only where the text says so."""
 
 
 class Untrusted(ConnectionError):
-    """What listens there does not know the job's token: it is no reducer of this job."""
+    """What listens at the address does not know the job's token: it is no reducer of this job."""
 
 
 def nonce() -> bytes:
@@ -44,13 +44,13 @@ def nonce() -> bytes:
 
 
 def group_digest(name: str) -> bytes:
-    """What stands for a group's name in HELLO."""
+    """Return the digest that stands for a group's name in HELLO."""
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
 def signed(token: bytes, message: "Hello | Accept", said: bytes) -> bytes:
-    """The payload of a HELLO or ACCEPT: the version, a proof, a nonce and the message. `said`: all that was
-    said before it on the connection, of which the proof is as well, so it is good for this answer alone."""
+    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `said`: the payloads sent
+    before it on the connection; the proof covers them too, so it is good for this answer alone."""
     body = nonce() + wire.pack_message(message)
     return _VERSION + _mac(token, type(message).__name__.encode() + said + body) + body
 
@@ -58,8 +58,8 @@ def signed(token: bytes, message: "Hello | Accept", said: bytes) -> bytes:
 def read_signed(
     token: bytes, kind: "Type[Signed]", payload: bytes, said: bytes
 ) -> Optional[Signed]:
-    """None: whoever sent it does not know the token. Raises Malformed, also where it is of another
-    version."""
+    """Return the message of a HELLO or ACCEPT; None if its sender does not know the token. Raises Malformed,
+    also for another version of the protocol."""
     version = int.from_bytes(payload[: len(_VERSION)], "little")
     if version != wire.VERSION:
         raise wire.Malformed(
@@ -79,27 +79,27 @@ def _mac(token: bytes, text: bytes) -> bytes:
 
 
 def frame(kind: Kind, payload: bytes = b"", ordinal: int = 0) -> bytes:
-    """A frame that carries no chunk, ready to send."""
+    """Return a frame that carries no chunk, ready to send."""
     return wire.pack(Header(kind, nbytes=len(payload), ordinal=ordinal)) + payload
 
 
 def text_frame(kind: Kind, text: str, ordinal: int = 0) -> bytes:
-    """A STATUS or ERROR; a text that is too long loses its end."""
+    """Return a STATUS or ERROR frame; a text that is too long loses its end."""
     payload = text.encode()[: wire.MAX_TEXT]
     return frame(kind, payload.decode(errors="ignore").encode(), ordinal)
 
 
 def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
-    """`ca`: PEM text, where there is no file. Whoever has a certificate of this authority, which signs for
-    the job alone, may be a reducer: they are known by addresses, which are in no certificate. Raises OSError
-    (ssl.SSLError is one)."""
+    """Return a worker's TLS context. `ca`: PEM text, used without a file. Any certificate of this authority,
+    which signs for the job alone, is accepted: reducers are known by addresses, which are in no certificate.
+    Raises OSError (ssl.SSLError is one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca_file:
         context.load_verify_locations(ca_file)
     else:
-        # A letter that PEM has not is a fault of the text, not of its type.
+        # Replaced, letters outside ASCII are an SSLError like other bad text, not a TypeError.
         context.load_verify_locations(cadata=ca.encode("ascii", "replace").decode())
     return context
 
@@ -107,8 +107,8 @@ def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
 def reducer_tls(
     cert_file: str = "", key_file: str = "", *, cert: str = "", key: str = ""
 ) -> ssl.SSLContext:
-    """`cert`, `key`: PEM text, where there is no file of the certificate. Raises OSError (ssl.SSLError is
-    one)."""
+    """Return a reducer's TLS context. `cert`, `key`: PEM text, used without a certificate file. Raises
+    OSError (ssl.SSLError is one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if cert_file:
@@ -120,7 +120,7 @@ def reducer_tls(
 
 
 def tls_of(environ: Mapping[str, str]) -> Optional[ssl.SSLContext]:
-    """What a reducer of this environment shows; None: plain TCP. Raises OSError."""
+    """Return the TLS context of a reducer with this environment; None: plain TCP. Raises OSError."""
     cert_file, key_file, cert, key = (
         environ.get(name, "")
         for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
@@ -131,7 +131,7 @@ def tls_of(environ: Mapping[str, str]) -> Optional[ssl.SSLContext]:
 
 
 def distrust(worker: ssl.SSLContext, reducer: ssl.SSLContext) -> str:
-    """Why that worker would not believe that reducer, "" = it would. They meet in memory."""
+    """Return why that worker would not trust that reducer, "" = it would. The handshake is in memory."""
     sent, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = worker.wrap_bio(answered, sent), reducer.wrap_bio(sent, answered, server_side=True)
     while True:
@@ -148,8 +148,8 @@ def distrust(worker: ssl.SSLContext, reducer: ssl.SSLContext) -> str:
 
 @contextlib.contextmanager
 def _shown(text: str) -> Generator[str, None, None]:
-    """The path of a file with this text, for what reads files only: of memory, or, where there is none of
-    that kind, in the directory for temporary files, for its owner alone and for this moment."""
+    """Yield the path of a file with this text, for what reads files only: a file in memory, or where the
+    system has none, a temporary file that only its owner can read. It is gone afterwards."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("pem")
         path = "/proc/self/fd/{}".format(file)
@@ -171,8 +171,8 @@ def connect(
     seconds: float = HANDSHAKE_SECONDS,
     tls: Optional[ssl.SSLContext] = None,
 ) -> "Tuple[socket.socket, Accept]":
-    """A connection that both sides have proved themselves on; nothing that comes after ACCEPT was read from
-    it. Its time-out is still set to what was left. Over TLS it is a `Tunnel`.
+    """Connect, and return the connection once both sides have proved themselves. Nothing after ACCEPT was
+    read from it, and its time-out is still what was left of `seconds`. Over TLS it is a `Tunnel`.
 
     Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one, and so is ssl.SSLError).
     """
@@ -190,7 +190,7 @@ def connect(
 
 
 def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:
-    """The worker's side of the handshake. `deadline`: on the monotonic clock. Raises as `connect` does."""
+    """Do the worker's side of the handshake. `deadline`: on the monotonic clock. Raises as `connect` does."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
@@ -218,8 +218,8 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
 def read_frame(
     connection: socket.socket, deadline: float, limit: int = wire.MAX_TEXT
 ) -> "Tuple[Header, bytes]":
-    """The next frame, and not a byte more. `limit`: bytes of payload that may come. Raises wire.Malformed,
-    OSError: TimeoutError at the deadline, ConnectionResetError at the connection's end."""
+    """Read the next frame, and not a byte more. `limit`: most bytes of payload. Raises wire.Malformed,
+    OSError: socket.timeout at the deadline, ConnectionResetError at the connection's end."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
         raise wire.Malformed("a {} frame came that is too long here".format(header.kind.name))
@@ -241,6 +241,6 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        # TimeoutError itself since Python 3.10, an OSError before.
+        # It is TimeoutError since Python 3.10, and another OSError before.
         raise socket.timeout("timed out")
     return left

@@ -2,8 +2,9 @@
 
     {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}], "metrics": {"sent_bytes": 1, …}}
 
-Notes only grow; the service puts each, once, on the job's timeline. Metrics are numbers, or lists of numbers
-by rank, that the service writes down while the replica runs. A program may do without: nothing here raises.
+Notes are only added; the service puts each, once, on the job's timeline. Metrics are numbers, or lists of
+numbers by rank, that the service records while the replica runs. Programs must not fail for want of a report:
+nothing here raises.
 """
 
 import json
@@ -15,7 +16,7 @@ Metric = Union[int, float, List[int], List[float]]
 
 
 class Reports:
-    """Writes to `path`; to nowhere if it is "". Thread-safe."""
+    """The report of one process, written to `path`, or nowhere if that is "". Thread-safe."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -24,8 +25,8 @@ class Reports:
         self._metrics: Mapping[str, Metric] = {}
 
     def note(self, name: str, text: str, severity: str = "INFO") -> bool:
-        """Tell it once: another note of the same name is ignored. `severity`: INFO, WARNING, ERROR. Whether
-        the service can see it, which puts it into the log as well."""
+        """Add a note; a later one of the same name is ignored (True). `severity`: INFO, WARNING, ERROR.
+        Returns False if it could not be written; otherwise the service logs it as well."""
         with self._lock:
             if name in self._notes:
                 return True
@@ -33,15 +34,14 @@ class Reports:
             return self._write()
 
     def metrics(self, metrics: "Mapping[str, Metric]") -> None:
-        """These take the place of those before."""
+        """Replace all metrics by these."""
         with self._lock:
             if metrics != self._metrics:
                 self._metrics = dict(metrics)
                 self._write()
 
     def _all_notes(self) -> "List[Mapping[str, str]]":
-        """Other processes' too: those that a program has started may be ranks, and have reported here
-        before."""
+        """Return this process's notes and those in the file, which other processes of the program wrote."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 found = {note["id"]: note for note in json.load(file)["notes"]}
@@ -59,5 +59,5 @@ class Reports:
                 file.write(text)
             os.replace(own, self._path)
         except OSError:
-            return False  # A full disk is no reason to lose a step.
+            return False  # A full disk must not end the program.
         return True

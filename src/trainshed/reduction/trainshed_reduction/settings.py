@@ -8,13 +8,13 @@ from trainshed_reduction.variables import NODE_FIRST, REDUCERS, SMALLEST_BYTES, 
 
 
 class Unusable(ValueError):
-    """A variable says what cannot be meant; the text names all of them."""
+    """Variables have values that cannot be used; the text names all of them."""
 
 
 class Settings(NamedTuple):
-    """What a worker is told."""
+    """The settings of a worker."""
 
-    #: (host, port) of each.
+    #: (host, port) of each reducer.
     reducers: Tuple[Tuple[str, int], ...]
     token: bytes
     attempt: int = 0
@@ -27,7 +27,7 @@ class Settings(NamedTuple):
     min_bytes: int = SMALLEST_BYTES
     #: Bytes of a chunk, at most.
     chunk_bytes: int = 256 << 10
-    #: Bytes that may be under way; 0 = chosen by the number of reducers.
+    #: Bytes that may be under way; 0 = chosen by bandwidth and lanes (`client.flow`).
     credit_bytes: int = 0
     #: Seconds to wait for reducers and ranks when a group is made.
     start_seconds: float = 60.0
@@ -35,15 +35,15 @@ class Settings(NamedTuple):
     wait_seconds: float = 300.0
     #: Seconds without a reducer before it is given up.
     lost_seconds: float = 30.0
-    #: Seconds without a rank that all reducers miss.
+    #: Seconds after which a rank that all reducers miss fails the group.
     absent_seconds: float = 15.0
-    #: Names the reducers that will not come back; "" = nobody says.
+    #: A file that names the reducers that will not come back; "" = there is none.
     lost_file: str = ""
-    #: Whom to believe over TLS, as a file, which wins; "" = `ca` says.
+    #: The certificate authority to trust over TLS, as a file; "" = `ca` is used.
     ca_file: str = ""
     #: The same as PEM text; "" = no TLS.
     ca: str = ""
-    #: What this worker's own reducer shows, as files, which win; "" = `cert` and `key` say.
+    #: Certificate and key of this worker's own reducer, as files; "" = `cert` and `key` are used.
     cert_file: str = ""
     key_file: str = ""
     #: The same as PEM text.
@@ -65,12 +65,12 @@ _FIELDS = {
     field: {"mode": variables.MODE}.get(field, "TRAINSHED_REDUCTION_" + field.upper())
     for field in Settings._field_defaults
 }
-"""By which variable each is said, but for those that have no default."""
+"""The variable of each field that has a default."""
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
-    """None where there are no reducers, or where the mode is off. Raises Unusable, OSError (the token's
-    file)."""
+    """Return a worker's settings; None if it has no reducers or the mode is off. Raises Unusable, OSError
+    (the token's file)."""
     if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
     looked_at = (REDUCERS, NODE_FIRST, *_FIELDS.values())
@@ -91,7 +91,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
 
 
 def token_of(environ: "Mapping[str, str]") -> bytes:
-    """The job's token, b"" if there is none. Raises OSError."""
+    """Return the job's token, b"" if there is none. Raises OSError."""
     if environ.get(TOKEN_FILE):
         with open(environ[TOKEN_FILE], "rb") as file:
             return file.read(4096).strip()

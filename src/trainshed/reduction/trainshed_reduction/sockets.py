@@ -1,4 +1,4 @@
-"""What the connections between workers and reducers are like."""
+"""Sets up the sockets between workers and reducers."""
 
 import contextlib
 import socket
@@ -9,14 +9,13 @@ _CUBIC, _RENO = b"cubic", b"reno"
 
 
 def set_options(connection: socket.socket, seconds: float) -> None:
-    """Of a lane's TCP connection, on either side: small frames go at once, and the system notices a host that
-    has vanished without a word, or that takes nothing for so long. Raises OSError.
+    """Set the options of a lane's TCP connection, on either side: small frames go at once, and the system
+    notices a host that has vanished silently, or that accepts no data for `seconds`. Raises OSError.
 
-    Where the system would use cubic, reno takes its place. How much is under way is limited elsewhere
-    (`flow`), so a connection rarely uses its window up. Cubic ends a slow start at the first delay (HyStart)
-    and then takes seconds to widen such a window, anew after each pause. Over 20 ms there and back, with
-    pauses of a second, sums took three times as long as with reno, and 1.2 times where 1 % of the segments
-    are lost.
+    Reno replaces cubic where that is the default. How much is under way is limited elsewhere (`client.flow`),
+    so a connection rarely uses its window up. Cubic ends a slow start at the first delay (HyStart) and then
+    takes seconds to widen such a window, anew after each pause. With a round trip of 20 ms and pauses of a
+    second, sums took three times as long as with reno, and 1.2 times where 1 % of the segments are lost.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -33,13 +32,13 @@ def set_options(connection: socket.socket, seconds: float) -> None:
     if congestion is not None:
         used = connection.getsockopt(socket.IPPROTO_TCP, congestion, 16).rstrip(b"\0")
         if used == _CUBIC:
-            # A system may allow programs what it uses itself alone.
+            # A system may allow programs only its own default.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, congestion, _RENO)
 
 
 def listen(address: Tuple[str, int]) -> socket.socket:
-    """Raises OSError."""
+    """Listen on (host, port); for IPv6 also on IPv4 where the system can. Raises OSError."""
     if ":" not in address[0]:
         return socket.create_server(address, backlog=_BACKLOG)
     both = socket.has_dualstack_ipv6()

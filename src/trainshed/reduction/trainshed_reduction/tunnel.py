@@ -1,7 +1,7 @@
-"""TLS for what only knows plain sockets: a thread carries bytes between the connection and one of a pair of
-sockets, and whoever uses the connection has the other one.
+"""TLS for code that only knows plain sockets: a thread carries bytes between the TLS connection and one of a
+pair of sockets, and the other one is used in place of the connection.
 
-So frames are read and sent in one way, by the part in C, and TLS stays Python's.
+So the part in C reads and sends all frames in the same way, and TLS stays Python's.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import time
 from typing import Any, Callable, Optional, cast
 
 _ROOM = 512 << 10
-"""Bytes on their way in a direction."""
+"""Most bytes on their way in one direction."""
 _LAST_WORDS = 2.0
-"""Seconds for what is still to be sent when nobody reads any more, and for the other side to hear it: a
-connection that is closed with something unread takes back what the other side has not read yet."""
+"""Seconds to send what is left once the user has closed its end, and for the other side to read it: a
+connection that is closed with unread input discards what the other side has not read yet."""
 _INTERVAL = 2e-4
-"""Seconds after which a thread that computes in Python gives the interpreter away, from the first tunnel on:
-with Python's own 5 ms they would stand still for most of the time."""
+"""Seconds after which a thread that computes in Python gives up the interpreter lock, from the first tunnel
+on: with Python's default of 5 ms, tunnels would stand still for most of the time."""
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Tunnel(socket.socket):
-    """The user's end. The connection is the tunnel's from here on, and ends soon after this is closed; its
-    name and its options are had from here."""
+    """The user's end of a tunnel, which owns the connection: that ends soon after this is closed. The address
+    and the options of this socket are the connection's."""
 
     def __init__(
         self, connection: ssl.SSLSocket, handshake: Optional[Callable[[], object]] = None
     ) -> None:
         """`handshake`: called in the tunnel's thread before anything is carried, while the connection still
-        blocks; where it raises OSError, this end finds the end of the connection."""
+        blocks; if it raises OSError, this end reads the end of the connection."""
         sys.setswitchinterval(min(sys.getswitchinterval(), _INTERVAL))
         near, far = socket.socketpair()
         super().__init__(near.family, near.type, near.proto, near.detach())
@@ -54,20 +54,20 @@ class Tunnel(socket.socket):
         self._connection.setsockopt(*option)
 
     def end(self) -> None:
-        """Close it, and wait until the other side has heard the last that was sent."""
+        """Close it, and wait until what was sent has gone out, for _LAST_WORDS seconds at most."""
         self.close()
         self._thread.join(_LAST_WORDS)
 
 
 class _Direction:
-    """What one side gives and the other one takes."""
+    """The bytes that go one way, from a source to a target."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self._source = source
         self._target = target
         #: Nothing more comes from the source.
         self.ended = False
-        #: The target was told that, or takes nothing any more, and what still comes is thrown away.
+        #: The target was told of the end, or accepts nothing any more; what still comes is thrown away.
         self.is_over = False
         #: Bytes that the target has not taken.
         self.left = memoryview(b"")
@@ -78,7 +78,7 @@ class _Direction:
         return not self.ended and not self.left
 
     def move(self) -> bool:
-        """Whether anything did. Where one direction fails what came by the other one is still handed on."""
+        """Move what can be moved, and return whether anything did. A failure ends only this direction."""
         moved = self.reads and self._read()
         try:
             if self.left and not self.is_over:
@@ -98,7 +98,7 @@ class _Direction:
         return moved
 
     def _read(self) -> bool:
-        """All that is there: TLS gives it in pieces of 16 KiB, which are not worth waking anybody up for."""
+        """Read all that is there: TLS gives it in pieces of 16 KiB, too small to wake the reader for each."""
         count = 0
         try:
             while not self.ended and count < _ROOM:
@@ -121,7 +121,7 @@ def _carry(
             handshake()
         for side in (connection, far):
             side.setblocking(False)
-        # Both directions in this thread: a connection of OpenSSL's must not be used in two.
+        # Both directions are in this thread: an OpenSSL connection must not be used by two.
         inward, outward = _Direction(connection, far), _Direction(far, connection)
         until = float("inf")
         while time.monotonic() < until and not (
@@ -129,7 +129,7 @@ def _carry(
         ):
             moved = inward.move() | outward.move()
             if not moved and _wait(connection, far, inward, outward):
-                # Its user has closed it, not only ended sending. What he has sent still goes out.
+                # The user has closed its end, not only ended sending. What it has sent still goes out.
                 inward.is_over = True
             if inward.is_over:
                 until = min(until, time.monotonic() + _LAST_WORDS)
@@ -138,11 +138,11 @@ def _carry(
 def _wait(
     connection: ssl.SSLSocket, far: socket.socket, inward: _Direction, outward: _Direction
 ) -> bool:
-    """Until something can be moved, or nobody reads any more."""
+    """Wait until something can be moved, and return whether the user has closed its end."""
     poll = select.poll()
     for side, source, target in ((connection, inward, outward), (far, outward, inward)):
         events = (select.POLLIN if source.reads else 0) | (select.POLLOUT if target.left else 0)
-        # POLLHUP is told whatever is asked for.
+        # POLLHUP is reported whatever is asked for.
         if events or (side is far and not inward.is_over):
             poll.register(side, events)
     told = dict(poll.poll(1000 * _LAST_WORDS if inward.is_over else None))

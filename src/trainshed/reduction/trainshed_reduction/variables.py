@@ -1,32 +1,31 @@
-"""The variables by which workers and reducers are told what to do, and what each of them may say.
+"""The environment variables that configure workers and reducers, and the values that each may have.
 
-Pure, without imports that do anything: the service looks at a job's variables with this before the job runs
+Pure, without imports that do anything: the service checks a job's variables with this before the job runs
 (spec/submit#refusals).
 """
 
 from typing import Dict, List, Mapping, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
-"""HOST:PORT of every reducer, by commas, in the order of worker pool 2. Absent: there are
-none."""
+"""HOST:PORT of every reducer, separated by commas, in the order of worker pool 2. Absent: there are none."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
-"""Of the job; a later attempt's workers take the place of an earlier one's."""
+"""Number of the job's attempt; a later attempt's workers take the place of an earlier one's."""
 WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
-"""Bandwidth of one replica of that kind each way, from the machine table; both or none."""
+"""Gbit/s of one replica of that kind in each direction, from the machine table; both are set or neither."""
 MODE = "TRAINSHED_REDUCTION"
-"""auto (default: as bandwidths say, and natively where that was measured to be faster), pure (workers never
+"""auto (default: by bandwidths, and natively where that was measured to be faster), pure (workers never
 reduce), hybrid (they do if it pays), off (native all-reduce)."""
 MIN_BYTES = "TRAINSHED_REDUCTION_MIN_BYTES"
 """Operations of fewer bytes go to the native backend."""
 REPLICA = "TRAINSHED_REDUCTION_REPLICA"
-"""Which one a rank is in: ranks that a program starts itself (mp.spawn) share its link, as torchrun's do."""
+"""Name of the replica: ranks that a program starts itself (mp.spawn) share its link, as torchrun's do."""
 NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
-"""0: every rank sends all of its tensors itself, though it shares its link with the node's others."""
+"""0: every rank sends all of its tensors itself, though it shares its link with its node's other ranks."""
 NATIVE = "TRAINSHED_REDUCTION_NATIVE"
-"""A directory to look for the part in C in before the package's own."""
+"""A directory where the C library is looked for first, before the package's own."""
 CHUNK_BYTES = "TRAINSHED_REDUCTION_CHUNK_BYTES"
 CREDIT_BYTES = "TRAINSHED_REDUCTION_CREDIT_BYTES"
 START_SECONDS = "TRAINSHED_REDUCTION_START_SECONDS"
@@ -38,30 +37,30 @@ LOST_FILE = "TRAINSHED_REDUCTION_LOST_FILE"
 REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
 """Where notes and metrics go for the service to see (`reports`)."""
 LISTEN = "TRAINSHED_REDUCER_LISTEN"
-"""Reducers: HOST:PORT."""
+"""Reducers: HOST:PORT to listen on."""
 THREADS = "TRAINSHED_REDUCER_THREADS"
-"""Reducers: how many; default: one for each processor that this one may use."""
+"""Reducers: number of threads; default: one for each processor that the process may use."""
 CA = "TRAINSHED_REDUCTION_CA"
 CA_FILE = "TRAINSHED_REDUCTION_CA_FILE"
-"""Workers: speak TLS to reducers, and whom to believe; the PEM text itself, or a file, which wins."""
+"""Workers: use TLS, and trust this certificate authority; as PEM text, or as a file, which wins."""
 CERT = "TRAINSHED_REDUCTION_CERT"
 CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
 KEY = "TRAINSHED_REDUCTION_KEY"
 KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
-"""Reducers, and workers that reduce beside them: speak TLS, as whom; likewise. Without a key of its own a
-certificate's text or file has it too."""
+"""Reducers, and workers that reduce beside them: use TLS with this certificate and key, likewise. Without a
+key's variable, the certificate's text or file contains the key."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
-"""All that mean anything."""
+"""All variables that have a meaning."""
 FORMER_THREADS = "TRAINSHED_REDUCER_PROCESSES"
-"""What THREADS was called; means nothing any more."""
+"""The former name of THREADS, which has no effect any more."""
 START = "TRAINSHED_REDUC"
-"""What their names begin with, and nobody else's."""
+"""The prefix of these names, and of no others."""
 MODES = ("auto", "pure", "hybrid", "off")
 SMALLEST_BYTES = 2 << 20
-"""What `MIN_BYTES` is unless it is said."""
+"""The default of `MIN_BYTES`."""
 MOST_THREADS = 256
-"""Of a reducer."""
+"""Most threads of a reducer."""
 
 _LEAST: Dict[str, float] = {
     ATTEMPT: 0,
@@ -81,7 +80,7 @@ _ONLY_WITH = {KEY_FILE: CERT_FILE, KEY: CERT}
 
 
 def fault(name: str, value: str) -> str:
-    """What is wrong with what a variable says, "" = nothing; an empty one says nothing."""
+    """Return what is wrong with a variable's value, "" = nothing; an empty value counts as not set."""
     if not value:
         return ""
     if name == FORMER_THREADS:
@@ -105,8 +104,7 @@ def fault(name: str, value: str) -> str:
 
 
 def alone(given: "Mapping[str, str]") -> "List[Tuple[str, str]]":
-    """The variables that are set without another one that they are of no use without, each with what is
-    wrong."""
+    """Return (name, fault) of each variable that is set without another one that it needs."""
     return [
         (name, f"{name} is set without {other}")
         for name, other in _ONLY_WITH.items()
@@ -115,7 +113,7 @@ def alone(given: "Mapping[str, str]") -> "List[Tuple[str, str]]":
 
 
 def number(name: str, text: str) -> Optional[float]:
-    """What a variable says that is a number; None if it is none, or out of its bounds."""
+    """Return the value of a variable that is a number; None if it is none, or out of its bounds."""
     try:
         value = float(text)
     except ValueError:
@@ -124,7 +122,7 @@ def number(name: str, text: str) -> Optional[float]:
 
 
 def place(text: str) -> Optional[Tuple[str, int]]:
-    """HOST:PORT, the host without brackets; None if it is not that. Port 0: any that is free."""
+    """Parse HOST:PORT, the host without brackets; None if it is not that. Port 0: any that is free."""
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         return None

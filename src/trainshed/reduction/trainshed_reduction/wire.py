@@ -1,8 +1,8 @@
 """The messages between workers and reducers: fixed headers, little-endian, bounded before anything is
 allocated.
 
-A connection is one worker's to one thread of a reducer, a *lane*. It begins with a mutual proof that both
-know the job's token, then carries frames, each a header and its payload:
+A connection between one worker and one thread of a reducer is a *lane*. It begins with a mutual proof that
+both know the job's token, then carries frames, each a header and its payload:
 
     reducer → worker   CHALLENGE   reducer's nonce
     worker  → reducer  HELLO       worker's proof, the group, its generation, rank, what was received
@@ -20,7 +20,7 @@ know the job's token, then carries frames, each a header and its payload:
 
 The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same
 order, and results come back in that order. Nothing is ever unpickled. Without TLS frames are not
-authenticated one by one: who can write into a worker's TCP connection can change its numbers.
+authenticated one by one: whoever can write into a worker's TCP connection can change its numbers.
 """
 
 import enum
@@ -29,9 +29,9 @@ from typing import Dict, NamedTuple, Type, TypeVar
 
 VERSION = 5
 MAX_CHUNK = 4 << 20
-"""Bytes of payload that a DATA, FINAL or RESULT frame carries at most: CHUNK in frames.h."""
+"""Most bytes of payload of a DATA, FINAL or RESULT frame: CHUNK in frames.h."""
 MAX_TEXT = 1024
-"""Of any other frame: TEXT there."""
+"""The same of any other frame: TEXT in frames.h."""
 MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
@@ -42,7 +42,7 @@ STRANGE = (
 
 
 class Malformed(ValueError):
-    """What came is no message of this protocol; the connection cannot be used any more."""
+    """What arrived is no message of this protocol; the connection cannot be used any more."""
 
 
 class Kind(enum.IntEnum):
@@ -62,7 +62,7 @@ _KINDS = frozenset(Kind)
 
 
 class DType(enum.IntEnum):
-    """Types of elements. Half types are added in fp32 and rounded once."""
+    """Element types. Half types are added in fp32 and rounded once."""
 
     FLOAT32 = 1
     FLOAT64 = 2
@@ -104,7 +104,7 @@ _MAGIC = b"TSR2"
 
 
 class Header(NamedTuple):
-    """What stands before every payload. What a kind has no use for is 0."""
+    """The header of every frame. Fields that a kind does not use are 0."""
 
     kind: Kind
     dtype: int = 0
@@ -112,18 +112,17 @@ class Header(NamedTuple):
     rank: int = 0
     #: Index of the chunk in its operation.
     chunk: int = 0
-    #: Its number among those of the group's reducers, from 0 on.
+    #: Number of the operation among those that the group's reducers do, from 0 on.
     operation: int = 0
     #: Elements of the whole operation.
     total: int = 0
-    #: Elements of all its chunks but the last.
+    #: Elements of each of its chunks but the last.
     step: int = 0
-    #: Of the payload.
+    #: Bytes of the payload.
     nbytes: int = 0
     #: From a worker: how many results of this lane it has; from a reducer: how many all ranks have.
     acknowledged: int = 0
-    #: Which of the program's all-reduces in the group it is part of, native ones counted, from 1 on; 0: of
-    #: none.
+    #: Number of the operation among all of the group's all-reduces, native ones too, from 1 on; 0: none.
     ordinal: int = 0
 
 
@@ -132,8 +131,8 @@ def pack(header: Header) -> bytes:
 
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
-    """The header in HEADER.size bytes. Raises Malformed: wrong magic or kind. Whether a chunk is one of its
-    operation, the part in C looks at before anybody else."""
+    """Return the header in HEADER.size bytes. Raises Malformed: wrong magic or kind. The part in C has
+    checked before that a chunk fits its operation."""
     magic, kind, *rest = HEADER.unpack(data)
     if magic != _MAGIC or kind not in _KINDS:
         raise Malformed(STRANGE)
@@ -145,11 +144,11 @@ class Hello(NamedTuple):
 
     #: Digest of the group's name.
     group: bytes
-    #: Grows when a reducer is dropped; 0 = whichever rank 0 brings.
+    #: Grows when a reducer is dropped; 0 = the one that rank 0 brings.
     generation: int
     rank: int
     world: int
-    #: To which thread of the reducer.
+    #: Index of the reducer's thread.
     lane: int = 0
     #: Results that this rank has on this lane in this generation.
     received: int = 0
@@ -158,16 +157,16 @@ class Hello(NamedTuple):
 class Accept(NamedTuple):
     """A reducer's answer to `Hello`."""
 
-    #: Of the reducer: so many lanes a worker has to it.
+    #: How many the reducer has; a worker has a lane to each.
     threads: int
 
 
 class Start(NamedTuple):
-    """A reducer's word that all ranks are there."""
+    """A reducer's message that all ranks are there."""
 
-    #: At which the lane goes on: the least that any rank has received.
+    #: Where the lane goes on: the least position that any rank has received.
     position: int
-    #: The group's.
+    #: The group's generation.
     generation: int
 
 

@@ -1,1 +1,1 @@
-"""Algorithms in a process of their own: numeric libraries neither weigh on the service nor hold it up."""
+"""Runs algorithms in a process of their own, so that numeric libraries neither load nor block the service."""

@@ -1,5 +1,5 @@
-"""The advisor as the service sees it (`studies.port.Advisor`): one process, started when it is asked for
-something, ended when it was asked for nothing for a while.
+"""The service's side of the advisor (`studies.port.Advisor`): one process, started by a call and ended when
+there was no call for a while.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 _IDLE: Final = 300.0
 """Seconds without a call after which the process is ended; a new one takes about a second to be ready."""
 _TURN: Final = 4
-"""Points that are computed in one go."""
+"""Most points that are computed in one call of the process."""
 _LONGEST: Final = 120.0
-"""Seconds after which an answer is not waited for any more."""
+"""Seconds after which a call without an answer fails."""
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Sums of several threads come in another order each time, and a suggestion is to be the same one each time;
-besides, the processors belong to the jobs."""
+"""With several threads, sums are added in another order each time, but a suggestion has to be the same each
+time; besides, the processors belong to the jobs."""
 _ANSWERS: Final[dict[Kind, Any]] = {
     Kind.PROPOSALS: Proposals,
     Kind.VERDICTS: tuple[StoppingVerdict, ...],
@@ -46,7 +46,8 @@ _ANSWERS: Final[dict[Kind, Any]] = {
 
 
 class ProcessAdvisor:
-    """`engine`: of studies that ask for the default algorithm. Calls are answered one after the other."""
+    """An advisor in a process. `engine`: serves studies that ask for the default algorithm. Calls are
+    answered one after the other."""
 
     def __init__(self, engine: EngineName = EngineName.GP_BANDIT) -> None:
         self._engine = engine
@@ -58,7 +59,7 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        """In short turns, so that who asks for many points does not hold up all others: to ask for some and
+        """Ask in short turns, so that a call for many points does not hold up the others: to ask for some and
         to ask again with these pending is the same (`studies.port`)."""
         shown, points = list(trials), list[Parameters]()
         while True:
@@ -98,7 +99,7 @@ class ProcessAdvisor:
                     told if isinstance(told, EngineMissing) else AdvisorFailed(str(told))
                 ) from None
             except BaseException as failure:
-                # Half an exchange leaves the stream in no known state.
+                # Half an exchange leaves the stream in an unknown state.
                 await self._end()
                 if isinstance(failure, Exception):
                     raise _failed(failure) from failure
@@ -108,8 +109,8 @@ class ProcessAdvisor:
                 self._idle = loop.call_later(_IDLE, self._dismiss)
 
     async def _answered(self, message: bytes) -> Any:
-        """A process that has ended, while it was idle or over this, is replaced and the new one asked: once,
-        for a computation that kills its process would kill each."""
+        """Ask the process; if it has ended, before or during this call, ask a new one, but only once, since a
+        computation that kills its process would kill each."""
         try:
             return await self._exchange(message)
         except _Ended:
@@ -118,7 +119,7 @@ class ProcessAdvisor:
         return await self._exchange(message)
 
     async def _exchange(self, message: bytes) -> Any:
-        """Raises _Ended."""
+        """Send a message and return the answer. Raises _Ended, _Told, EngineMissing."""
         process = self._process = self._process or await self._start()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -130,7 +131,7 @@ class ProcessAdvisor:
             kind, length = HEAD.unpack(head)
             body = await process.stdout.readexactly(length)
         except (EOFError, OSError, RuntimeError) as failure:
-            # RuntimeError: uvloop's, of a pipe whose other end has been closed since.
+            # uvloop raises RuntimeError for a pipe whose other end has been closed since.
             raise _Ended from failure
         answer = Kind(kind)
         if answer in _ANSWERS:
@@ -143,7 +144,7 @@ class ProcessAdvisor:
             raise AdvisorFailed("the service is stopping")
         return await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # A file of the working directory must not take the place of a library.
+            "-P",  # A file in the working directory must not take the place of a library.
             "-m",
             "trainshed.studies.advisor.process",
             str(os.getpid()),
@@ -154,7 +155,7 @@ class ProcessAdvisor:
         )
 
     def _dismiss(self) -> None:
-        """The end of its input is the end of the process."""
+        """End the process by closing its input."""
         if self._process is not None and self._process.stdin is not None:
             process, self._process = self._process, None
             assert process.stdin is not None
@@ -172,7 +173,7 @@ class ProcessAdvisor:
 
 
 class _Told(Exception):
-    """The process itself said that it failed; it goes on."""
+    """The process reported that the call failed; the process goes on."""
 
 
 class _Ended(Exception):
@@ -180,7 +181,7 @@ class _Ended(Exception):
 
 
 def _failed(failure: Exception) -> AdvisorFailed:
-    """What is said of an exchange that came to nothing: whatever it was, who asked gets an answer."""
+    """Return the error for an exchange that failed: whatever the cause, the caller gets an answer."""
     match failure:
         case AdvisorFailed():
             return failure

@@ -1,7 +1,7 @@
 """The advisor's process: reads calls from standard input, answers on standard output, ends with its parent.
 
 Calls and answers are frames of a kind, a length and JSON, which the service writes and reads by the same
-definitions. Whatever a library prints goes to standard error: the answers' descriptor is kept apart.
+definitions. Whatever a library prints goes to standard error: answers use a descriptor of their own.
 """
 
 import enum
@@ -20,7 +20,7 @@ from trainshed.studies.port import Curve, EngineMissing, EngineName, Seen
 from trainshed.studies.registry import algorithm_for
 
 HEAD = struct.Struct(">cI")
-"""Kind and length of what follows."""
+"""A frame's kind, and the length in bytes of its content."""
 
 
 class Kind(enum.Enum):
@@ -35,9 +35,9 @@ class Kind(enum.Enum):
 
 
 class SuggestCall(Struct, frozen=True):
-    """Asks for points of the algorithm that a study names."""
+    """Asks the algorithm that a study names for points."""
 
-    #: Counts for the default algorithm.
+    #: Used only for the default algorithm.
     engine: EngineName
     spec: StudySpec
     trials: tuple[Seen, ...]
@@ -58,7 +58,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def frame(kind: Kind, content: Any) -> bytes:
-    """A whole message."""
+    """Return a whole message."""
     body = _encoder.encode(content)
     return HEAD.pack(kind.value, len(body)) + body
 
@@ -69,9 +69,9 @@ _stop_calls = msgspec.json.Decoder(StopCall)
 
 def main() -> None:
     """Serve until the parent, whose id is the one argument, closes its end or dies."""
-    # It may compute for minutes, and does not read meanwhile.
+    # This process may compute for minutes without reading, and must end with its parent nevertheless.
     kernel.help_parent(int(sys.argv[1]))
-    # A Ctrl-C at the terminal is the parent's to take.
+    # The parent handles Ctrl-C at the terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -99,7 +99,7 @@ def _answer(kind: Kind, body: bytes) -> bytes:
     except EngineMissing as missing:
         return frame(Kind.MISSING, str(missing))
     except Exception as failure:
-        # As broad as this: whatever an algorithm raises is told to the service, and the process goes on.
+        # Whatever an algorithm raises is reported to the service, and the process goes on.
         import traceback
 
         traceback.print_exc()
@@ -107,7 +107,7 @@ def _answer(kind: Kind, body: bytes) -> bytes:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes | None:
-    """Exactly so many bytes; None at the end of the stream."""
+    """Read exactly `size` bytes; None at the end of the stream."""
     data = stream.read(size)
     return data if len(data) == size else None
 

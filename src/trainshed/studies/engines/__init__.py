@@ -1,2 +1,1 @@
-"""The engines of others behind the algorithm port: optional extras, for comparison and for users who want
-them."""
+"""Other projects' engines behind the algorithm port: optional extras, for comparison and by choice."""

@@ -1,10 +1,9 @@
 """Optuna's samplers as algorithms (extra `optuna`): the library's study is built anew from the stored trials
 at every call, so that nothing of it is stored.
 
-Pending trials are running ones there: TPE counts them as bad (its constant liar), the GP as points whose
-values it has to average over. Infeasible trials are failed ones, which it does not look at. Safety metrics
-are its constraints. Of conditional parameters TPE makes groups; its GP leaves those that not all trials have
-to TPE.
+Pending trials are Optuna's running ones: TPE counts them as bad (its constant liar), the GP averages over
+their values. Infeasible trials are not shown to it. Safety metrics are its constraints. TPE makes groups of
+conditional parameters; the GP leaves parameters that not all trials have to TPE.
 """
 
 import warnings
@@ -37,7 +36,7 @@ class _Sampler(Protocol):
 
 
 def algorithm(engine: EngineName) -> Algorithm:
-    """OPTUNA_TPE or OPTUNA_GP, which needs torch besides. Raises ImportError if the library is not
+    """Return OPTUNA_TPE, or OPTUNA_GP, which also needs torch. Raises ImportError if a library is not
     installed."""
     optuna = import_module("optuna")
     if engine is EngineName.OPTUNA_GP:
@@ -47,7 +46,7 @@ def algorithm(engine: EngineName) -> Algorithm:
 
 
 class OptunaAlgorithm:
-    """See `studies.port.Algorithm`."""
+    """Implements `studies.port.Algorithm`."""
 
     def __init__(self, optuna: Any, sampler: _Sampler) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -80,7 +79,7 @@ class OptunaAlgorithm:
         return study
 
     def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: Seen) -> Any:
-        """None for what the library cannot be told, and for infeasible ones."""
+        """Return the library's trial; None for one that it cannot represent, and for an infeasible one."""
         found = places(spec, trial.parameters)
         if found is None or (trial.final is None and trial.state.is_over):
             return None
@@ -110,7 +109,7 @@ def _tpe(optuna: Any, spec: StudySpec, seed: int) -> Any:
     conditional = any(parameter.parent >= 0 for parameter in spec.parameters)
     groups = {"multivariate": True, "group": True} if conditional else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # groups are called experimental
+        warnings.simplefilter("ignore")  # Optuna calls groups experimental
         return optuna.samplers.TPESampler(
             seed=seed, constant_liar=True, n_startup_trials=STARTUP, **groups
         )
@@ -152,7 +151,7 @@ def _draw(asked: Any, name: str, parameter: Parameter) -> float | int | str:
 
 
 def _violation(metric: Metric, final: Measurement) -> float | None:
-    """Above 0 is unsafe."""
+    """Return by how much a safety metric misses its threshold; above 0 is unsafe, None is not known."""
     value = final.value(metric.id)
     if value is None or metric.safety is None:
         return None

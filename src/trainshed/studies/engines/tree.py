@@ -1,8 +1,7 @@
-"""What a library must be told of a parameter tree: which nodes are active, and values as places on a plain
-scale.
+"""Translates a parameter tree for libraries: which nodes are active, and values as places on a plain scale.
 
-Libraries know no reverse logarithmic scale: there the mirrored value is searched, on their logarithmic one.
-They know no ascending list of values either, or treat it as categories: there the position is searched.
+Libraries know no reverse logarithmic scale: they search the mirrored value on their logarithmic one. They
+know no ascending list of values either, or treat it as categories: they search the position in the list.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +20,13 @@ Place = float | int | str
 
 
 def key(index: int, parameter: Parameter) -> str:
-    """The library's name of a node; ids alone may stand at several."""
+    """Return the library's name of a node; several nodes may have the same id."""
     return f"{index}:{parameter.id}"
 
 
 def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> Parameters | None:
-    """The active nodes, a parent before its children, with the values that `choose` gives them; None as soon
-    as it gives none."""
+    """Return the active nodes, parents before children, with the values that `choose` gives them; None as
+    soon as it gives none."""
     chosen: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
         if parameter.parent >= 0:
@@ -42,8 +41,8 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
 
 
 def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
-    """The places of a stored trial's values by node, numbers outside the bounds moved to them; None if the
-    library cannot be told of it: an active parameter is missing, or its value is not listed."""
+    """Return the places of a stored trial's values by node, with numbers moved into the bounds; None if the
+    library cannot represent it: an active parameter is missing, or its value is not listed."""
     given: Mapping[str, Value] = dict(parameters)
     found: dict[int, Place] = {}
 
@@ -59,7 +58,7 @@ def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
 
 
 def to_place(parameter: Parameter, value: Value) -> Place | None:
-    """None if it is no value of the parameter's type or not listed."""
+    """Return a value's place; None if the value is not of the parameter's type or not listed."""
     if parameter.type is ParameterType.CATEGORICAL:
         return value if value in parameter.categories else None
     if isinstance(value, str):
@@ -75,7 +74,7 @@ def to_place(parameter: Parameter, value: Value) -> Place | None:
 
 
 def to_value(parameter: Parameter, place: Place) -> Value:
-    """The way back; always a legal value."""
+    """Return the value at a place, which is always legal."""
     if parameter.type is ParameterType.CATEGORICAL:
         return str(place)
     number = float(place)
@@ -89,7 +88,7 @@ def to_value(parameter: Parameter, place: Place) -> Value:
 
 
 def is_log(parameter: Parameter) -> bool:
-    """Whether the library is to search the places on its logarithmic scale."""
+    """Whether the library searches the places on its logarithmic scale."""
     return parameter.scale is not Scale.LINEAR and parameter.type in (
         ParameterType.DOUBLE,
         ParameterType.INTEGER,
@@ -99,8 +98,8 @@ def is_log(parameter: Parameter) -> bool:
 def reproducible(
     trials: Sequence[Seen], count: int, propose: Callable[[Sequence[Seen], int], Seen]
 ) -> tuple[Parameters, ...]:
-    """`count` proposals, each with those before it pending, so that asking for two is asking for one twice.
-    `propose` is told the trials and the number that its proposal will have if it is stored next."""
+    """Return `count` proposals, each with those before it pending, so that to ask for two is to ask for one
+    twice. `propose` gets the trials, and the number that its proposal will have if it is stored next."""
     known, proposed = list(trials), list[Parameters]()
     for _ in range(count):
         one = propose(known, (known[-1].number if known else 0) + 1)
@@ -110,12 +109,12 @@ def reproducible(
 
 
 def pending(number: int, parameters: Parameters | None) -> Seen:
-    """A proposal as the trial that it becomes."""
+    """Return a proposal as the trial that it becomes."""
     return Seen(number, TrialState.REQUESTED, parameters or ())
 
 
 def seed_of(seed: int, number: int) -> int:
-    """A seed of 31 bits for the proposal of this number."""
+    """Return a seed of 31 bits for the proposal of this number."""
     return int(np.random.SeedSequence((abs(seed), number)).generate_state(1)[0]) >> 1
 
 

@@ -2,8 +2,8 @@
 trials at every call. It takes seconds per suggestion and a gigabyte or two of memory, most of it for
 compilation.
 
-It knows no conditional parameters: it is shown the whole tree flat, inactive nodes in the middle of their
-range. Unsafe trials are shown as infeasible ones.
+It knows no conditional parameters: it gets the whole tree flat, with inactive nodes in the middle of their
+range. It gets unsafe trials as infeasible ones.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ from trainshed.studies.port import Algorithm, EngineName, Proposals, Seen
 
 
 def algorithm(engine: EngineName = EngineName.VIZIER) -> Algorithm:
-    """VIZIER. Raises ImportError if the library or jax is not installed."""
+    """Return VIZIER. Raises ImportError if the library or jax is not installed."""
     assert engine is EngineName.VIZIER
     return VizierAlgorithm()
 
 
 class VizierAlgorithm:
-    """See `studies.port.Algorithm`."""
+    """Implements `studies.port.Algorithm`."""
 
     def __init__(self) -> None:
         self._vz: Any = import_module("vizier.pyvizier")
@@ -97,8 +97,8 @@ class VizierAlgorithm:
                 root.add_categorical_param(name, list(parameter.categories))
 
     def _schedule(self, spec: StudySpec) -> Any:
-        """Pads the number of trials to powers of two, so that less is compiled anew: where the library can,
-        with one objective."""
+        """Pad the number of trials to powers of two, so that less is compiled anew; the library can do so
+        only with one objective."""
         kinds = self._padding.PaddingType
         trials = kinds.POWERS_OF_2 if len(objectives(spec)) == 1 else kinds.NONE
         return self._padding.PaddingSchedule(
@@ -106,7 +106,7 @@ class VizierAlgorithm:
         )
 
     def _told(self, spec: StudySpec, trial: Seen) -> Any:
-        """None for what the library cannot be told."""
+        """Return the library's trial; None for one that it cannot represent."""
         found = places(spec, trial.parameters)
         if found is None:
             return None

@@ -1,15 +1,15 @@
-"""What a point is worth trying: upper confidence bound, and pure exploration beside pending trials (arXiv
-2408.11527).
+"""Scores how much a point is worth trying: upper confidence bound, and pure exploration beside pending trials
+(arXiv 2408.11527).
 
-Of several objectives: hypervolume scalarization (Zhang and Golovin 2020, arXiv 2006.04655). For a random
+With several objectives: hypervolume scalarization (Zhang and Golovin 2020, arXiv 2006.04655). For a random
 direction the worst of the objectives counts, measured along the direction; what a point adds to the best
 seen, averaged over directions, is what it adds to the volume that the front dominates. Safety metrics weigh a
 score with the probability that the point is safe.
 
-A trust region keeps the search near what the study has seen, and lets it farther the more it has seen: a
-point is trusted if some observed or pending point is within the radius in every smooth dimension.
+A trust region keeps the search near what the study has seen, and lets it go farther the more it has seen: a
+point is trusted if some observed or pending point is within the radius in every numeric dimension.
 
-Scores are to be maximized. Points come embedded; gradients are by the embedding. Shapes as in `process`.
+Scores are maximized. Points are embedded; gradients are by the embedding. Shapes are as in `process`.
 """
 
 import math
@@ -26,37 +26,37 @@ _ELSEWHERE = 1e3
 """More than scores differ by."""
 
 _HARDLY = 1e-9
-"""What a score is worth at least that is weighed by safety."""
+"""Least value of a score before it is weighed by safety."""
 
 
 class Score(Protocol):
-    """Pure."""
+    """How much points are worth trying. Pure."""
 
     def values(self, points: Array) -> Array:
-        """Of many points, shape (m,)."""
+        """Return the scores of many points, shape (m,)."""
         ...
 
     def value_and_gradient(self, point: Array) -> tuple[float, Array]:
-        """Of one point, and how it changes with the point, shape (q,)."""
+        """Return the score of one point, and its gradient by the point, shape (q,)."""
         ...
 
 
 class Model(Protocol):
-    """What says of any point how it will be. Pure."""
+    """Predicts the value at any point. Pure."""
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation, shape (m,) each."""
+        """Return mean and standard deviation, shape (m,) each."""
         ...
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
-        """Mean and standard deviation at one point, and their gradients by its embedding, shape (q,)."""
+        """Return mean and deviation at one point, and their gradients by its embedding, shape (q,)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
     """Mean by what is known, plus `coefficient` standard deviations by what will be known when all pending
-    are over."""
+    trials are over."""
 
     known: Posterior
     expected: Posterior
@@ -77,8 +77,8 @@ class UpperBound:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Where least is known, among points that may yet be good: whose bound reaches `threshold`. A point that
-    misses it pays `slope` times the gap."""
+    """Prefers points of which least is known, among those that may be good: whose bound reaches `threshold`.
+    A point that misses it pays `slope` times the gap."""
 
     known: Posterior
     expected: Posterior
@@ -104,8 +104,8 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """How far a point is from the nearest of those that were tried, whatever the model says; from the best of
-    them it has to be twice as far. `tried`: embedded, the best first, shape (n, q)."""
+    """How far a point is from the nearest of those that were tried, whatever the model says; the distance to
+    the best of them counts half. `tried`: embedded, the best first, shape (n, q)."""
 
     tried: Array
 
@@ -128,8 +128,8 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A score for those points alone that have one category; others are worth less than any of them.
-    `column`: of the embedding, where that category stands."""
+    """A score that keeps to points with one category: other points are worth less than any of these.
+    `column`: that category's column of the embedding."""
 
     score: Score
     column: int
@@ -148,7 +148,7 @@ _TRIALS_PER_DIMENSION = 5.0
 
 
 def trust_radius(trials: int, dimensions: int) -> float:
-    """Half the edge of the box around each point, 1 = the whole cube; it grows with the number of trials."""
+    """Return half the edge of the box around each point, 1 = the whole cube; it grows with the trials."""
     share = trials / (_TRIALS_PER_DIMENSION * (dimensions + 1))
     radius = _LEAST + (_MOST - _LEAST) * share
     return radius if radius <= _MOST else 1.0
@@ -156,7 +156,7 @@ def trust_radius(trials: int, dimensions: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TrustRegion:
-    """`centres`: genotypes of the numeric nodes, shape (n, d)."""
+    """The boxes around what was seen. `centres`: codes of the numeric nodes, shape (n, d)."""
 
     centres: Array
     radius: float
@@ -166,7 +166,7 @@ class TrustRegion:
         return self.radius >= 1.0 or len(self.centres) == 0 or self.centres.shape[1] == 0
 
     def excess(self, points: Array) -> Array:
-        """By how much each point lies outside, 0 within; shape (m,)."""
+        """Return by how much each point lies outside, 0 within; shape (m,)."""
         if self.is_everywhere:
             return np.zeros(len(points))
         away = np.full((len(points), len(self.centres)), 0.0)
@@ -175,7 +175,7 @@ class TrustRegion:
         return np.maximum(away.min(axis=1) - self.radius, 0.0)
 
     def box(self, point: Array) -> tuple[Array, Array]:
-        """The trusted box that `point` is deepest in, within the cube."""
+        """Return the trusted box that `point` is deepest in, within the cube."""
         if self.is_everywhere:
             return np.zeros(point.shape), np.ones(point.shape)
         nearest = self.centres[int(np.abs(self.centres - point).max(axis=1).argmin())]
@@ -184,7 +184,7 @@ class TrustRegion:
 
 _DIRECTIONS = 96
 _STEP = 1e-5
-"""Of the differences that stand in for a gradient, in units of the cube."""
+"""Step of the differences that stand in for a gradient, in units of the cube."""
 
 _ALL_GAINS_NOTHING = 1e-3
 """Weight of the plain scalarized bound, so that points can still be told apart when none adds to the
@@ -192,7 +192,7 @@ front."""
 
 
 def directions(objectives: int, rng: np.random.Generator) -> Array:
-    """Random directions with positive parts, shape (directions, objectives)."""
+    """Return random directions with positive parts, shape (directions, objectives)."""
     drawn = np.abs(rng.normal(size=(_DIRECTIONS, objectives)))
     return np.maximum(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), 1e-3)
 
@@ -200,7 +200,7 @@ def directions(objectives: int, rng: np.random.Generator) -> Array:
 @dataclass(frozen=True, slots=True)
 class FrontGain:
     """How much a point's upper bounds add to the front. `reference`: labels that count as nothing, shape
-    (k,). `reached`: per direction, the best that is there already."""
+    (k,). `reached`: per direction, the best so far."""
 
     bounds: tuple[UpperBound, ...]
     directions: Array
@@ -218,23 +218,23 @@ class FrontGain:
 
 
 def scalarized(labels: Array, along: Array, reference: Array) -> Array:
-    """The scalarized labels of each point (m, k) in each direction (d, k), shape (m, d)."""
+    """Return the scalarized labels of each point (m, k) in each direction (d, k), shape (m, d)."""
     scaled = np.maximum((labels - reference)[:, None, :] / along, 0.0).min(axis=2)
     return scaled ** labels.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """The model of a safety metric, or of whether trials succeed. Its labels are positive where that is so.
-    `wanted`: share of such trials. `noise`: variance of a label beyond the model's function; what comes by
-    chance."""
+    """The model of a safety metric, or of whether trials succeed. Its labels are positive for safe or
+    successful trials. `wanted`: the probability from which on a score is not reduced. `noise`: variance of a
+    label by chance, beyond the model's function."""
 
     model: Model
     wanted: float
     noise: float = 0.0
 
     def weights(self, points: Array) -> Array:
-        """1 where a point is safe with at least the probability that is wanted, falling to 0 below it."""
+        """Return 1 where a point is safe with at least the wanted probability, falling to 0 below it."""
         mean, deviation = self.model.predict(points)
         share = normal_probability(mean / np.sqrt(deviation**2 + self.noise)) / self.wanted
         return np.minimum(share, 1.0) ** 2
@@ -277,7 +277,7 @@ class SafeScore:
 
 
 def by_differences(score: Score, point: Array) -> tuple[float, Array]:
-    """Value and gradient of a score that has none, from one batch of nearby points."""
+    """Return value and gradient of a score without a gradient of its own, from one batch of nearby points."""
     steps = np.eye(len(point)) * _STEP
     values = score.values(np.vstack([point, point + steps, point - steps]))
     ahead, behind = values[1 : len(point) + 1], values[len(point) + 1 :]

@@ -1,13 +1,13 @@
 """The GP bandit: the default algorithm, a pure function of the spec, the stored trials and the seed
 (docs/adr/0018).
 
-After the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
+Follows the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
-beside them, a trust region, a search over the mixed space. Beyond it, every second trial exploits: it goes
+beside them, a trust region, a search over the mixed space. In addition, every second trial exploits: it goes
 where the mean is best; the process knows main effects, turned axes and quadratic parts (`process`); where
-trials fail is modelled apart (`success`); fewer outputs are ranked (`warping`); a bound that is highest at
-what was tried is made bolder; and a study that has come to an optimum looks for another one (`elsewhere`).
-Nothing is kept between calls: who asks again with the same trials gets the same answer.
+trials fail is modelled separately (`success`); fewer outputs are ranked (`warping`); a bound that is highest
+at what was tried is made bolder; and a study that has come to an optimum looks for another one (`elsewhere`).
+Nothing is kept between calls: the same trials give the same answer.
 """
 
 from collections.abc import Sequence
@@ -46,21 +46,21 @@ _SMALL = 512
 """A space with no more points than this is searched by rating them all."""
 
 _STARTS = 64
-"""Quasi-random points that are looked at for one that was not tried."""
+"""Quasi-random points among which the first that was not tried is taken."""
 
 _SEEDS = 20
-"""Best points that the search begins beside."""
+"""Number of best points beside which the search begins."""
 
 _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
 
 
 _NOTHING = 1e-6
-"""Gain, as a share of the range of what was seen, that is none."""
+"""Gain, as a share of the range of what was seen, that counts as none."""
 
 _BOLDER = (5.0, 25.0)
 """Factors of the bound's coefficient. If the bound is highest at what was tried, the model is too sure that
-nothing better is elsewhere; then the next factor is taken, so that a study does not stay at a local optimum
+nothing better is elsewhere; then the next factor is used, so that a study does not stay at a local optimum
 for good."""
 
 
@@ -68,29 +68,29 @@ for good."""
 class Tuning:
     """The constants of the method."""
 
-    #: Of the upper confidence bound (the paper's 1.8).
+    #: The coefficient of the upper confidence bound (the paper's 1.8).
     coefficient: float = 1.8
-    #: Each so-many-th trial goes where `exploit_coefficient` says instead.
+    #: One trial in so many exploits: it uses `exploit_coefficient` instead.
     exploit_every: int = 2
-    #: Each so-many-th of these looks far away instead, once the study has come to an optimum (`elsewhere`).
+    #: One in so many of these looks far away instead, once the study has come to an optimum (`elsewhere`).
     away_every: int = 2
-    #: Each so-many-th that exploits looks farthest if it looks away, whatever there is to be followed up.
+    #: One in so many that exploit looks farthest if it looks away, even if there is a surprise to follow up.
     farthest_every: int = 4
     exploit_coefficient: float = 0.0
-    #: In place of `exploit_coefficient` with pending trials.
+    #: In place of `exploit_coefficient` while trials are pending.
     exploit_beside: float = 0.3
-    #: Of the others beside pending trials, how many only explore.
+    #: Share of the other trials that only explore while trials are pending.
     explore_share: float = 0.5
-    #: Of the bound that says where to (the paper's 0.5).
+    #: The coefficient of the bound that says where to explore (the paper's 0.5).
     explore_coefficient: float = 0.5
-    #: Each so-many-th trial of a conditional tree keeps to one of its branches, drawn at random, the more
+    #: One trial in so many of a conditional tree keeps to one of its branches, drawn at random, the more
     #: often the more parameters it has: a branch whose first trials were bad is not given up before its own
     #: parameters were searched.
     branch_every: int = 4
 
 
 class GaussianProcessBandit:
-    """See `studies.port.Algorithm`."""
+    """Implements `studies.port.Algorithm`."""
 
     def __init__(self, tuning: Tuning | None = None, effort: Effort | None = None) -> None:
         self._tuning = tuning or Tuning()
@@ -125,7 +125,7 @@ class _Study:
         self._succeed: tuple[Safety, ...] = ()
 
     def propose(self, number: int) -> Parameters:
-        """The point for trial `number`, which is pending from now on."""
+        """Return the point for trial `number`, which counts as pending from now on."""
         if self._shown.is_enough(self._spec):
             point = self._modelled(number)
         else:
@@ -136,8 +136,8 @@ class _Study:
         return point
 
     def _start(self, number: int) -> Parameters:
-        """While nothing is known: the quasi-random point of this number, or the next that was not tried
-        yet."""
+        """Return the point while nothing is known: the quasi-random one of this number, or the next that was
+        not tried yet."""
         numbers = range(number, number + _STARTS)
         codes = self._space.snap(
             np.array([starting_point(self._space, at, self._seed) for at in numbers])
@@ -179,13 +179,13 @@ class _Study:
         return len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None
 
     def _promises(self, score: Score, found: Found) -> bool:
-        """Whether the best that was found is worth more than what was tried."""
+        """Whether the best point that was found is worth more than all that were tried."""
         tried = score.values(self._space.embed(self._done))
         return bool(found.scores[0] - tried.max() > _NOTHING)
 
     def _looks_elsewhere(self, score: Score, found: Found, number: int) -> bool:
         """Whether the best that was found would only refine the best that was tried, and it is time to look
-        away. With noise it would not: there, to try the same again is what tells which is best."""
+        away. Never with noise: there, to try the same again tells which is best."""
         space, hyper = self._space, self._beliefs[0].hyper
         if self._all or not self._is_plain or not space.is_number.all():
             return False
@@ -202,8 +202,8 @@ class _Study:
         return bool(gain < (elsewhere.SETTLED if refines else elsewhere.ARRIVED))
 
     def _elsewhere(self, pending: Array, number: int, rng: np.random.Generator) -> Found:
-        """Around what was a surprise far from the best; else where nothing was tried for the longest way, as
-        each fourth time in any case."""
+        """Search around a surprise far from the best. If there is none, and regularly in any case
+        (`farthest_every`), search for the point farthest from all that were tried."""
         space, aim = self._space, self._beliefs[0]
         exploiting = number // self._tuning.exploit_every
         looks_farthest = exploiting % self._tuning.farthest_every == 0
@@ -238,7 +238,8 @@ class _Study:
         column: int | None,
         bolder: float = 1.0,
     ) -> Score:
-        """`column`: of the branch that is kept to, if any. `bolder`: what coefficients are multiplied by."""
+        """Return the score to maximize. `column`: that of the branch to keep to, if any. `bolder`: multiplies
+        coefficients."""
         tuning = self._tuning
         points = self._space.embed(pending)
         if explores and self._is_plain:
@@ -266,14 +267,14 @@ class _Study:
         return Search(space, score, trust, self._effort).maximize(seeds, rng)
 
     def _fresh(self, found: Found) -> Parameters | None:
-        """The best point that was not tried; where all were, one that is not pending; None if there is
+        """Return the best point that was not tried; if all were, one that is not pending; None if there is
         none."""
         points = [self._space.decode(row) for row in found.codes]
         fresh = next((point for point in points if point not in self._tried), None)
         return fresh or next((point for point in points if point not in self._running), None)
 
     def _is_new(self, codes: Array, pending: Array) -> bool:
-        """Whether a point is not all but the same as one that was tried or is pending."""
+        """Whether a point differs enough from all that were tried or are pending."""
         seen = self._space.embed(np.vstack([self._done, pending]))
         apart = np.abs(seen - self._space.embed(codes)).max(axis=1)
         return bool(apart.min() > _ALL_BUT_THE_SAME)

@@ -36,7 +36,7 @@ from trainshed.studies.routines import Array, Mask, Positions
 from trainshed.studies.space import Space
 
 _FITTED = 160
-"""Rows that the hyperparameters are fitted to; more say little more about them."""
+"""Most rows that the hyperparameters are fitted to; more rows say little more about them."""
 
 _ITERATIONS = 40
 """Steps of the hyperparameter fit."""
@@ -45,7 +45,7 @@ _DEFAULT_SAFE_FRACTION = 0.5
 """Share of safe trials that is aimed at where the spec names none."""
 
 _LEAST_SAFE_FRACTION = 0.01
-"""Never 0: of two points that are equally good otherwise, the safer one is still preferred."""
+"""Least share, never 0: of two points that are equally good otherwise, the safer one is still preferred."""
 
 _CHANCE = 0.6
 """Probability of success from which on a point's score is not reduced any more. At the border of a region in
@@ -58,20 +58,21 @@ class Belief:
     """What is known of one metric."""
 
     metric: Metric
-    #: Which of the trials that the model is shown its data are from, ascending.
+    #: The rows of its data among the trials that the model is shown, ascending.
     rows: Positions
     data: Data
     hyper: Hyperparameters
     known: Posterior
 
     def bound(self, pending: Array, coefficient: float) -> UpperBound:
-        """The upper confidence bound beside pending trials. `pending`: their embeddings, shape (k, q)."""
+        """Return the upper confidence bound beside pending trials. `pending`: embeddings, shape (k, q)."""
         if len(pending) == 0:
             return UpperBound(self.known, self.known, coefficient)
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
     def of(self, rows: Positions, noise: Noise) -> "Belief":
-        """A belief fitted to these rows of the data alone: a local model of the place where they lie."""
+        """Return a belief fitted to these rows of the data alone: a local model of the place where they
+        are."""
         data = replace(self.data.only(rows), labels=warp(self.data.labels[rows]))
         hyper = _fitted(data, noise)
         return Belief(self.metric, self.rows[rows], data, hyper, Posterior(data, hyper))
@@ -81,21 +82,21 @@ class Belief:
 class Observed:
     """What the completed trials have measured, with the embeddings of those that the model is shown."""
 
-    #: Of all completed trials by metric, more is better, shape (n, metrics).
+    #: The values of all completed trials by metric, more is better, shape (n, metrics).
     values: Array
-    #: Those that the model is shown.
+    #: The rows of the trials that the model is shown.
     rows: Positions
     #: Their embeddings.
     points: Array
 
     def succeeded(self, spec: StudySpec) -> Mask:
-        """Of all completed trials: whether they have a value of every objective."""
+        """Return, for all completed trials, whether they have a value of every objective."""
         known: Mask = np.isfinite(self.values[:, objective_columns(spec)])
         return np.asarray(known.all(axis=1), dtype=np.bool_)
 
 
 def believe(spec: StudySpec, space: Space, observed: Observed) -> tuple[Belief, ...]:
-    """One belief per metric, in the spec's order. There must be enough trials (`Shown.is_enough`)."""
+    """Return one belief per metric, in the spec's order. Needs enough trials (`Shown.is_enough`)."""
     return tuple(_belief(spec, space, observed, at) for at in range(len(spec.metrics)))
 
 
@@ -122,7 +123,7 @@ def _fitted(data: Data, noise: Noise) -> Hyperparameters:
 
 
 def successes(spec: StudySpec, space: Space, observed: Observed) -> tuple[Safety, ...]:
-    """A model of where trials succeed, apart from what they measure; empty if all of them did."""
+    """Return a model of where trials succeed, apart from what they measure; () if all of them did."""
     succeeded = observed.succeeded(spec)[observed.rows]
     if succeeded.all():
         return ()
@@ -137,7 +138,7 @@ def _even(count: int) -> Positions:
 
 
 def _representative(labels: Array) -> Positions:
-    """Rows to fit hyperparameters to: all, or the best and an even spread of the others."""
+    """Return the rows to fit hyperparameters to: all, or the best and an even spread of the others."""
     if len(labels) <= _FITTED:
         return np.arange(len(labels), dtype=np.int64)
     order = np.argsort(-labels, kind="stable")
@@ -153,9 +154,9 @@ def bound_score(
     coefficient: float,
     rng: np.random.Generator,
 ) -> Score:
-    """The score that the upper bounds give. With one objective it is that objective's bound, with several it
-    is what the bounds add to the Pareto front. It is weighed by safety where the spec asks for it, and by the
-    chance of success (`successes`) where trials failed."""
+    """Return the score that the upper bounds give. With one objective it is that objective's bound, with
+    several it is what the bounds add to the Pareto front. It is weighed by safety where the spec asks for it,
+    and by the chance of success (`successes`) where trials failed."""
     aims = [belief for belief in beliefs if belief.metric.safety is None]
     safeties = [
         *succeed,
@@ -188,9 +189,9 @@ def exploring_score(
     coefficient: float,
     explored: float,
 ) -> Score:
-    """The score for pure exploration beside pending trials. Only points that may be good count: those whose
-    bound with the coefficient `explored` reaches a threshold, which is the mean at the tried point with the
-    highest upper bound."""
+    """Return the score for pure exploration beside pending trials. Only points that may be good count: those
+    whose bound with the coefficient `explored` reaches a threshold, which is the mean at the tried or pending
+    point with the highest upper bound."""
     bound = belief.bound(pending, explored)
     points = np.vstack([belief.data.points, pending])
     mean, deviation = belief.known.predict(points)

@@ -1,9 +1,9 @@
-"""A second optimum, far from the first. A study that has come to an optimum would refine its sixth digit with
-every second trial, and its model, sure of the surroundings, is sure of what is far away, too.
+"""The search for a second optimum, far from the first. A study that has come to an optimum would refine its
+sixth digit with every second trial, and its model, sure of the surroundings, is sure of far places as well.
 
-So, once it has come to one: some trials look where nothing was tried for the longest way. One that measures
-far more than is known of its surroundings otherwise explains is followed up, by a model of its
-surroundings alone. Knows the model's data, not the study.
+So some trials then look as far as possible from all that were tried. If one measures far more than the points
+around it let expect, it is followed up, by a model of its surroundings alone. Knows the model's data, not the
+study.
 """
 
 import numpy as np
@@ -13,40 +13,41 @@ from trainshed.studies.gp.process import Posterior
 from trainshed.studies.routines import Array, Positions
 
 ARRIVED = 2e-5
-"""Gain, as a share of the range of what was seen, from which on a further trial near the best only refines
+"""Gain, as a share of the range of what was seen, below which a further trial near the best only refines
 it."""
 
 SETTLED = 1e-6
-"""Gain from which on no trial refines it any more."""
+"""Gain below which no trial refines it any more."""
 
 REFINED = 4
-"""So many trials lie there already."""
+"""Least number of trials that are near the best already."""
 
 EXACT = 1e-5
 """Variance of the noise, as a share of the function's, up to which a study counts as free of it."""
 
 BESIDE = 0.05
-"""Such a trial lies this near to the best that was tried, in units of the cube."""
+"""How near such a trial is, in units of the cube."""
 
 SURROUNDINGS = 0.3
 """Half the edge of the box around a point that is followed up, in units of the cube."""
 
 STEP = 0.1
-"""Half the edge of the box around the best of them in which the next trial lies."""
+"""Half the edge of the box around that point in which the next trial lies."""
 
 _LOOKED_AT = 8
-"""Points, the best first, of which it is asked whether they are a surprise."""
+"""Most points, the best first, that are checked for a surprise."""
 
 _SURPRISE = 0.25
-"""More than was to be expected by the points around a box, as a share of the range of what was seen."""
+"""By how much a surprise exceeds what the points around its box let expect, as a share of the range of what
+was seen."""
 
 TRIALS_PER_DIMENSION = 5
-"""So many has a study that has come to an optimum; and as many a box, after which it is left."""
+"""Least trials per parameter of a study that looks elsewhere; with as many in a box, the box is left."""
 
 
 def surprise(belief: Belief) -> Array | None:
-    """The best point, far from the best of all, that measured far more than those around its box let expect,
-    and whose box has room for trials; shape (q,)."""
+    """Return the best point, far from the best of all, that measured far more than those around its box let
+    expect, and whose box has not enough trials yet, shape (q,); None if there is none."""
     points, labels = belief.data.points, belief.data.labels
     order = np.argsort(-labels, kind="stable")
     best = points[order[0]]
@@ -68,5 +69,5 @@ def surprise(belief: Belief) -> Array | None:
 
 
 def surroundings(points: Array, centre: Array) -> Positions:
-    """Which of the points are in the box around `centre`."""
+    """Return the rows of the points in the box around `centre`."""
     return np.flatnonzero(np.abs(points - centre).max(axis=1) <= SURROUNDINGS)

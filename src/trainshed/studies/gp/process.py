@@ -4,13 +4,13 @@ hyperparameters.
 A function is modelled in one of four ways, whichever explains the observations best (`fit`):
 
 - A joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects: one smooth
-  function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; most of what
-  hyperparameters do they do each for itself (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of
-  one parameter then holds wherever the others are.
-- A smooth joint part alone, squared exponential: what parameters do together, as on a bowl.
-- The same, and beneath it a quadratic function of all numbers: what is as wide as the whole space, and
-  lies across the parameters. After as many trials as it has terms it is known for good, and the joint part
-  is what it leaves (a trend, as in universal kriging).
+  function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; but most effects of
+  tuned parameters are their own (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one parameter
+  then holds wherever the others are.
+- A smooth joint part alone, squared exponential: for what parameters do together, as on a bowl.
+- The same plus a quadratic function of all numbers, for what is as wide as the whole space and lies across
+  the parameters. After as many trials as it has terms it is known for good, and the joint part models the
+  rest (a trend, as in universal kriging).
 - The smooth part along turned axes: those in which the function changes most and least, the eigenvectors of
   the mean outer product of its gradient (active subspaces, Constantine et al. 2014, arXiv 1304.2070). A
   valley that lies across the parameters is straight there.
@@ -18,8 +18,8 @@ A function is modelled in one of four ways, whichever explains the observations 
 The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
 are the paper's; those of the main effects are of the same form.
 
-Owns the mathematics of the model. Labels come warped (`warping`), points embedded
-(`space.Space.embed`). Shapes: n observed points, m asked for, p nodes, q columns of the embedding.
+Labels are warped before (`warping`), points embedded (`space.Space.embed`). Shapes: n observed points, m
+asked for, p nodes, q columns of the embedding.
 """
 
 import math
@@ -41,12 +41,12 @@ JITTER = 1e-9
 """Added to the diagonal, as a share of the signal's variance."""
 
 _LEAST_VARIANCE = 1e-14
-"""As a share of the signal's; what is less is rounding."""
+"""Least variance, as a share of the prior one; what is less is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """What a process is fitted by."""
+    """The hyperparameters of a process."""
 
     #: Variance of the joint part.
     signal: float
@@ -74,7 +74,7 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What the process is to explain."""
+    """The observations that a process explains."""
 
     #: Embedded, shape (n, q).
     points: Array
@@ -84,7 +84,7 @@ class Data:
     groups: Positions
     #: p, the number of nodes.
     width: int
-    #: Columns whose axes may be turned: of numbers that are always active. Shape (t,).
+    #: Columns whose axes may be turned: those of numbers that are always active. Shape (t,).
     turnable: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def only(self, rows: Positions) -> "Data":
@@ -92,10 +92,10 @@ class Data:
 
 
 class Posterior:
-    """What the model says of any point, given observed ones.
+    """The model's prediction at any point, given observed ones.
 
-    `pending`: points, shape (k, q), that count as observed for the deviation; a posterior that has some says
-    nothing of the mean.
+    `pending`: points, shape (k, q), that count as observed for the deviation; with some, the mean has no
+    meaning.
     """
 
     def __init__(self, data: Data, hyper: Hyperparameters, pending: Array | None = None) -> None:
@@ -118,12 +118,12 @@ class Posterior:
         )
 
     def _scaled(self, points: Array) -> Array:
-        """In the axes of the joint part, in units of their length scales."""
+        """Return points in the axes of the joint part, in units of their length scales."""
         turn = self._hyper.turn
         return (points if turn is None else points @ turn) * self._scale
 
     def _covariance(self, points: Array) -> Array:
-        """Of the function at any points with that at the observed ones, shape (m, n)."""
+        """Return the covariance of the function at any points with that at observed ones, shape (m, n)."""
         scaled = self._scaled(points)
         squares = self._norms - 2.0 * (scaled @ self._points.T)
         squares += np.einsum("ij,ij->i", scaled, scaled)[:, None]
@@ -148,7 +148,7 @@ class Posterior:
         return cross
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation (of the function, not of a noisy observation), shape (m,) each."""
+        """Return mean and standard deviation (of the function, not of a noisy observation), shape (m,)."""
         cross = self._covariance(points)
         white = cross @ self._whitening.T
         prior = self._prior(points)
@@ -156,7 +156,7 @@ class Posterior:
         return cross @ self._alpha, np.sqrt(np.maximum(variance, _LEAST_VARIANCE * prior))
 
     def _prior(self, points: Array) -> Array:
-        """The variance of the function at points, as long as nothing is known, shape (m,)."""
+        """Return the variance of the function at points as long as nothing is known, shape (m,)."""
         return (
             self._hyper.signal
             + self._hyper.main
@@ -164,7 +164,7 @@ class Posterior:
         )
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
-        """Mean and standard deviation at one point, and their gradients by its embedding, shape (q,)."""
+        """Return mean and deviation at one point, and their gradients by its embedding, shape (q,)."""
         centred = self._quadratic.centred(point)
         own, own_pull = self._quadratic.pull(point, centred[None, :])
         prior = self._hyper.signal + self._hyper.main + float(own[0])
@@ -177,11 +177,11 @@ class Posterior:
         return float(cross @ self._alpha), deviation, self._alpha @ pull, spread
 
     def mean_gradients(self, points: Array) -> Array:
-        """Of the mean at many points by their embeddings, shape (m, q)."""
+        """Return the gradients of the mean at many points by their embeddings, shape (m, q)."""
         return np.array([self._alpha @ self._pull(point)[1] for point in points])
 
     def _pull(self, point: Array) -> tuple[Array, Array]:
-        """The covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
+        """Return the covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
         away = self._scaled(point) - self._points
         shape, slope = self._correlation(np.einsum("ij,ij->i", away, away))
         cross = self._hyper.signal * shape
@@ -197,8 +197,8 @@ class Posterior:
         return cross + effects, pull + main_pull
 
     def _effects(self, point: Array) -> tuple[Array, Array]:
-        """The main effects' covariance of one point with the observed ones, shape (n,), and its gradient, (n,
-        q)."""
+        """Return the main effects' covariance of one point with the observed ones, shape (n,), and its
+        gradient, (n, q)."""
         away = point * self._main_scale - self._main_points
         squares = np.zeros((len(away), len(self._hyper.lengths)))
         if len(self._groups) == squares.shape[1]:
@@ -211,15 +211,15 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class _Quadratic:
-    """The covariance of a quadratic function of some columns: size · ((1 + z·z') / 2)², where z is what lies
-    left and right of the cube's centre, of length 1 at its corners."""
+    """The covariance of a quadratic function of some columns: size · ((1 + z·z') / 2)², where z is the offset
+    from the cube's centre, scaled to length 1 at its corners."""
 
     columns: Positions
     #: The variance at the corners.
     size: float
 
     def centred(self, points: Array) -> Array:
-        """z of points, shape (…, t)."""
+        """Return z of points, shape (…, t)."""
         return (points[..., self.columns] - 0.5) * self._steepness
 
     @property
@@ -235,8 +235,8 @@ class _Quadratic:
         return self.size * half * half
 
     def pull(self, point: Array, others: Array) -> tuple[Array, Array]:
-        """The covariance of one point with others, of which z is given, shape (n,), and its gradient by the
-        point, shape (n, q)."""
+        """Return the covariance of one point with others, which are given by z, shape (n,), and its gradient
+        by the point, shape (n, q)."""
         half = 0.5 + 0.5 * (others @ self.centred(point))
         gradient = np.zeros((len(others), len(point)))
         gradient[:, self.columns] = (self.size * self._steepness) * half[:, None] * others
@@ -244,13 +244,13 @@ class _Quadratic:
 
 
 def squared(squares: Array) -> tuple[Array, Array]:
-    """Squared exponential of squared scaled distances, and its derivative by them."""
+    """Return the squared exponential of squared scaled distances, and its derivative by them."""
     fall = np.exp(-0.5 * squares)
     return fall, -0.5 * fall
 
 
 def matern(squares: Array) -> tuple[Array, Array]:
-    """Matérn-5/2 of squared scaled distances, and its derivative by them."""
+    """Return Matérn-5/2 of squared scaled distances, and its derivative by them."""
     root = np.sqrt(5.0 * squares)
     fall = np.exp(-root)
     slope = (-5.0 / 6.0) * (1.0 + root) * fall
@@ -258,8 +258,8 @@ def matern(squares: Array) -> tuple[Array, Array]:
 
 
 def _factor(hyper: Hyperparameters, covariance: Array, prior: Array) -> Array:
-    """The Cholesky factor of the observations' covariance; with ever more on the diagonal until there is one.
-    `prior`: variance of the function at each observation, shape (n,)."""
+    """Return the Cholesky factor of the observations' covariance, adding ever more to the diagonal until
+    there is one. `prior`: variance of the function at each observation, shape (n,)."""
     jitter = JITTER
     while True:
         np.fill_diagonal(covariance, prior + hyper.total * jitter + hyper.noise)
@@ -286,7 +286,7 @@ class Priors:
 
     #: Variance, in units of the labels', as are `noise` and `main`.
     signal: Prior
-    #: Of squared length scales, in units of the cube, as is `main_length`.
+    #: Squared length scales, in units of the cube, as is `main_length`.
     length: Prior
     noise: Prior
     main: Prior
@@ -302,29 +302,29 @@ LOW_NOISE = Priors(
     main_length=Prior(5e-4, 1e2, 0.5),
     quadratic=Prior(1e-5, 10.0, 0.039),
 )
-"""The paper's, but for the main effects. These may be shorter than the joint part's: a hundred trials say
-enough of one parameter alone to follow ten waves, and of all together not."""
+"""The paper's priors, with own ones for main effects and the quadratic part. Main effects may be shorter than
+the joint part: a hundred trials are enough to follow ten waves of one parameter, but not of all together."""
 
 _WAVY = 0.01
-"""Squared length scale of main effects from which the second start sets out, to find waves under a wide
-bowl."""
+"""Squared length scale of main effects at the second start, which finds waves on a wide bowl."""
 
 HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 """For studies that say that their observations are noisy."""
 
 
 _SLOPES = 64
-"""Points at most at which the gradient is taken for the turned axes."""
+"""Most points at which the gradient is taken for the turned axes."""
 
 _DOUBT = 3.0
-"""By so much a smooth joint part alone has to explain better, in logarithms: with few trials everything
-explains, and main effects are what parameters mostly have."""
+"""By so much, in logarithms, a model without main effects has to be likelier than one with them: few trials
+fit any model, and parameters mostly have main effects."""
 
 
 def fit(data: Data, priors: Priors, iterations: int) -> Hyperparameters:
-    """The best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each start: from
-    the priors' centres, from wavy main effects, and of a smooth joint part without main effects: alone, with
-    a quadratic part, and along turned axes; these have to be likelier by `_DOUBT`. Same data, same answer."""
+    """Return the best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each
+    start: from the priors' centres, from wavy main effects, and for a smooth joint part without main effects:
+    alone, with a quadratic part, and along turned axes; these have to be likelier by `_DOUBT`. The same data
+    give the same answer."""
     additive = _Evidence(data, priors)
     wavy = additive.centre.copy()
     wavy[3 + data.width :] = math.log(_WAVY)
@@ -351,9 +351,9 @@ def _loss(found: tuple[float, Hyperparameters]) -> float:
 
 
 def turned_axes(data: Data, hyper: Hyperparameters) -> tuple[Array, Array]:
-    """The axes along which the modelled function changes, as columns, shape (q, q), and how much it does
-    along those of the columns that may be turned, shape (t,): logarithms of its mean square slopes, less
-    their mean."""
+    """Return the axes along which the modelled function changes, as columns, shape (q, q), and how much it
+    changes along those of the columns that may be turned, shape (t,): logarithms of its mean square slopes,
+    less their mean."""
     some = data.points[:: 1 + len(data.points) // _SLOPES]
     gradients = Posterior(data, hyper).mean_gradients(some)[:, data.turnable]
     shares, axes = np.linalg.eigh(gradients.T @ gradients)
@@ -406,7 +406,7 @@ class _Evidence:
             self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
 
     def best(self, start: Array, iterations: int) -> tuple[float, Hyperparameters]:
-        """What the search comes to from `start`, and the loss there."""
+        """Return the loss and the hyperparameters that the search reaches from `start`."""
         theta, loss = minimize_bounded(
             self, start, self._low, self._high, iterations=iterations, tolerance=1e-6
         )

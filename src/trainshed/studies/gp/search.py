@@ -2,8 +2,8 @@
 steps.
 
 The swarm follows the idea of the firefly algorithm (Yang 2009) as the Vizier paper uses it: flies are drawn
-to brighter ones near them, pushed from darker ones, shaken at random; who stays without success is shaken
-less and at last replaced. Pure: all randomness comes from the given generator.
+to brighter ones near them, pushed from darker ones, and shaken at random; one without success is shaken less
+and finally replaced. Pure: all randomness comes from the given generator.
 """
 
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ _TIRED = 1e-3
 replaced."""
 
 _STEPPED = 64
-"""Categories that a single step tries; the swarm sees all."""
+"""Most categories that a single step tries; the swarm sees all."""
 
 _APART = 0.02
-"""Refined points differ by at least this in some node, else both would come to the same place."""
+"""Points to refine differ by more than this in some node, or they would come to the same place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Found:
 
 
 def rated(space: Space, score: Score, codes: Array) -> Found:
-    """All of the given points, best first; for a space that is small enough to rate every one."""
+    """Return all of the given points, best first; for a space that is small enough to rate every one."""
     scores = score.values(space.embed(codes))
     order = np.argsort(-scores, kind="stable")
     return Found(codes[order], scores[order])
@@ -69,7 +69,7 @@ def rated(space: Space, score: Score, codes: Array) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One landscape and what is spent on it."""
+    """The search for the maximum of one score, and the effort for it."""
 
     space: Space
     score: Score
@@ -77,7 +77,8 @@ class Search:
     effort: Effort
 
     def maximize(self, seeds: Array, rng: np.random.Generator) -> Found:
-        """`seeds`: genotypes near which good points may be, best first (shape (s, p), s may be 0)."""
+        """Return points, best first. `seeds`: genotypes near which good points may be, best first (shape
+        (s, p), s may be 0)."""
         crowd = self._crowd(seeds, rng)
         flies, light = self._swarm(crowd, self._rate(crowd), rng)
         order = np.argsort(-light, kind="stable")
@@ -96,7 +97,7 @@ class Search:
         return np.where(excess > 0.0, _OUTSIDE - excess, self.score.values(points))
 
     def _crowd(self, seeds: Array, rng: np.random.Generator) -> Array:
-        """Random points, the seeds, and points beside the seeds at several distances."""
+        """Return random points, the seeds, and points beside the seeds at several distances."""
         space, size = self.space, self.effort.crowd
         anywhere = space.place(rng.random((size, space.width)))
         if len(seeds) == 0:
@@ -112,7 +113,7 @@ class Search:
         return np.vstack([seeds, children, anywhere])
 
     def _swarm(self, crowd: Array, scores: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """The best of the crowd and some of the rest, after their moves, and the best as they were."""
+        """Return the best of the crowd and some of the rest, after their moves, and the best as they were."""
         order = np.argsort(-scores, kind="stable")
         half = self.effort.flies // 2
         chosen = np.concatenate([order[:half], order[half :: max(1, len(order) // half)]])
@@ -133,7 +134,7 @@ class Search:
         return np.vstack([flies, crowd[best]]), np.concatenate([light, scores[best]])
 
     def _moved(self, flies: Array, light: Array, shake: Array, rng: np.random.Generator) -> Array:
-        """Where each fly goes to look: numbers are drawn and pushed, categories taken over or drawn anew."""
+        """Return where each fly looks next: numbers are drawn and pushed, categories copied or drawn anew."""
         count, width = flies.shape
         listed = self.space.is_listed
         difference = flies[None, :, :] - flies[:, None, :]
@@ -155,7 +156,7 @@ class Search:
         return moved
 
     def _climb(self, genotype: Array, value: float) -> tuple[Array, float]:
-        """The local maximum near a point: along gradients in smooth nodes, by single steps in the others."""
+        """Return the local maximum near a point: by gradients in smooth nodes, by single steps in others."""
         for _ in range(4):
             before = value
             genotype, value = self._follow(genotype, value)
@@ -191,8 +192,8 @@ class Search:
         return (moved, reached) if reached > value else (genotype, value)
 
     def _step(self, genotype: Array, value: float) -> tuple[Array, float]:
-        """The best of all points that differ in one listed or whole-numbered node by one step or one
-        category."""
+        """Return the best of all points that differ in one listed or whole-numbered node by one step or one
+        category, if it is better than this one."""
         neighbours: list[Array] = []
         for index, node in enumerate(self.space.nodes):
             for code in _beside(node, float(genotype[index])):
@@ -209,7 +210,7 @@ class Search:
 
 
 def _apart(genotypes: Array, count: int) -> list[int]:
-    """Up to `count` rows from the first on that are not nearly the same."""
+    """Return up to `count` rows, from the first on, that are not nearly the same."""
     chosen: list[int] = []
     for at in range(len(genotypes)):
         if all(np.abs(genotypes[at] - genotypes[other]).max() > _APART for other in chosen):
@@ -220,7 +221,7 @@ def _apart(genotypes: Array, count: int) -> list[int]:
 
 
 def _beside(node: Node, code: float) -> list[float]:
-    """Codes to step to: other categories; listed and whole numbers one, two, four… values away, both ways."""
+    """Return codes to step to: other categories; listed and whole numbers 1, 2, 4… values away, both ways."""
     if node.size <= 1:
         return []
     if node.is_categorical:

@@ -1,8 +1,8 @@
-"""Which of a study's trials the Gaussian processes are shown.
+"""Chooses the trials of a study that the Gaussian processes are shown.
 
-Of a long study these are the best trials, the newest and an even spread of the others: a Gaussian process
-costs the cube of its points, a suggestion has to stay under half a second at 20,000 trials, and most of those
-say the same. The choice is made on plain values, before anything is encoded.
+For a long study these are the best trials, the newest and an even spread of the others: the cost of a
+Gaussian process grows with the cube of its points, a suggestion has to stay under half a second at 20,000
+trials, and most of those say the same. The choice is made on plain values, before anything is encoded.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from trainshed.studies.port import Seen
 from trainshed.studies.routines import Array, Positions
 
 MOST = 400
-"""Completed trials that the model is shown at most."""
+"""Most completed trials that the model is shown."""
 
 _BEST = 160
 """Of these, how many are the best ones."""
@@ -25,25 +25,25 @@ _NEWEST = 80
 """Of these, how many are the newest ones."""
 
 MOST_PENDING = 100
-"""Pending trials that the model is shown at most: the newest."""
+"""Most pending trials that the model is shown: the newest."""
 
 
 def objective_columns(spec: StudySpec) -> list[int]:
-    """Which metrics are objectives."""
+    """Return the indexes of the metrics that are objectives."""
     return [at for at, metric in enumerate(spec.metrics) if metric.safety is None]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Which trials the model is shown."""
+    """The trials that the model is shown."""
 
-    #: Of **all** completed trials by metric, more is better, NaN where there is none, shape (n, metrics).
+    #: Values of **all** completed trials by metric, more is better, NaN = none, shape (n, metrics).
     values: Array
-    #: Which of them the model is shown, ascending.
+    #: The rows of those that the model is shown, ascending.
     rows: Positions
     #: The completed trials that it is shown.
     done: tuple[Seen, ...]
-    #: The others that it is shown.
+    #: The pending trials that it is shown.
     pending: tuple[Seen, ...]
 
     def is_enough(self, spec: StudySpec) -> bool:
@@ -52,12 +52,12 @@ class Shown:
         return bool(known.any(axis=0).all() and known[:, objective_columns(spec)].all(axis=1).any())
 
     def with_pending(self, trial: Seen) -> "Shown":
-        """The same with one more pending trial."""
+        """Return the same with one more pending trial."""
         return replace(self, pending=(*self.pending, trial)[-MOST_PENDING:])
 
 
 def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
-    """The trials that the model is shown. `trials` may come in any order."""
+    """Return the trials that the model is shown. `trials` may be in any order."""
     ordered = sorted(trials, key=lambda trial: trial.number)
     done = [trial for trial in ordered if trial.state.is_over]
     pending = [trial for trial in ordered if not trial.state.is_over]
@@ -78,8 +78,8 @@ def _values(spec: StudySpec, trial: Seen) -> list[float]:
 
 
 def _rows(values: Array) -> Positions:
-    """The rows of the completed trials that are shown, by their `values` of the objectives. With several
-    objectives the sum of a trial's ranks says how good it is."""
+    """Return the rows of the completed trials that are shown, by their `values` of the objectives. With
+    several objectives the sum of a trial's ranks says how good it is."""
     count = len(values)
     if count <= MOST:
         return np.arange(count)

@@ -1,10 +1,10 @@
 """Where trials succeed: a Gaussian-process classifier of trials with a value against trials without one.
 
-What a trial measures and whether it measures anything are modelled apart: a failed trial as a very bad one
-would bend the model of the objective down along the whole border, where the best points often lie (as large a
-batch as memory holds). A latent function says how likely success is, through the normal distribution. It is a
-plane, which is what most borders are on the scales that parameters name, and as much of a smooth function as
-the trials ask for. Laplace's approximation, and the choice among a few shapes by its evidence (Rasmussen and
+What a trial measures and whether it measures anything are modelled separately: a failed trial taken as a very
+bad one would bend the model of the objective down along the whole border, where the best points often lie (as
+large a batch as memory holds). A latent function says how likely success is, through the normal distribution.
+It is a plane, as most borders are on the parameters' scales, plus as much of a smooth function as the trials
+ask for. It is fitted by Laplace's approximation, and its evidence chooses among a few shapes (Rasmussen and
 Williams 2006, chapter 3).
 
 Shapes: n observed points, m asked for, q columns of the embedding.
@@ -25,10 +25,10 @@ from trainshed.studies.routines import (
 )
 
 _STEPS = 30
-"""Of Newton's method at most; it takes about eight."""
+"""Most steps of Newton's method; it takes about eight."""
 
 _ENOUGH = 1e-6
-"""Change of the latent function at which it has arrived."""
+"""Change of the latent function below which it has converged."""
 
 _BIAS = 1.0
 """Variance of the latent function's mean, in units of its own."""
@@ -69,7 +69,7 @@ class Success:
         self._whitening = inverse_triangular(factor) * roots
 
     def _covariance(self, points: Array) -> tuple[Array, Array]:
-        """With the observed points, shape (m, n), and what of it is smooth."""
+        """Return the covariance with the observed points, shape (m, n), and its smooth part."""
         centred, shape = points - 0.5, self._shape
         products = centred @ self._points.T
         squares = np.einsum("ij,ij->i", centred, centred)[:, None] - 2.0 * products
@@ -78,7 +78,7 @@ class Success:
         return shape.scale * (_BIAS + shape.plane * products + smooth), smooth
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the latent function, shape (m,) each."""
+        """Return mean and standard deviation of the latent function, shape (m,) each."""
         cross, _ = self._covariance(points)
         white = cross @ self._whitening.T
         variance = self._prior(points) - np.einsum("ij,ij->i", white, white)
@@ -90,7 +90,7 @@ class Success:
         return shape.scale * (_BIAS + flat + shape.smooth)
 
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
-        """At one point, and their gradients by its embedding, shape (q,)."""
+        """Return both at one point, and their gradients by its embedding, shape (q,)."""
         table, centred, shape = point[None, :], point - 0.5, self._shape
         cross, smooth = self._covariance(table)
         away = centred - self._points
@@ -104,15 +104,15 @@ class Success:
 
 
 def likeliest(points: Array, succeeded: Mask, width: int) -> Shape:
-    """The shape that explains best which trials succeeded. Same data, same answer."""
+    """Return the shape that explains best which trials succeeded. The same data give the same answer."""
     found = {shape: Success(points, succeeded, width, shape).evidence for shape in _SHAPES}
     return max(found, key=lambda shape: found[shape])
 
 
 def _mode(covariance: Array, signs: Array) -> tuple[Array, Array, Array, float]:
-    """Laplace's approximation by Newton's method: the slopes of the logarithmic likelihood at the mode, the
-    square roots of its curvatures, the Cholesky factor of `1 + roots K roots`, and the logarithmic
-    evidence."""
+    """Find Laplace's approximation by Newton's method. Returns the slopes of the logarithmic likelihood at
+    the mode, the square roots of its curvatures, the Cholesky factor of `1 + roots K roots`, and the
+    logarithmic evidence."""
     latent = weights = slopes = roots = logs = np.zeros(len(signs))
     factor = np.eye(len(signs))
     for _ in range(_STEPS):

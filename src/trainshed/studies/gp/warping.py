@@ -1,13 +1,13 @@
-"""Output warping: objective values to labels that a Gaussian process can model (arXiv 2408.11527, output
-warping).
+"""Output warping: turns objective values into labels that a Gaussian process can model (arXiv 2408.11527,
+output warping).
 
 Two steps: the worst are replaced by normal quantiles of their ranks, so that no outlier sets the scale; a
-mild logarithm stretches what is near the best. The paper's third, a bad value for trials that have none, is
-left out: where trials fail is modelled apart (`success`).
+mild logarithm stretches what is near the best. The paper's third step, a bad value for trials without one, is
+left out: where trials fail is modelled separately (`success`).
 
-The paper ranks the worse half. Late in a study most trials lie near the best, then half of them as a scale
-would show the model one narrow peak on a plain, and all that was learnt of the rest would be lost; so fewer
-are ranked here.
+The paper ranks the worse half. Late in a study most trials are near the best; if the better half alone set
+the scale, the model would see one narrow peak on a plain, and all that was learnt of the rest would be lost.
+So fewer are ranked here.
 """
 
 import math
@@ -20,36 +20,35 @@ _LOG_OFFSET = 1.5
 """The paper's: how much the logarithm stretches; 1 would not stretch at all."""
 
 _TAIL = 0.2
-"""Share of the trials, the worst ones, of which only the ranks count."""
+"""Share of the trials, the worst ones, for which only the ranks count."""
 
 _FAR = 1e8
-"""So many times farther from the best than the median is, a value counts by its rank in any case: a penalty,
+"""A value that is so many times farther from the best than the median counts only by its rank: a penalty,
 say."""
 
 
 def warp(values: Array) -> Array:
-    """Labels of values that are to be maximized, within [-0.5, 0.5]. Monotone in the values. All alike: 0."""
+    """Return labels of values that are to be maximized: within [-0.5, 0.5], monotone; 0 if all are alike."""
     return _log_warped(_tail_ranked(_tamed(values)))
 
 
 def margins(values: Array, threshold: float) -> Array:
-    """Labels of a safety metric, all of them known: positive from the threshold on, of the size that `warp`
-    gives."""
+    """Return labels of a safety metric's values, all of them known: positive above the threshold, of about
+    the size that `warp` gives."""
     away = _tamed(values / 2.0 - threshold / 2.0)
     width = float(np.sqrt(np.mean(away**2)))
     return np.clip(away / (4.0 * width), -1.0, 1.0) if width > 0.0 else np.zeros(values.shape)
 
 
 def _tamed(values: Array) -> Array:
-    """The values, all together made smaller by a power of two if their squares would overflow, larger if they
-    would vanish."""
+    """Return the values, all scaled by the same power of two if their squares would overflow or vanish."""
     peak = float(np.abs(values).max())
     return np.ldexp(values, -int(np.frexp(peak)[1])) if not 1e-100 < peak < 1e100 else values
 
 
 def _tail_ranked(values: Array) -> Array:
-    """The values below the pivot moved to where half a normal distribution, as wide as the others, has
-    them."""
+    """Return the values, those below the pivot moved to where half a normal distribution, as wide as the
+    others, has them."""
     distinct = np.unique(values)
     pivot = _pivot(np.sort(values))
     better = distinct[distinct >= pivot]
@@ -65,7 +64,7 @@ def _tail_ranked(values: Array) -> Array:
 
 
 def _pivot(ascending: Array) -> float:
-    """The worst value that is taken as it is."""
+    """Return the worst value that is kept as it is."""
     count = len(ascending)
     best, middle = float(ascending[-1]), float(ascending[count // 2])
     near = int(np.searchsorted(ascending, best - _FAR * (best - middle)))
@@ -73,7 +72,7 @@ def _pivot(ascending: Array) -> float:
 
 
 def _log_warped(values: Array) -> Array:
-    """Best to 0.5, worst to -0.5."""
+    """Move the best to 0.5 and the worst to -0.5."""
     best, worst = float(values.max()), float(values.min())
     if best == worst:
         return np.zeros(values.shape)

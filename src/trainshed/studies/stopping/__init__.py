@@ -1,2 +1,1 @@
-"""When a trial is to be stopped early: the three public rules as pure functions of learning curves
-(spec/tuning#early-stopping)."""
+"""The three public early-stopping rules: pure functions of learning curves (spec/tuning#early-stopping)."""

@@ -1,13 +1,13 @@
-"""Convex automated stopping: what even an optimistic extrapolation leaves behind the best is stopped (API
+"""Convex automated stopping: stops a trial that even an optimistic extrapolation leaves behind the best (API
 description).
 
-A learning curve is taken to rise ever more slowly (more is better here). Then the line through its recent
-half, held until the trial's last step, lies above all that can come: an overestimate. Where that falls short
-of the best trial, the trial is stopped. The value that it would likely have reached is the level plus that
-part of the overestimated gain which the trials that are over have made from the same place. "The same place"
-is steps times learning rate, if the study names its learning rate: a trial with half of the rate counts as
-half as far at the same step. The public text says that the rate is used, not how; this is this service's
-choice (docs/choices.md).
+A learning curve is assumed to rise ever more slowly (more is better here). Then the line through its recent
+half, continued to the trial's last step, is above all that can come: an overestimate. If even that falls
+short of the best trial, the trial is stopped. The value that it would likely have reached is its level plus a
+part of the overestimated gain: the part that finished trials have made from the same place. "The same place"
+means steps times learning rate, if the study names its learning rate: a trial with half the rate counts as
+half as far at the same step. The public text says that the rate is used, but not how; this is the service's
+own choice (docs/choices.md).
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,12 @@ from trainshed.studies.stopping.curves import (
 )
 
 TAIL = 5
-"""At least so many of the latest measurements make the line; three are the least that show how noisy it
-is."""
+"""Least number of the latest measurements that make the line, if there are as many; three at least are needed
+to see the noise."""
 CONFIDENCE = 0.975
-"""One-sided, of the overestimate: noise alone stops few trials."""
+"""One-sided confidence of the overestimate: noise alone stops few trials."""
 UNKNOWN_PART = 0.5
-"""Of the overestimated gain, while no finished trial can be compared: midway between none and all."""
+"""Part of the overestimated gain that is assumed while no finished trial can be compared: midway."""
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ class Tangent(Struct, frozen=True):
         return self.level + self.slope * (x - self.x)
 
     def optimistic(self, x: float) -> float:
-        """The upper end of the prediction at `x`."""
+        """Return the upper end of the prediction at `x`."""
         error = self.residual * (1 / self.count + (x - self.centre) ** 2 / self.spread) ** 0.5
         return self.at(x) + float(stdtrit(self.count - 2, CONFIDENCE)) * error
 
@@ -69,7 +69,7 @@ class Tangent(Struct, frozen=True):
 def should_stop(
     rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> StoppingVerdict:
-    """The verdict at the trial's last measurement. The best trial so far is never stopped."""
+    """Return the verdict at the trial's last measurement. The best trial so far is never stopped."""
     plane = axes(spec, rule.use_elapsed)
     if plane is None:
         return NO_SINGLE_OBJECTIVE
@@ -97,7 +97,7 @@ def should_stop(
 def predicted_final(
     rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> Measurement | None:
-    """What a trial that was stopped would likely have measured at its last step: the public rule adds this as
+    """Return what a stopped trial would likely have measured at its last step, which the public rule adds as
     its last measurement. None if its curve does not allow it. Never better than the best of `others` if the
     rule stopped it."""
     plane = axes(spec, rule.use_elapsed)
@@ -118,8 +118,8 @@ def predicted_final(
 def updated_finals(
     rule: ConvexStopping, spec: StudySpec, stopped: Sequence[Curve], others: Sequence[Curve]
 ) -> tuple[tuple[int, Measurement], ...]:
-    """The final measurements, by trial number, of trials that this rule stopped earlier, predicted anew from
-    the trials that ran to their end (`others`); nothing unless the study asks for it
+    """Return the final measurements, by trial number, of trials that this rule stopped earlier, predicted
+    anew from trials that ran to their end (`others`); () unless the study asks for it
     (`update_all_stopped`)."""
     if not rule.update_all_stopped:
         return ()
@@ -128,7 +128,7 @@ def updated_finals(
 
 
 def tangent(own: Line) -> Tangent | None:
-    """None for a flat curve, and for one of less than three places."""
+    """Fit the line through the recent half; None for a flat curve, and for one of less than three places."""
     xs, ys = np.array(own.xs, float), np.array(own.ys, float)
     count = max(TAIL, (len(xs) + 1) // 2)
     xs, ys = xs[-count:], ys[-count:]
@@ -145,7 +145,7 @@ def tangent(own: Line) -> Tangent | None:
 
 
 def _lacking(rule: ConvexStopping, plane: Axes, own: Line, finished: Sequence[Line]) -> str:
-    """Why it is too early; "" if it is not. The conditions are those of the API description."""
+    """Return why it is too early; "" if it is not. The conditions are those of the API description."""
     if len(finished) < rule.min_measurements + 1:
         return f"{len(finished)} trials are over, {rule.min_measurements + 1} are needed."
     needed = max(rule.min_measurements, 3)
@@ -158,14 +158,14 @@ def _lacking(rule: ConvexStopping, plane: Axes, own: Line, finished: Sequence[Li
 
 
 def _last_step(rule: ConvexStopping, finished: Sequence[Line]) -> float:
-    """To which curves are extrapolated: steps or ns."""
+    """Return the place to which curves are extrapolated, in steps or ns."""
     given = rule.max_steps * (NS if rule.use_elapsed else 1)
     return given or max(line.end for line in finished)
 
 
 def _part(own: Line, goal: float, finished: Sequence[Line]) -> float:
-    """Which part of the overestimated gain from `own.end` to `goal` the finished trials have made, 0..1, the
-    median."""
+    """Return which part of the overestimated gain from `own.end` to `goal` the finished trials have made:
+    the median, 0..1."""
     parts: list[float] = []
     for line in finished:
         pace = _pace(own, line)
@@ -184,7 +184,7 @@ def _part(own: Line, goal: float, finished: Sequence[Line]) -> float:
 
 
 def _pace(own: Line, line: Line) -> float:
-    """At which multiple of `own`'s steps the other trial is as far, by the learning rates."""
+    """Return the multiple of `own`'s steps at which the other trial is as far, by the learning rates."""
     if not own.learning_rate or not line.learning_rate:
         return 1.0
     ratio = own.learning_rate / line.learning_rate

@@ -1,6 +1,6 @@
-"""A learning curve as numbers: how far a trial had come at each measurement, and how good it was then.
+"""Learning curves as numbers: how far a trial had come at each measurement, and how good it was then.
 
-What the three rules share. Pure, and without numpy.
+The three rules share this. Pure, and without numpy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ class Line(Struct, frozen=True):
     xs: tuple[float, ...]
     #: The objective there, more is better.
     ys: tuple[float, ...]
-    #: The one that counts in the end.
+    #: The value that counts in the end.
     final: float
     #: None = the rule does not ask for it, or the trial has none.
     learning_rate: float | None
@@ -33,14 +33,14 @@ class Line(Struct, frozen=True):
 
 
 class Axes(Struct, frozen=True):
-    """What stands on the two axes, and how it is put into words."""
+    """What the two axes of a curve are, and how values on them are put into words."""
 
     metric: Metric
     use_elapsed: bool
     selection: Selection
 
     def line(self, curve: Curve) -> Line | None:
-        """None if the objective was not measured."""
+        """Return the curve as a line; None if the objective was not measured."""
         points = [
             (one.elapsed if self.use_elapsed else one.step, score(self.metric, value))
             for one in curve.measurements
@@ -55,7 +55,7 @@ class Axes(Struct, frozen=True):
         return Line(curve.number, tuple(x for x, _ in points), ys, final, curve.learning_rate)
 
     def finished(self, curves: Iterable[Curve]) -> list[Line]:
-        """The lines of those that are over."""
+        """Return the lines of the trials that are over."""
         return [line for one in curves if one.is_over and (line := self.line(one)) is not None]
 
     def where(self, x: float) -> str:
@@ -66,13 +66,13 @@ class Axes(Struct, frozen=True):
 
 
 def axes(spec: StudySpec, use_elapsed: bool) -> Axes | None:
-    """None if the study has not exactly one objective: none of the rules says what to do then."""
+    """Return the axes; None if the study has not exactly one objective: no rule says what to do then."""
     aims = objectives(spec)
     return Axes(aims[0], use_elapsed, spec.selection) if len(aims) == 1 else None
 
 
 def best_final(lines: Sequence[Line]) -> float:
-    """Of at least one line."""
+    """Return the best final value of at least one line."""
     return max(line.final for line in lines)
 
 
@@ -81,7 +81,7 @@ def go_on(why: str) -> StoppingVerdict:
 
 
 def too_early(why: str) -> StoppingVerdict:
-    """The rule cannot say yet; it may later."""
+    """Return the verdict of a rule that cannot decide yet."""
     return StoppingVerdict(False, f"Too early: {why}")
 
 

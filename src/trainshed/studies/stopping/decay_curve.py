@@ -1,13 +1,13 @@
 """Decay curve automated stopping: a Gaussian process regression over learning curves predicts a trial's final
-value, and what has next to no chance of beating the best so far is stopped (API description; Golovin et al.
-2017, §3.2.1).
+value, and a trial with next to no chance of beating the best so far is stopped (API description; Golovin et
+al. 2017, §3.2.1).
 
 The published text fixes neither kernel nor threshold. Here each finished trial is one example: its curve up
-to where the pending trial stands, and what it gained from there to its end. The kernel says how alike two
-curves are: by the form of the last stretches (squared exponential, recent stretches count more) plus by where
-they stand (linear). Its parameters are the likeliest of a fixed grid; the scale is integrated out, so that
-few examples give a t distribution's wide tails. A curve unlike all others gets the others' mean gain and the
-whole spread: that stops few.
+to where the pending trial is now, and what it gained from there to its end. The kernel says how alike two
+curves are, by the shape of their last stretches (squared exponential, recent stretches count more) and by
+their values (linear). Its parameters are the likeliest of a fixed grid; the scale is integrated out, so that
+few examples give a t distribution's wide tails. For a curve unlike all others, the others' mean gain and
+their whole spread are predicted, which stops few.
 """
 
 from collections.abc import Sequence
@@ -33,25 +33,25 @@ from trainshed.studies.stopping.curves import (
 )
 
 CHANCE = 0.003
-"""Below this probability of beating the best so far a trial is stopped. It is asked at every measurement
-anew: with 0.02 a tenth of those that would have become the best was stopped on made curves, with this about
-one in thirty."""
+"""A trial is stopped below this probability of beating the best so far, which is computed anew at every
+measurement: on synthetic curves, 0.02 stopped a tenth of the trials that would have become the best, and this
+value about one in thirty."""
 MIN_MEASUREMENTS = 5
-"""Of the pending trial."""
+"""Least number of the pending trial's measurements."""
 MIN_FINISHED = 5
-"""Trials that are over and came at least as far as the pending one."""
+"""Least number of trials that are over and came at least as far as the pending one."""
 MOST_EXAMPLES = 100
-"""More are thinned out evenly: the regression costs the cube of it."""
+"""More examples are thinned out evenly: the regression's cost grows with the cube of their number."""
 STRETCHES = 8
-"""A curve is reduced to the means of so many stretches, which takes out noise."""
+"""A curve is reduced to the means of at most so many stretches, which takes out noise."""
 LENGTHS = (0.5, 1.0, 2.0, 4.0)
 NOISES = (0.003, 0.03, 0.1, 0.3, 1.0)
 LINEAR = (0.0, 0.3, 3.0)
 BLUR = 0.1
-"""Nobody is taken to know a future gain better than to this part of itself."""
+"""No prediction counts as more exact than this part of the gain that it predicts."""
 OUTLYING = 5.0
 """Values of finished trials that are worse than the median by more than so many times the best's lead (or the
-lower quartile's lag) are taken as if they were just that bad: a diverged trial would be the scale of
+lower quartile's lag) are raised to that limit: otherwise a diverged trial would set the scale of
 everything."""
 
 Floats = NDArray[np.float64]
@@ -60,7 +60,7 @@ Floats = NDArray[np.float64]
 def should_stop(
     rule: DecayCurveStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> StoppingVerdict:
-    """The verdict at the trial's last measurement. The best trial so far is never stopped."""
+    """Return the verdict at the trial's last measurement. The best trial so far is never stopped."""
     plane = axes(spec, rule.use_elapsed)
     if plane is None:
         return NO_SINGLE_OBJECTIVE
@@ -91,7 +91,7 @@ def should_stop(
 
 
 def chance_to_beat(best: float, own: Line, examples: Sequence[Line]) -> float:
-    """The probability that `own` ends better than `best`, 0..1."""
+    """Return the probability that `own` ends better than `best`, 0..1."""
     curves = _curves(own, examples)
     curves[1:] = _without_outliers(curves[1:])
     gains = _without_outliers(np.array([line.final for line in examples]) - curves[1:, -1])
@@ -100,14 +100,14 @@ def chance_to_beat(best: float, own: Line, examples: Sequence[Line]) -> float:
 
 
 class StudentT(Struct, frozen=True):
-    """A prediction."""
+    """A predicted gain, as a t distribution."""
 
     mean: float
     scale: float
     freedom: int
 
     def blurred(self) -> "StudentT":
-        """With the error of the model itself: smooth curves without noise make a regression too sure."""
+        """Add the error of the model itself: smooth curves without noise make a regression too sure."""
         return StudentT(self.mean, float(np.hypot(self.scale, BLUR * self.mean)), self.freedom)
 
     def above(self, threshold: float) -> float:
@@ -117,8 +117,8 @@ class StudentT(Struct, frozen=True):
 
 
 def _examples(own: Line, finished: Sequence[Line]) -> list[Line]:
-    """Those that came as far as the pending trial; those that ended before half of the longest say little of
-    ends."""
+    """Return the trials that came as far as the pending one; those that ended before half of the longest are
+    left out, as they say little of ends."""
     if not finished:
         return []
     longest = max(line.end for line in finished)
@@ -130,7 +130,7 @@ def _examples(own: Line, finished: Sequence[Line]) -> list[Line]:
 
 
 def _curves(own: Line, examples: Sequence[Line]) -> Floats:
-    """A row for `own` and each example: means over the stretches in which `own` made its measurements."""
+    """Return a row for `own` and each example: means over the stretches in which `own` was measured."""
     places = np.array(own.xs)
     parts = np.array_split(np.arange(len(places)), min(STRETCHES, len(places)))
     ends = places[[part[-1] for part in parts]]
@@ -139,7 +139,7 @@ def _curves(own: Line, examples: Sequence[Line]) -> Floats:
 
 
 def _means(line: Line, ends: Floats, centres: Floats) -> Floats:
-    """Where nothing was measured in a stretch, the line between its neighbours."""
+    """Return a line's mean in each stretch; where nothing was measured, interpolate."""
     xs, ys = np.array(line.xs), np.array(line.ys)
     until = np.searchsorted(xs, ends, side="right")
     since = np.concatenate(([0], until[:-1]))
@@ -158,7 +158,7 @@ def _without_outliers(values: Floats) -> Floats:
 
 
 def _features(curves: Floats) -> Floats:
-    """Columns of one scale, the latest with the most weight."""
+    """Bring the columns to one scale, with the most weight on the latest."""
     spread = curves.std(axis=0)
     scaled = (curves - curves.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     weights = np.array([0.7**age for age in range(curves.shape[1] - 1, -1, -1)])
@@ -166,7 +166,7 @@ def _features(curves: Floats) -> Floats:
 
 
 def _regression(features: Floats, gains: Floats) -> StudentT:
-    """Row 0 of `features` is what is asked for, the others are the examples."""
+    """Predict the gain for row 0 of `features`; the other rows are the examples."""
     squares = ((features[:, None, :] - features[None, :, :]) ** 2).sum(axis=2)
     products = features @ features.T
     best, found = -np.inf, StudentT(float(gains.mean()), float(gains.std()), len(gains) - 1)
@@ -179,7 +179,8 @@ def _regression(features: Floats, gains: Floats) -> StudentT:
 
 
 def _fit(kernel: Floats, noise: float, gains: Floats) -> tuple[float, StudentT]:
-    """Log likelihood (up to a constant, mean and scale integrated out) and the prediction for row 0."""
+    """Return the log likelihood (up to a constant, mean and scale integrated out) and the prediction for
+    row 0."""
     count = len(gains)
     factor = np.linalg.cholesky(kernel[1:, 1:] + noise * np.eye(count))
     ones = np.ones(count)

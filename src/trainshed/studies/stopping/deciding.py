@@ -1,4 +1,4 @@
-"""Whether a trial is to be stopped early: the rule that the study names, asked."""
+"""Decides whether a trial is stopped early, by the rule that its study names."""
 
 from collections.abc import Sequence
 from statistics import fmean, median
@@ -19,13 +19,13 @@ from trainshed.studies.stopping.curves import (
 )
 
 MIN_FINISHED = 5
-"""Of fewer trials the median says little. Not published; chosen (docs/choices.md)."""
+"""The median of fewer trials says little. Not published; this service's choice (docs/choices.md)."""
 
 
 def decide_all(
     spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
 ) -> tuple[StoppingVerdict, ...]:
-    """A verdict on each of the trials of these numbers, beside all others of `curves`."""
+    """Return a verdict on each of the trials of these numbers, compared with all others of `curves`."""
     known = {curve.number: curve for curve in curves}
     return tuple(
         decide(spec, known[number], [curve for curve in curves if curve.number != number])
@@ -34,11 +34,11 @@ def decide_all(
 
 
 def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVerdict:
-    """The verdict on a pending trial. `others`: the study's other trials in any order; only those that are
-    over count.
+    """Return the verdict on a pending trial. `others`: the study's other trials in any order; only those that
+    are over count.
 
-    Pure; the same curves give the same verdict. Up to about 0.1 s for a hundred curves of a hundred points.
-    Loads numpy for the rules that calculate, so that a service without such studies does not wait for it.
+    Pure; the same curves give the same verdict. Takes up to about 0.1 s for a hundred curves of a hundred
+    points. Loads numpy only for the rules that need it, so that studies without them do not wait for it.
     """
     if trial.is_over:
         return go_on("The trial is over.")
@@ -61,7 +61,7 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
 def _convex(
     rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> StoppingVerdict:
-    """The one rule that also says what a stopped trial would have come to."""
+    """Return the verdict of the one rule that also predicts what a stopped trial would have reached."""
     from trainshed.studies.stopping import convex
 
     verdict = convex.should_stop(rule, spec, trial, others)
@@ -79,8 +79,8 @@ def _convex(
 def median_stop(
     rule: MedianStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
 ) -> StoppingVerdict:
-    """The verdict at the trial's last measurement. The best trial so far is never stopped: no average is
-    above it."""
+    """Return the verdict at the trial's last measurement. The best trial so far is never stopped: no average
+    is above it."""
     plane = axes(spec, rule.use_elapsed)
     if plane is None:
         return NO_SINGLE_OBJECTIVE

@@ -1,1 +1,1 @@
-"""The simulated engine: slots, programs and faults in virtual time, behind the same port as every engine."""
+"""The simulated engine: slots, programs and faults in virtual time, behind the port of all engines."""

@@ -1,5 +1,4 @@
-"""The clocks of a simulated world: nanoseconds that pass only when somebody moves them. Owns what is still to
-happen."""
+"""The clocks of a simulated world, which move only when told to, and the queue of what is still to happen."""
 
 import heapq
 from collections.abc import Callable
@@ -10,9 +9,8 @@ Happening = Callable[[], None]
 
 
 class Clock:
-    """`now`: nanoseconds, never fewer than before. What is due at the same moment happens in the order in
-    which it was put there. `wall`: what a clock on the wall shows, which may be set back, and forward
-    again."""
+    """Virtual time. `now`: nanoseconds, which never decrease. What is due at the same moment happens in the
+    order in which it was added. `wall`: the time of a wall clock, which may be set back and forward."""
 
     def __init__(self, now: Nanos = 0) -> None:
         self.now = now
@@ -25,12 +23,12 @@ class Clock:
         return self.now + self._ahead_by
 
     def set_wall(self, ahead_by: int) -> None:
-        """It shows so many ns more than `now` from here on, fewer if that is negative."""
+        """Set the wall clock `ahead_by` ns ahead of `now`, or behind if that is negative."""
         self._ahead_by = ahead_by
 
     def at(self, moment: Nanos, happening: Happening) -> None:
-        """Let `happening` be called at `moment`, at once if that has passed. Nothing is ever taken back:
-        whoever is called looks whether it still applies."""
+        """Have `happening` called at `moment`, or now if that has passed. It cannot be cancelled: it has to
+        check itself whether it still applies."""
         self._count += 1
         heapq.heappush(self._upcoming, (max(moment, self.now), self._count, happening))
 
@@ -38,11 +36,11 @@ class Clock:
         self.at(self.now + delay, happening)
 
     def next_at(self) -> int | None:
-        """When the next happening is due; None: nothing is ahead."""
+        """Return when the next happening is due; None: there is none."""
         return self._upcoming[0][0] if self._upcoming else None
 
     def advance(self, moment: Nanos) -> None:
-        """Move on to `moment`; all that is due until then happens, each at its own time."""
+        """Move on to `moment`, and let all that is due until then happen, each at its own time."""
         while self._upcoming and self._upcoming[0][0] <= moment:
             due, _, happening = heapq.heappop(self._upcoming)
             self.now = max(self.now, due)
@@ -50,5 +48,5 @@ class Clock:
         self.now = max(self.now, moment)
 
     def run_due(self) -> None:
-        """All that is due now happens."""
+        """Let all that is due now happen."""
         self.advance(self.now)

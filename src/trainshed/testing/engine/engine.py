@@ -1,4 +1,4 @@
-"""The engine port over a simulated world. Owns nothing: a new one over the same world finds everything
+"""The engine port over a simulated world. It has no state: a new engine over the same world finds everything
 again."""
 
 import asyncio
@@ -12,8 +12,7 @@ from trainshed.testing.engine.world import World
 
 
 class SimEngine:
-    """`world`: what it is an engine of. `latency`: seconds that each call takes, of whatever clock the loop
-    goes by."""
+    """An engine of a simulated `world`. `latency`: seconds that each call takes, by the loop's clock."""
 
     def __init__(self, world: World, latency: float = 0.0) -> None:
         self._world = world

@@ -1,5 +1,4 @@
-"""The event bus of the simulated world: events arrive late, twice, overtaken by others, but in order per
-replica."""
+"""The event bus of the simulated world: events come late or twice, in order only per replica."""
 
 import random
 from collections.abc import Callable
@@ -21,14 +20,15 @@ Subject = tuple[JobUid, int, ReplicaId] | tuple[JobUid, int] | str
 
 
 class Delays(Struct, frozen=True):
-    """`longest`: ns that news takes at most. `twice`: how likely it is told a second time."""
+    """The faults of a bus. `longest`: most ns that an event takes. `twice`: probability that an event is sent
+    twice."""
 
     longest: int = 0
     twice: float = 0.0
 
 
 class FaultyEventBus:
-    """Events under way when the listener changes are lost: the next listener is told everything again."""
+    """Events under way when the listener changes are lost; the world tells the next listener all again."""
 
     def __init__(self, clock: Clock, delays: Delays | None = None, seed: int = 0) -> None:
         self.delays = delays or Delays()

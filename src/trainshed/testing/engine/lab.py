@@ -1,5 +1,4 @@
-"""The simulated engine in the conformance suite: programs are scripts, and time passes when the suite
-waits."""
+"""The simulated engine in the conformance suite: programs are scripts; time passes when the suite waits."""
 
 import asyncio
 import signal
@@ -40,7 +39,7 @@ class SimLab(LabWithNodes):
     async def pass_time(self) -> None:
         self._world.clock.advance(self._world.clock.now + _MOMENT)
         assert not self._world.violations
-        # Real loops, too, have their turns between two moments.
+        # With real time, too, the event loop takes several turns between two moments.
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -55,7 +54,7 @@ class SimLab(LabWithNodes):
 
 
 def script_of(program: Program) -> Script:
-    """A script that does what the program does."""
+    """Return a script that does what the program does."""
     prints = tuple(range(1, program.prints + 1))
     if program.ticks is not None:
         every = round(program.ticks * SECOND)

@@ -1,4 +1,4 @@
-"""The nodes of the simulated world: which of them answer, and what a service is told of that."""
+"""The nodes of the simulated world: which of them answer, and the events that report it."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,19 +13,19 @@ SECOND = 10**9
 
 
 class Times(Struct, frozen=True):
-    """How long things take, nanoseconds."""
+    """How long things take, in nanoseconds."""
 
-    #: After which a silent node counts as gone.
+    #: Time after which a silent node counts as gone.
     lease: int = 30 * SECOND
-    #: After which a cut-off shim has killed its program, and its replica may be called lost; longer than
+    #: Time after which a cut-off shim has killed its program, and its replica may be called lost; longer than
     #: `lease`.
     fence: int = 120 * SECOND
-    #: From a launch to its process, at most.
+    #: Longest time from a launch to its process.
     start: int = SECOND // 2
 
 
 class Place(Struct):
-    """A node. `reachable`: the service can speak with it. `since`: when that changed last."""
+    """A node. `reachable`: the service can reach it. `since`: when that last changed."""
 
     node: Node
     reachable: bool = True
@@ -48,7 +48,7 @@ class Place(Struct):
 
 
 class Nodes:
-    """`fenced`: called with a node that has not answered until its fence has passed."""
+    """All nodes of a world. `fenced`: called with a node that did not answer until its fence has passed."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Nodes:
         self.places = {node.name: Place(node) for node in nodes}
 
     def tell_all(self) -> None:
-        """To a service that comes new: what is not as it should be."""
+        """Tell a new listener which nodes are gone or draining."""
         for place in self.places.values():
             if place.gone or place.draining:
                 self._tell(place, "as found")
 
     def require(self, node: str) -> None:
-        """Raises EngineUnavailable: nothing can be started there now."""
+        """Raise EngineUnavailable if nothing can be started there now."""
         place = self.places[node]
         if place.gone or not place.reachable:
             raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
@@ -83,7 +83,7 @@ class Nodes:
             self._tell(place, "the engine's own maintenance")
 
     def silence(self, node: str) -> None:
-        """It answers no more: gone after its lease, fenced later, unless it is back by then."""
+        """Make a node silent: it is gone after its lease and fenced later, unless it is back by then."""
         place = self.places[node]
         place.reachable, place.since = False, self._clock.now
         since = place.since

@@ -1,6 +1,6 @@
 """Simulated programs and the slots they run in: scripts (values), what a slot remembers of each incarnation,
-and how processes start, stop and end by their scripts. Knows no nodes: its caller has seen to it that a
-program can be reached."""
+and how processes start, stop and end by their scripts. Knows no nodes: callers check that a program can be
+reached."""
 
 import enum
 import random
@@ -38,14 +38,14 @@ class OnTerm(enum.StrEnum):
 
     #: It has no handler, and dies.
     DIE = "die"
-    #: It writes a checkpoint for `term_takes` and exits with `term_code`.
+    #: It exits with `term_code` after `term_takes`, as if it wrote a checkpoint.
     EXIT = "exit"
-    #: It goes on until its own end or SIGKILL.
+    #: It goes on until its own end, or SIGKILL.
     IGNORE = "ignore"
 
 
 class Reports(Struct, frozen=True):
-    """`after` so many ns from its start a trial's program reports one metric at one step."""
+    """A trial's program reports one metric at one step, `after` so many ns from its start."""
 
     after: int
     metric: str
@@ -56,11 +56,11 @@ class Reports(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """What one incarnation's program does."""
 
-    #: Nanoseconds; then it ends with `code`, or by `signal`, or of its memory limit.
+    #: Nanoseconds that it runs; then it ends with `code`, or by `signal`, or by its memory limit.
     runs: int
     code: int = 0
     signal: int | None = None
-    #: It ends of its memory limit.
+    #: It ends by its memory limit.
     oom: bool = False
     #: What it does when it is asked to stop.
     on_term: OnTerm = OnTerm.DIE
@@ -68,18 +68,18 @@ class Script(Struct, frozen=True):
     term_takes: int = 0
     #: What it then ends with.
     term_code: int = 0
-    #: The engine cannot start it at all, by its own fault.
+    #: The engine cannot start it at all, and is itself to blame.
     start_fails: bool = False
-    #: After `runs` it does nothing any more, and only a stall watchdog, or whoever stops it, ends it.
+    #: After `runs` it does nothing any more, and only a stall watchdog or a stop ends it.
     hangs: bool = False
     #: Nanoseconds after its start at which it prints a line: "step 1", "step 2", …
     prints: tuple[int, ...] = ()
-    #: What it reports; nobody listens unless its plan says `watch_metrics`.
+    #: What it reports; ignored unless its plan says `watch_metrics`.
     reports: tuple[Reports, ...] = ()
 
 
 class Life(Struct, frozen=True):
-    """Which incarnation a script is asked for."""
+    """Names the incarnation for which a script is requested."""
 
     job_uid: JobUid
     attempt: int
@@ -88,11 +88,11 @@ class Life(Struct, frozen=True):
 
 
 Scripts = Callable[[Life], Script]
-"""Must answer the same for the same life: it may be asked again."""
+"""Returns the script of an incarnation; must return the same when it is called again."""
 
 
 def forever(_: Life) -> Script:
-    """Programs that run until somebody stops them."""
+    """Return the script of a program that runs until it is stopped."""
     return Script(runs=10**18)
 
 
@@ -119,7 +119,7 @@ class Incarnation(Struct):
     started: Nanos = 0
     #: It was sent SIGTERM.
     stopped: bool = False
-    #: It is to be stopped with this grace (nanoseconds) once its node can be reached; None = it is not.
+    #: It has to be stopped with this grace (nanoseconds) once its node can be reached; None = it has not.
     to_stop: int | None = None
     exit: ExitRecord | None = None
     cause: str = ""
@@ -130,10 +130,10 @@ class Incarnation(Struct):
     accelerators: int = 0
     #: Nanoseconds without progress after which its watchdog ends it; 0 = it has none.
     stall_after: int = 0
-    #: What it reports is taken down.
+    #: What it reports is recorded.
     watch_metrics: bool = False
-    #: When it was handed over, by the clock that is never set (nanoseconds), as is `over`; what it says
-    #: itself goes by the one on the wall.
+    #: When it was handed over, in nanoseconds of `Clock.now`, as is `over`; its own records use the wall
+    #: clock.
     begun: int = 0
     #: When it ended.
     over: int = 0
@@ -167,7 +167,7 @@ class SimSlot(Struct):
         return self.incarnations[max(self.incarnations)] if self.incarnations else None
 
     def begin(self, plan: LaunchPlan, script: Script) -> Incarnation:
-        """One more, handed over."""
+        """Add another incarnation, as handed over."""
         one = self.incarnations[plan.incarnation] = Incarnation(
             plan.incarnation,
             script,
@@ -185,7 +185,7 @@ class SimSlot(Struct):
         return ReplicaReport(self.job_uid, lost)
 
     def told(self, one: Incarnation) -> tuple[EngineEvent, ...]:
-        """All that can be said of an incarnation now, in order."""
+        """Return the events that tell all about an incarnation now, in order."""
         key = (self.attempt, self.replica, one.number)
         events: list[ReplicaEvent] = []
         if one.started:
@@ -199,7 +199,7 @@ class SimSlot(Struct):
 
 
 class Tell(Protocol):
-    """Something can be said of an incarnation; `news`: the last of it was not said before."""
+    """Sends the events of an incarnation; `news`: only the last one, which is new."""
 
     def __call__(self, sim_slot: SimSlot, one: Incarnation, *, news: bool = False) -> None: ...
 
@@ -218,29 +218,29 @@ class Processes:
         reported: Callable[[SimSlot, Incarnation, Reports], None],
     ) -> None:
         self._clock = clock
-        #: Nanoseconds from a launch to its process, at most.
+        #: Most nanoseconds from a launch to its process.
         self._longest_start = longest_start
         self._random = dice
         self._tell = tell
         #: Called when a program prints a line.
         self._printed = printed
-        #: Called when a program that is listened to reports something.
+        #: Called when a program whose reports are recorded reports something.
         self._reported = reported
         self._earliest = 0
 
     def no_starts_before(self, moment: Nanos) -> None:
-        """There is no zygote until then."""
+        """Start no process before then, as without a zygote."""
         self._earliest = max(self._earliest, moment)
 
     def start(self, sim_slot: SimSlot, one: Incarnation) -> None:
-        """Hand it over; its process comes a little later."""
+        """Hand it over; its process starts a little later."""
         wait = max(0, self._earliest - self._clock.now)
         delay = wait + self._random.randint(1, self._longest_start)
         self._clock.after(delay, lambda: self._begin(sim_slot, one))
 
     def stop(self, sim_slot: SimSlot, one: Incarnation, grace: int) -> None:
-        """SIGTERM, and SIGKILL after `grace` ns; what has no process yet gets none; what is over is told
-        again."""
+        """Send SIGTERM, and SIGKILL after `grace` ns. What has no process yet gets none; of what is over the
+        events are sent again."""
         if one.fate is Fate.STARTING:
             one.fate, one.cause, one.over = Fate.LOST, "never started", self._clock.now
         if not one.lives:
@@ -267,7 +267,7 @@ class Processes:
         oom: bool = False,
         stalled: bool = False,
     ) -> None:
-        """It ends now, and its record is sealed."""
+        """End it now, with a sealed record."""
         one.fate, one.over = Fate.EXITED, self._clock.now
         one.exit = ExitRecord(
             code,
@@ -289,7 +289,7 @@ class Processes:
         by_service: bool = False,
         tell: bool = True,
     ) -> None:
-        """It is gone, and nobody wrote down how."""
+        """Make it lost: it is gone without a record."""
         one.fate, one.over = Fate.LOST, self._clock.now
         one.cause, one.by_service = cause, by_service
         if tell:
@@ -356,7 +356,7 @@ Gang = tuple[JobUid, int]
 
 
 class Gangs:
-    """All that were given out and not given back."""
+    """All slots that were given out and not released, by gang."""
 
     def __init__(self) -> None:
         self._seats: dict[Gang, dict[ReplicaId, SimSlot]] = {}
@@ -372,7 +372,7 @@ class Gangs:
             yield from gang.values()
 
     def of_replica(self, job_uid: JobUid, replica: ReplicaId) -> Iterator[SimSlot]:
-        """Its slots in all attempts of the job."""
+        """Yield the replica's slots in all attempts of the job."""
         for (uid, _), gang in self._seats.items():
             if uid == job_uid and replica in gang:
                 yield gang[replica]
@@ -380,7 +380,7 @@ class Gangs:
     def take(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Give out slots; a replica that has one keeps it, and may move with it."""
+        """Give out slots; a replica that has one keeps it, but moves with it to the requested node."""
         gang = self._seats.setdefault((job_uid, attempt), {})
         for request in requests:
             sim_slot = gang.get(request.replica)
@@ -396,7 +396,7 @@ class Gangs:
 
 
 def _slot(job_uid: JobUid, number: int, request: SlotRequest) -> Slot:
-    """`number`: of those that the gang has already."""
+    """Make a slot. `number`: how many the gang has already."""
     devices = None
     if request.accelerator or request.accelerators:
         devices = ",".join(map(str, range(request.accelerators)))

@@ -1,5 +1,4 @@
-"""What simulated programs have printed and reported: kept whatever becomes of the program, its slot and its
-node."""
+"""What simulated programs have printed and reported, kept whatever happens to program, slot and node."""
 
 import json
 from collections import defaultdict
@@ -15,7 +14,7 @@ from trainshed.testing.engine.programs import Reports
 
 
 class Line(Struct, frozen=True):
-    """`n` counts from 0 per replica and attempt; `at`: ns, ascends strictly with it."""
+    """A printed line. `n` counts from 0 per replica and attempt; `at`: ns, strictly ascending with it."""
 
     attempt: int
     replica: ReplicaId
@@ -70,7 +69,7 @@ class BytesSegment:
 
 
 class JournalStreams:
-    """`core.streams.Streams` of what simulated programs have printed. Nothing else is written down."""
+    """Implements `core.streams.Streams` for what simulated programs have printed; other streams are empty."""
 
     def __init__(self, journals: Journals) -> None:
         self._journals = journals
@@ -80,7 +79,7 @@ class JournalStreams:
         return [StreamSource(job_uid, *key) for key in {(a.attempt, a.replica) for a in lines}]
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[BytesSegment]:
-        """As a shim would have written it."""
+        """Return the log as a shim would have written it; [] for other kinds."""
         entries = [
             json.dumps({"n": line.n, "t": line.at, "s": "o", "m": line.text})
             for line in self._journals.of(source.job_uid)
@@ -103,13 +102,13 @@ class Notebooks:
         self._last: dict[tuple[JobUid, int], int] = {}
 
     def write(self, uid: JobUid, started: Nanos, at: Nanos, report: Reports) -> None:
-        """`started`: when the program that reports was started, ns."""
+        """Record a report. `started`: when the program that reports was started, ns."""
         self._started.setdefault(uid, started)
         self._values[uid].setdefault(report.step, {})[report.metric] = report.value
         self._last[uid, report.step] = at
 
     def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-        """Like `MetricsReader.measurements`: ascending by step, the metrics of each in the order of their
+        """Do as `MetricsReader.measurements`: ascending by step, the metrics of each in the order of their
         names."""
         begin = started or self._started.get(job_uid, 0)
         steps = sorted(self._values.get(job_uid, {}).items())
@@ -121,9 +120,9 @@ class Notebooks:
         )
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        """Names of all metrics that were reported, in order."""
+        """Return the names of all metrics that were reported, in order."""
         values = self._values.get(job_uid, {}).values()
         return tuple(sorted({tag for step in values for tag in step}))
 
     def forget(self, job_uid: JobUid) -> None:
-        """Nothing is remembered beside what was written."""
+        """Do nothing: nothing is cached beside what was written."""

@@ -1,8 +1,8 @@
-"""The simulated world: nodes, slots and programs that go on whether or not a service looks at them.
+"""The simulated world: nodes, slots and programs that go on whether or not a service watches them.
 
 Everything happens on its `Clock`. It does what it is told as a real engine would, and notes in `violations`
-what no service may ever ask for: two live incarnations of a replica, a node over its capacity. Faults are
-methods (`die`, `cut_off`, `kill_shim`, …), usable by hand.
+what no service may ever ask for: two live incarnations of a replica, a node over its capacity. Tests cause
+faults by its methods (`die`, `cut_off`, `kill_shim`, …).
 """
 
 import random
@@ -43,8 +43,8 @@ from trainshed.testing.engine.streams import Journals, Notebooks
 
 
 class World:
-    """`strict`: a node that is given more than it has is a violation. `seed` decides delays, and nothing
-    else."""
+    """A simulated world. `strict`: a node that is given more than it has is a violation. `seed` decides only
+    delays."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class World:
         )
         self._gangs = Gangs()
         self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
-        #: Everything that was ever handed over, in that order, whatever became of its slot.
+        #: All incarnations that were ever handed over, in that order, whatever became of their slots.
         self.lived: list[tuple[SimSlot, Incarnation]] = []
 
     # --- what a service asks for ---
 
     def attach(self, listener: Callable[[EngineEvent], None]) -> None:
-        """A service listens from now on, in place of any before: it is told of every replica again."""
+        """Let a service listen from now on, in place of any before: it is told of every replica again."""
         self.bus.attach(listener)
         self._nodes.tell_all()
         for sim_slot in self.sim_slots():
@@ -187,7 +187,7 @@ class World:
     # --- what happens to it ---
 
     def die(self, node: str) -> None:
-        """The node loses its power: everything on it is dead at once, and nobody is told until the fence has
+        """Cut a node's power: everything on it is dead at once, and no event tells until the fence has
         passed."""
         place = self.places[node]
         if place.alive:
@@ -198,13 +198,13 @@ class World:
             self._nodes.silence(node)
 
     def cut_off(self, node: str) -> None:
-        """The node cannot be reached; its programs go on, at most until the fence."""
+        """Make a node unreachable; its programs go on, at most until the fence."""
         place = self.places[node]
         if place.reachable:
             self._nodes.silence(node)
 
     def come_back(self, node: str) -> None:
-        """A dead or cut-off node answers again, and is told what was decided of its replicas meanwhile."""
+        """Let a dead or cut-off node answer again; it learns what was decided of its replicas meanwhile."""
         self._nodes.come_back(node)
         for sim_slot, one in self._on(node):
             self._tell(sim_slot, one)
@@ -212,11 +212,11 @@ class World:
                 self._stop(sim_slot, one, one.to_stop)
 
     def drain(self, node: str, *, draining: bool = True) -> None:
-        """The engine wants the node left, or takes that back."""
+        """Have the engine drain a node, or end that."""
         self._nodes.drain(node, draining=draining)
 
     def kill_shim(self, sim_slot: SimSlot) -> bool:
-        """A replica's shim is killed, and its program with it. False: nothing of it lives."""
+        """Kill a replica's shim, and its program with it. Returns False if nothing of it lives."""
         one = sim_slot.latest
         if one is None or not one.lives:
             return False
@@ -224,11 +224,11 @@ class World:
         return True
 
     def kill_zygote(self, back_after: int) -> None:
-        """Nothing starts until another zygote is there; what runs goes on."""
+        """Let nothing start for `back_after` ns, until another zygote is there; what runs goes on."""
         self._processes.no_starts_before(self.clock.now + back_after)
 
     def fail(self, until: Nanos) -> None:
-        """The engine answers nothing until then."""
+        """Make the engine unavailable until then."""
         self.unavailable_until = max(self.unavailable_until, until)
 
     # --- what can be seen of it ---
@@ -240,7 +240,7 @@ class World:
         return self._gangs.of(job_uid, attempt).get(replica)
 
     def running(self) -> list[SimSlot]:
-        """Slots with a living program."""
+        """Return the slots with a running program."""
         return [
             s for s in self.sim_slots() if s.latest is not None and s.latest.fate is Fate.RUNNING
         ]
@@ -273,7 +273,7 @@ class World:
 
     def _stop(self, sim_slot: SimSlot, one: Incarnation, grace: int) -> None:
         if one.lives and not self.places[one.node].reachable:
-            one.to_stop = grace  # as soon as it can be told, if its fence does not come first
+            one.to_stop = grace  # as soon as it can be reached, if its fence does not come first
         else:
             self._processes.stop(sim_slot, one, grace)
 
@@ -284,7 +284,7 @@ class World:
             self._tell(sim_slot, one, fenced=True)
 
     def _on(self, node: str) -> list[tuple[SimSlot, Incarnation]]:
-        """What was ever started there, of slots that were not given back."""
+        """Return all that was ever started there, of slots that were not released."""
         found = (
             (sim_slot, one)
             for sim_slot in self.sim_slots()
@@ -303,8 +303,8 @@ class World:
     def _tell(
         self, sim_slot: SimSlot, one: Incarnation, *, fenced: bool = False, news: bool = False
     ) -> None:
-        """Say what can be said of an incarnation, or only what is `news`; of one on a silent node nothing,
-        until its fence has passed."""
+        """Send all events of an incarnation, or only what is `news`; none for one on a silent node until its
+        fence has passed."""
         if one.fate is Fate.RUNNING and news:
             self._check_room(one.node)
         if self.places[one.node].reachable or fenced or one.cause == "never started":

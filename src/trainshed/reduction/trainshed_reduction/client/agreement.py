@@ -17,7 +17,7 @@ from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Hello
 
 _SLICE = 0.5
-"""Seconds after which a rank that waits looks whether it still should."""
+"""Seconds after which a rank that waits checks whether it still should."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -30,22 +30,22 @@ class OwnReducerAddress(NamedTuple):
 
 
 class Agreement:
-    """What one rank tells and hears over the group's board."""
+    """One rank's side of what the ranks agree over the group's board."""
 
     def __init__(
         self, board: Board, prefix: str, rank: int, world: int, closing: Callable[[], bool]
     ) -> None:
         self._board = board
-        #: Of the keys, the group's own.
+        #: The prefix of the group's keys.
         self._prefix = prefix
         self._rank = rank
         self._world = world
-        #: Whether waiting is of no use any more.
+        #: Whether the group is being closed, so that waiting is of no use.
         self._closing = closing
 
     def begin(self, attempt: int, lost: Sequence[int], seconds: float) -> Tuple[int, List[int]]:
-        """What rank 0 decides: the generation, and which reducers the service had given up before. Raises
-        ReductionFailed: it said nothing in time."""
+        """Return what rank 0 decides: the generation, and the indexes of reducers that the service had given
+        up before. Raises ReductionFailed: rank 0 has not decided in time."""
         if self._rank == 0:
             self._post("generation", [new_generation(attempt), lost])
         complaint = f"rank 0 has not begun this group within {seconds:g} s"
@@ -53,24 +53,24 @@ class Agreement:
         return generation, indexes
 
     def places(self, own: OwnReducerAddress, seconds: float) -> List[OwnReducerAddress]:
-        """All ranks' own reducers, by rank. Raises ReductionFailed."""
+        """Return the addresses of all ranks' own reducers, by rank. Raises ReductionFailed."""
         complaint = "rank {} has not said within {:g} s where its own reducer listens"
         return [OwnReducerAddress(*one) for one in self._all("beside", own, seconds, complaint)]
 
     def is_called_for(self, generation: int) -> bool:
-        """Whether some rank wants to begin this generation; not if the board cannot be read, which is no
+        """Whether some rank wants to begin this generation; False if the board cannot be read, which is no
         reason to fail for a rank that may need nothing of it."""
         key = f"{self._prefix}/{generation:x}/called"
         try:
             return self._board.read(key, 0) is not None
         except Exception as error:
-            # A board is whatever store the ranks have; what it raises is its own.
+            # A board may be any store, and raise anything.
             _LOG.debug("the ranks' board cannot be read: %s", error)
             return False
 
     def exchange(self, generation: int, own: Share, seconds: float) -> List[Share]:
-        """All ranks' shares before this generation, by rank. Raises ReductionFailed, which names who has said
-        nothing."""
+        """Exchange the shares as of this generation's beginning; return all, by rank. Raises ReductionFailed,
+        which names a rank that has not answered."""
         key = f"{generation:x}"
         self._post(key + "/called", self._world)
         complaint = (
@@ -79,7 +79,7 @@ class Agreement:
         return [Share(*one) for one in self._all(key, own, seconds, complaint)]
 
     def _all(self, key: str, own: object, seconds: float, complaint: str) -> List[Any]:
-        """What every rank says there, by rank, this one included. Raises ReductionFailed."""
+        """Post this rank's value, and return all ranks' values, by rank. Raises ReductionFailed."""
         self._post(f"{key}/{self._rank}", own)
         deadline = time.monotonic() + seconds
         return [
@@ -91,12 +91,12 @@ class Agreement:
         try:
             self._board.post(f"{self._prefix}/{key}", json.dumps(value).encode())
         except Exception as error:
-            # As in `is_called_for`; so below.
+            # As in `is_called_for`, and below as well.
             raise _unusable(error) from error
 
     def _read(self, key: str, deadline: float, complaint: str) -> Any:
-        """In slices, so that a group can be closed while it waits. Raises ReductionFailed, with the
-        complaint if nobody has written it in time."""
+        """Read a key, in slices of time, so that a group can be closed meanwhile. Raises ReductionFailed,
+        with the complaint if nobody has written it in time."""
         while True:
             left = deadline - time.monotonic()
             try:
@@ -110,7 +110,7 @@ class Agreement:
 
 
 def new_generation(attempt: int) -> int:
-    """Greater than all that earlier attempts had, and than earlier groups of this one."""
+    """Return a generation greater than all of earlier attempts, and of earlier groups of this one."""
     return (attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
 
 
@@ -121,26 +121,26 @@ def _unusable(error: Exception) -> ReductionFailed:
 
 
 class Membership(NamedTuple):
-    """What all parts of a rank's side work with, from the first connection to the last."""
+    """What all parts of a rank's side share, from the first connection to the last."""
 
     settings: Settings
     operations: OperationQueue
-    #: Which rank of which group, without a generation.
+    #: The rank and its group, without a generation.
     hello: Hello
-    #: None: the group has no board. A reducer that is lost for good ends it, and workers reduce nothing
+    #: None: the group has no board. Then a reducer that is lost for good ends it, and workers do not reduce
     #: themselves.
     agreement: Optional[Agreement]
     #: How to finish when the last reducer is lost; None: the group cannot. `finish` is called in the
     #: communicator's thread, and no `issue` returns until it has.
     native: Optional[Native]
-    #: What the program sums without the communicator, to tell ranks that disagree on that; None: nothing.
+    #: What the program sums without the communicator, to find ranks that disagree on that; None: nothing.
     apart: Optional[NativeOperations]
-    #: None: nobody reads them.
+    #: None: the service reads none.
     reports: Optional[Reports]
-    #: Takes a line.
+    #: Logs a line.
     log: Callable[[str], None]
 
     def tell(self, note: str, text: str) -> None:
-        """A warning in the report; in the log where nobody reads that."""
+        """Put a warning into the report, or into the log where the service reads no report."""
         if self.reports is None or not self.reports.note(note, text, "WARNING"):
             self.log(text)

@@ -1,12 +1,11 @@
-"""Which way a group's sums go, by what its ranks have measured: to the reducers, with how much under way, or
-natively. Pure.
+"""Chooses the way of a group's sums by what its ranks have measured: to the reducers, and with how much under
+way, or natively. Pure.
 
-All ranks ask before every operation that reducers could do, in the same order, so each is at the same
-place. Where they are to compare, they exchange what each has measured since the last time; from equal
-numbers all come to the same way, whoever is slow or has lost a reducer. Ways are tried in turns, a few
-operations each, so that what drifts hits all alike: when the group is young, when its sums get slower than
-they were, and now and then. Reducers are taken only where they are faster by more than noise: who adds them
-must never pay for it with time.
+All ranks ask before every operation that reducers could do, in the same order. When they have to compare,
+they exchange what each has measured since the last time; from the same numbers all choose the same way, even
+if one is slow or has lost a reducer. Ways are tried in turns, a few operations each, so that drift affects
+all alike: when the group is young, when its sums become slower, and now and then. Reducers are chosen only
+where they are faster by more than noise: to add them to a job must never cost time.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from collections import deque
 from typing import Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 UNMEASURED = 2
-"""The first operations: connections are young, memory is new."""
+"""The first operations, which are not measured: connections are young, memory is new."""
 LEAST = 3
 """Operations that a way is tried for at a time, at least."""
 TURNS = 2
 LONGEST = 6
-"""How often they are doubled where nothing could be measured: many operations under way at once, without a
-pause in which none is, all belong to one way or say nothing."""
+"""How often LEAST is doubled where nothing could be measured: operations that overlap without a pause are one
+sample, and only if all of them went one way."""
 WIDER = 4
 WIDENINGS = 3
 NOISE = 0.03
@@ -30,38 +29,37 @@ NOISE = 0.03
 GAIN = 0.05
 """How much better than the native way, as a part of its time, reducers must be to be taken."""
 CLEAR = 2.0
-"""How many times as fast as reducers the native way must be, or the other way round, to settle it after one
-turn."""
+"""How many times as fast as the other one reducers or the native way must be to be chosen after one turn."""
 SLOWER = 0.25
-"""How much slower than it was a way must be to have all tried again before it is time."""
+"""How much slower than before, as a part of its time, the way must be for all to be tried again early."""
 LOOK = 100
-"""Operations between two looks at that."""
+"""Operations between two checks of that."""
 REST = 500
 LONGEST_REST = 16_000
-"""Operations until all is tried again: the shortest; doubled each time that nothing has changed, up to
-this."""
+"""Operations until all ways are tried again: REST at first, doubled each time that nothing has changed, up to
+LONGEST_REST."""
 CLOSE = 0.2
-"""How near to each other, as a part of their time, reducers and the native way are tried again soon:"""
+"""How near to each other, as a part of their time, reducers and the native way are tried again sooner."""
 SOONER = 10
-"""after that part of those operations."""
+"""What the number of operations until then is divided by."""
 EARLY = 0.2
-"""Part of that which has to be over before slower sums have all tried again."""
+"""Part of that number that has to be over before slower sums cause another trial."""
 COST = 0.005
-"""Part of all time that trying again may take, by what is known of the ways."""
+"""Part of all time that trials may take, by what is known of the ways."""
 
 
 class Pace(NamedTuple):
     """How much reducers have under way.
 
-    `rate`: bytes per second that a worker's sums were measured at; 0: nothing is known but what the
-    settings say. `factor`: times the credit that belongs to that rate."""
+    `rate`: measured bytes per second of a worker's sums; 0: only the settings' bandwidth is known. `factor`:
+    multiplies the credit for that rate."""
 
     rate: int = 0
     factor: int = 1
 
 
 class Way(NamedTuple):
-    """`pace`: None: natively."""
+    """How an operation is summed. `pace`: the reducers'; None: natively."""
 
     pace: Optional[Pace]
 
@@ -74,35 +72,35 @@ NATIVE = Way(None)
 
 
 class Measured(NamedTuple):
-    """A way's times on one rank since the ranks compared last. `cost`: picoseconds a byte, a quarter of its
-    samples took less; 0: there are none."""
+    """A way's times on one rank since the ranks compared last. `cost`: picoseconds per byte, the lower
+    quartile of its samples; 0: there are none."""
 
     cost: int
     samples: int
 
 
 class Outcome(NamedTuple):
-    """What was chosen after a trial. `costs`: of the fastest rank, picoseconds a byte, by way."""
+    """What was chosen after a trial. `costs`: by way, picoseconds per byte of the fastest rank."""
 
     way: Way
     costs: Dict[Way, int]
-    #: Another one than before.
+    #: The way has changed between reducers and native.
     is_new: bool
 
 
 class Choice:
-    """The way of each operation, and when the ranks compare. Every rank makes the same calls with the same
-    arguments; only what `compare` gets do they find out together."""
+    """Decides the way of each operation, and when the ranks compare. Every rank makes the same calls with the
+    same arguments; for `compare` they first exchange their measurements."""
 
     def __init__(self, *, may_widen: bool = True) -> None:
         self._may_widen = may_widen
-        #: Of the operations that are no trial.
+        #: The way of operations outside trials.
         self.way = Way(Pace())
-        #: Those that are measured until the ranks compare next.
+        #: The ways that are measured until the ranks compare next.
         self.ways: Tuple[Way, ...] = (self.way,)
-        #: How often something else was begun to be measured: what was measured before counts no more.
+        #: The number of the period of measuring: what was measured in earlier ones does not count.
         self.period = 0
-        #: What is left of this period, the block that is under way first.
+        #: The blocks of operations that are left of this period, by way; the current one first.
         self._blocks: Deque[Way] = deque(self.ways)
         self._least = UNMEASURED
         self._count = 0
@@ -112,9 +110,9 @@ class Choice:
         self._is_first_turn = True
         self._doublings = 0
         self._widenings = 0
-        #: At which reducers were the fastest.
+        #: The pace at which reducers were the fastest.
         self._pace = Pace()
-        #: Of this trial so far.
+        #: The costs of ways in this trial so far.
         self._costs: Dict[Way, int] = {}
         self._reference = 0
         self._rest = REST
@@ -123,16 +121,16 @@ class Choice:
 
     @property
     def current(self) -> Way:
-        """Of the operation that `next` was called for last."""
+        """The way of the operation that `next` was called for last."""
         return self._blocks[0]
 
     def next(self, nbytes: int) -> bool:
-        """To be called once before each operation, with its size: whether the ranks have to `compare` now,
-        before it is begun. After that `current` says its way."""
+        """Call this once before each operation, with its size: whether the ranks have to `compare` now,
+        before it begins. After that `current` is its way."""
         self._count += 1
         if self._count == 1:
             self._first = nbytes
-        # Sizes repeat from step to step: a block ends where its first one comes again.
+        # Sizes repeat from step to step: a block ends where its first size comes again.
         repeats = nbytes == self._first or self._count > 4 * self._least
         if self._count <= self._least or not repeats:
             return False
@@ -147,8 +145,8 @@ class Choice:
         return False
 
     def compare(self, reports: Sequence[Sequence[Measured]]) -> Optional[Outcome]:
-        """What every rank has measured of each of `ways`, by rank, the same on all ranks. None: nothing was
-        settled by it."""
+        """Take what every rank has measured of each of `ways`, by rank, the same on all ranks. Returns the
+        outcome if that ends a trial, else None."""
         found: Dict[Way, int] = {}
         for index, way in enumerate(self.ways):
             known = [report[index].cost for report in reports if report[index].samples]
@@ -174,16 +172,16 @@ class Choice:
         return self._settle()
 
     def _is_clear(self) -> bool:
-        """Whether one turn says enough of reducers and the native way."""
+        """Whether one turn is enough to choose between reducers and the native way."""
         native = self._costs[NATIVE]
         reducers = min(cost for way, cost in self._costs.items() if not way.is_native)
         return not 1 / CLEAR < reducers / native < CLEAR
 
     def _look(self, cost: int) -> None:
-        """The way that was chosen goes on, or all are tried again."""
+        """Go on with the chosen way, or try all again."""
         self._left -= LOOK
         self._gone += LOOK
-        # Where times just vary, trials that change nothing become rare as well.
+        # Where times only vary, trials that change nothing become rare as well.
         is_slower = cost > (1 + SLOWER) * self._reference > 0 and self._gone >= self._rest * EARLY
         if self._left <= 0 or is_slower:
             self._try_all()
@@ -195,7 +193,7 @@ class Choice:
         self._widenings = 0
         self._is_first_turn = True
         if not self._pace.rate:
-            # What is under way depends on it, so it comes first.
+            # How much is under way depends on the rate, so the rate is measured first.
             self._begin((self.way,))
             return
         factors = {1, self._pace.factor}
@@ -205,7 +203,7 @@ class Choice:
         self._begin((*ways, NATIVE))
 
     def _try_longer(self) -> None:
-        """Not every way could be measured: with more operations at a time, or not now."""
+        """Try with more operations at a time, since not every way could be measured; or give up for now."""
         self._doublings += 1
         if self._doublings <= LONGEST:
             turns = 1 if self._is_first_turn else TURNS
@@ -234,13 +232,13 @@ class Choice:
             and is_near
             and self._widenings < WIDENINGS
         ):
-            # More may be better still.
+            # More under way may be better still.
             self._widenings += 1
             wider = Way(self._pace._replace(factor=widest * WIDER))
             self._begin((reducers, wider), TURNS)
             return None
         if best.pace is not None:
-            # What is under way follows the rate that was reached.
+            # How much is under way follows the rate that was reached.
             self._pace = Pace(max(best.pace.rate, _rate(costs[best])), best.pace.factor)
             costs[Way(self._pace)] = costs.pop(best)
             best = Way(self._pace)
@@ -251,7 +249,7 @@ class Choice:
         return Outcome(best, dict(costs), is_new)
 
     def _wait(self) -> None:
-        """Until it is time to try all again: longer if some way was much slower."""
+        """Go on until it is time to try all again, which is later if some way was much slower."""
         self._reference = own = self._costs.get(self.way, 0)
         lost = sum(cost / own - 1 for cost in self._costs.values() if cost > own > 0)
         self._gone = 0
@@ -260,7 +258,7 @@ class Choice:
         self._begin((self.way,), least=LOOK, is_trial=False)
 
     def _is_close(self) -> bool:
-        """Whether it may have been chance which of reducers and the native way was the faster."""
+        """Whether chance may have decided which of reducers and the native way was faster."""
         others = [cost for way, cost in self._costs.items() if way.is_native != self.way.is_native]
         return min(others, default=0) > 0 and min(others) < (1 + CLOSE) * self._reference
 
@@ -279,9 +277,9 @@ def _rate(cost: int) -> int:
 
 
 class Stopwatch:
-    """What one rank measures: a sample is the time from a moment when nothing was under way to the next
-    one, and its bytes, if all that was under way in it went one way. Thread-safe. Times are seconds of
-    whatever clock."""
+    """Measures ways on one rank. A sample is the time per byte from a moment when nothing was under way to
+    the next one, if all that was under way between them went one way. Thread-safe. Times are seconds of one
+    clock, whichever it is."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -314,13 +312,13 @@ class Stopwatch:
             self._samples.setdefault(self._key[1], []).append(cost)
 
     def measured(self, ways: Sequence[Way]) -> List[Measured]:
-        """Of this period."""
+        """Return what was measured of each way in the current period."""
         with self._lock:
             return [_summary(self._samples.get(way, ())) for way in ways]
 
 
 def _summary(costs: Sequence[float]) -> Measured:
-    """Whoever waits for a slow rank measures that: so not the mean."""
+    """Take the lower quartile, not the mean: a rank that waits for a slow one measures that one's delay."""
     if not costs:
         return Measured(0, 0)
     return Measured(max(1, int(sorted(costs)[len(costs) // 4])), len(costs))

@@ -1,5 +1,5 @@
 """One group of ranks and its reducers, as the rest of a worker's program sees it: callers hand operations in,
-a thread brings the group together, moves the bytes, and ends or fails."""
+and a thread forms the group and moves the bytes until the group ends or fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Hello, Reduction
 
 _METRICS = 5.0
-"""Seconds between two reports."""
+"""Seconds between two reports of metrics."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -29,7 +29,7 @@ def _to_nowhere(_: str) -> None:
 
 
 class Communicator:
-    """A rank's part of a group: `start` once, `issue` as often as one likes, `close` once."""
+    """A rank's part of a group: call `start` once, `issue` any number of times, and then `close`."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Communicator:
         reports: Optional[Reports] = None,
         log: Callable[[str], None] = _to_nowhere,
     ) -> None:
-        """`group`: a name that all ranks give alike and no other group of the job has. The rest as in
-        `Membership`."""
+        """`group`: a name that is the same on all ranks, and that no other group of the job has. The rest is
+        as in `Membership`."""
         self._operations = operations = OperationQueue()
         hello = Hello(proof.group_digest(group), 0, rank, world)
         agreement = None
@@ -60,10 +60,9 @@ class Communicator:
         self._thread = threading.Thread(target=self._run, name=f"reduction-{group}", daemon=True)
 
     def start(self) -> None:
-        """Connect to all reducers and wait for all ranks to have done so. Blocks for `settings.start_seconds`
-        seconds at most. Raises ReductionFailed, which names the reducers or ranks that are missing; the
-        communicator is closed then. That one rank starts does not say that all do: the caller agrees on it
-        with the others."""
+        """Connect to all reducers and wait until all ranks have done so. Blocks for `settings.start_seconds`
+        at most. Raises ReductionFailed, which names the reducers or ranks that are missing; the communicator
+        is closed then. Other ranks may fail though this one has started: callers have to agree on that."""
         self._thread.start()
         self._operations.await_open()
 
@@ -75,14 +74,13 @@ class Communicator:
         ordinal: Optional[int] = None,
         pace: Optional[Pace] = None,
     ) -> Optional[Operation]:
-        """Begin an all-reduce in place. `data`: writable, contiguous bytes, not to be touched until the
-        operation is done, not empty, a multiple of the element's size. Every rank issues the same
-        operations in the same order; the order of calls is that of the operations. `ordinal`: by which
-        ranks compare their places and messages name it; by itself it counts from 1. `pace`: how much is
-        under way from here on, the same on all ranks. Thread-safe; returns at once but while the ranks
-        agree on the loss of a reducer. None: no reducer is left, and this operation and all later ones are
-        the native backend's. Raises ReductionFailed where the group cannot go on; ValueError (read-only,
-        not contiguous, AVERAGE of integers)."""
+        """Begin an all-reduce in place. `data`: writable and contiguous, whole elements, not empty; not to be
+        touched until the operation is done. Every rank must issue the same operations in the same order,
+        which is the order of calls. `ordinal`: the number by which ranks compare their orders and messages
+        name the operation; by default it is counted from 1. `pace`: how much is under way from here on, the
+        same on all ranks. Thread-safe; blocks only while the ranks agree on the loss of a reducer. None: no
+        reducer is left, and this operation and all later ones are the native backend's. Raises
+        ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of integers)."""
         view = memoryview(data)
         size = view.nbytes
         if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
@@ -94,24 +92,24 @@ class Communicator:
         return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal, pace)
 
     def went_natively(self) -> None:
-        """One operation was done without the reducers, since that is faster: for the report."""
+        """Count, for the report, an operation that was done without the reducers since that is faster."""
         self._operations.natively += 1
 
     def close(self) -> None:
-        """Leave the group: operations that are not done fail. Waits for nothing that cannot come; may be
-        called again."""
+        """Leave the group: operations that are not done fail. Blocks until the thread has ended, which sends
+        what others may still need; may be called again."""
         self._operations.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def describe(self) -> str:
-        """One line: how many reducers, which mode, and what that can gain. After `start`."""
+        """Return one line: how many reducers, which mode, and what that can gain. After `start`."""
         assert self._formation is not None
         return self._formation.describe()
 
     def metrics(self) -> Dict[str, Metric]:
-        """Numbers since `start`: operations, bytes sent and received by kind, lost connections, seconds of
-        waiting."""
+        """Return numbers since `start`: operations, bytes sent and received, lost connections, seconds of
+        waiting; {} before the group has formed."""
         return {} if self._running is None else self._running.metrics()
 
     # ---- the thread
@@ -160,5 +158,5 @@ class Communicator:
         self._end(failure)
 
     def _end(self, failure: ReductionFailed) -> None:
-        """Nothing more is done: what is not yet has failed."""
+        """Fail all operations that are not done."""
         self._operations.fail(failure, () if self._running is None else self._running.under_way)

@@ -1,11 +1,11 @@
-"""How much a rank has under way: large enough to keep its link busy, small enough that queues stay short.
+"""How much a rank has under way: enough to keep its link busy, and little enough that queues stay short.
 
 A chunk's result comes back when all ranks have sent it, about a row of chunks after the first did, so about
-three rows have to be under way. Everything beyond only stands in queues, where the flows of a worker drift
-apart and the last reducer's becomes the tail. Measured in shaped networks of 100 to 500 Mbit/s with 4 and 8
-workers and as many reducers, in parts of the bound: three rows of 512 KiB 92-97 %; rows of 1 MiB 85-90 %;
-eight rows 89 %; a row and a half 55-75 %. On a quiet machine at 200 Mbit/s with 4 and 4, 32 MiB: rows of 500
-kB 96.6 and 97.2 %, of 325 kB 97.8 %.
+three rows have to be under way. Anything beyond only waits in queues, where the flows of a worker drift apart
+and all wait for the last reducer's. Measured in shaped networks of 100 to 500 Mbit/s with 4 and 8 workers and
+as many reducers, as parts of the bound: three rows of 512 KiB 92-97 %; three of 1 MiB 85-90 %; eight rows
+89 %; a row and a half 55-75 %. On a quiet machine at 200 Mbit/s with 4 workers, 4 reducers and 32 MiB: rows
+of 500 kB 96.6 and 97.2 %, of 325 kB 97.8 %.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ROW = 320 << 10
 _ROW_SECONDS = 0.013
 _ROWS = 3
 _NARROWEST = 4
-"""Lanes that a row is divided among at least: with fewer a chunk would be too long in coming back."""
+"""A row is divided among this many lanes at least: larger chunks would take too long to come back."""
 _LEAST = 1 << 20
 _LEAST_SECONDS = 0.002
-"""For what the hosts take their time with, on links on which that is more than a few rows."""
+"""Least data under way, in seconds, for the hosts' own delays on links where that is more than a few rows."""
 _MOST = 64 << 20
 _AS_TOLD = Pace()
 
@@ -34,14 +34,14 @@ _AS_TOLD = Pace()
 class Flow(NamedTuple):
     #: Bytes of a chunk, at most.
     chunk: int
-    #: Bytes sent and not come back, over all lanes.
+    #: Most bytes sent and not come back, over all lanes.
     credit: int
 
 
 def flow_for(settings: Settings, lanes: int, *, pace: Pace = _AS_TOLD, delay: float = 0.0) -> Flow:
-    """`lanes`: those that get chunks; `delay`: seconds that a byte takes
-    there and back while nothing else is on its way. What the settings say of chunks and credit goes first;
-    what was measured goes before what they say of bandwidth."""
+    """Return the flow for a pace. `lanes`: the number of those that get chunks. `delay`: seconds of a round
+    trip while nothing else is on its way. The settings limit the chunk and set the credit; a measured rate
+    goes before their bandwidth."""
     rate = pace.rate or settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
@@ -53,12 +53,12 @@ def flow_for(settings: Settings, lanes: int, *, pace: Pace = _AS_TOLD, delay: fl
 
 _MIN_RTT = struct.Struct("=I")
 _MIN_RTT_AT = 148
-"""In Linux' struct tcp_info: microseconds."""
+"""Offset in Linux' struct tcp_info; the unit is microseconds."""
 _NEVER = 10.0
 
 
 def round_trip(connection: socket.socket) -> float:
-    """Seconds to the other side and back at best, as far as the system has seen; 0 = it does not say."""
+    """Return the shortest round trip that the system has seen, in seconds; 0 = it does not say."""
     try:
         said = connection.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size

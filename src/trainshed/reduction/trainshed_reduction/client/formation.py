@@ -1,5 +1,5 @@
-"""The coming together of a group: a generation, reducers and their threads, workers' own reducers, and all
-lanes connected, before anything is summed."""
+"""Forms a group, before anything is summed: agrees on a generation, finds the reducers' threads, starts
+workers' own reducers, and connects all lanes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ _Found = TypeVar("_Found")
 
 
 class Formation:
-    """Brings a group together. What it has begun is there whether or not that succeeds, until `close`."""
+    """Forms a group. What it has started is there until `close`, whether or not that succeeds."""
 
     def __init__(self, membership: Membership) -> None:
-        """Raises ReductionFailed: the part in C is not here, or the settings' certificates cannot be
-        used."""
+        """Raises ReductionFailed: the C library is missing, or the settings' authority cannot be used."""
         found = library.load()
         if found is None:
             raise ReductionFailed("reducers need the package's part in C: " + library.reason())
         self.library = found
         self._membership = membership
         self._settings = settings = membership.settings
-        #: With the generation, when that is known.
+        #: Has the generation as soon as that is known.
         self.hello = membership.hello
         self._news = threading.Event()
         self.dial = Dial(settings, self._news.set)
         self._deadline = time.monotonic() + settings.start_seconds
         self.lanes: List[Lane] = []
-        #: By lane.
+        #: The weights of lanes, in the order of `lanes`.
         self.weights: List[float] = []
         #: This worker's own reducer, if it has one.
         self.beside: Optional[OwnReducer] = None
@@ -48,7 +47,7 @@ class Formation:
         self._lack = ""
 
     def form(self) -> None:
-        """Raises ReductionFailed, which names what is missing."""
+        """Form the group; blocks. Raises ReductionFailed, which names what is missing."""
         generation, lost = self._begin()
         reducers = enumerate(self._settings.reducers)
         hosts = [address for index, address in reducers if index not in lost]
@@ -56,7 +55,7 @@ class Formation:
             raise ReductionFailed("the service has given up all reducers of this job")
         firsts = [Lane(host, address) for host, address in enumerate(hosts)]
         self.lanes = list(firsts)
-        # Where rank 0 has chosen a generation that is not known here, it is where they all meet first.
+        # Where only rank 0 knows the generation, START on the first reducer's lane tells it.
         generation = generation or self._await(firsts[:1], _start)[0].generation
         self.hello = self.hello._replace(generation=generation)
         accepted = self._await(firsts, lambda lane: lane.accept)
@@ -75,7 +74,7 @@ class Formation:
             lane.index = index
 
     def describe(self) -> str:
-        """One line: how many reducers, which mode, and what that can gain. After `form`."""
+        """Return one line: how many reducers, which mode, and what that can gain. After `form`."""
         threads = [lane for lane in self.lanes if lane.owner is None]
         reducers = len({lane.host for lane in threads})
         world = self.hello.world
@@ -84,14 +83,14 @@ class Formation:
         )
 
     def close(self) -> None:
-        """End all that was begun, a worker's own reducer too."""
+        """Close the lanes, and this worker's own reducer."""
         for lane in self.lanes:
             lane.close()
         if self.beside is not None:
             self.beside.close()
 
     def _begin(self) -> Tuple[int, Sequence[int]]:
-        """The generation (0: rank 0 alone knows it), and the indexes of reducers that are not counted on."""
+        """Return the generation (0: only rank 0 knows it), and the indexes of reducers that are not used."""
         settings, agreement = self._settings, self._membership.agreement
         if agreement is None:
             return (0 if self.hello.rank else new_generation(settings.attempt)), ()
@@ -100,7 +99,7 @@ class Formation:
         return agreement.begin(settings.attempt, lost, settings.start_seconds)
 
     def _wanted_shares(self, reducers: int) -> layout.Shares:
-        """Hybrid only where all workers can tell each other where their own reducers are."""
+        """Return the shares; hybrid only where workers can tell each other where their own reducers are."""
         settings = self._settings
         if settings.mode == "pure" or (settings.mode == "auto" and not settings.speed):
             return _pure(reducers)
@@ -111,7 +110,7 @@ class Formation:
         return shares
 
     def _start_own(self, first: Lane) -> List[Address]:
-        """Where the ranks' own reducers listen; nothing if some rank cannot have one: then all do without."""
+        """Return where all ranks' own reducers listen; [] if some rank cannot have one: all do without."""
         assert self._membership.agreement is not None and first.connection is not None
         place = OwnReducerAddress(lack=nothing_to_show(self._settings, self.dial.tls))
         if not place.lack:
@@ -131,7 +130,7 @@ class Formation:
     def _await(
         self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
     ) -> List[_Found]:
-        """Connect these and wait until all have what is wanted of them. Raises ReductionFailed."""
+        """Connect these lanes, and return what is wanted of each once all have it. Raises ReductionFailed."""
         while True:
             self._news.clear()
             now = time.monotonic()
@@ -144,7 +143,7 @@ class Formation:
                 raise ReductionFailed("the group was closed while it was being made")
             given_up = lost_reducers(self._settings.lost_file)
             gone = [lane for lane in missing if lane.address in given_up]
-            if gone:  # After the group has begun: its ranks have agreed to count on it.
+            if gone:  # The ranks have agreed already to use it.
                 raise ReductionFailed(f"the service has given up {gone[0]}")
             if now >= self._deadline:
                 complaints = "; ".join(lane.complaint() for lane in missing[:8])
@@ -168,9 +167,9 @@ def describe(
     *,
     lack: str = "",
 ) -> str:
-    """`reducers`: replicas of the pool, of `threads` in all. `lack`: why workers do not reduce though it
-    would pay."""
-    # Where nothing is known of the links, reducers are taken to have what they need.
+    """Describe a group in one line. `reducers`: replicas of the pool, with `threads` in all. `lack`: why
+    workers do not reduce though it would pay."""
+    # Where nothing is known of the links, reducers are assumed to have the bandwidth that they need.
     speed = settings.speed or (1.0 if shares.is_hybrid else world / reducers)
     bounds = layout.bounds(world, reducers, speed)
     mode, limit = "pure", bounds.ring / bounds.pure

@@ -1,4 +1,4 @@
-"""A lane: one worker's connection to one thread of a reducer, over time. When it is tried again, who is
+"""A lane: one worker's connection to one thread of a reducer, over time. Knows when to connect again, who is
 missing, and since when the reducer is gone."""
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from trainshed_reduction.wire import Accept, Hello, Kind, Start
 Address = Tuple[str, int]
 
 _SILENCE = 10.0
-"""Seconds: a reducer that waits for other ranks says so every second."""
+"""Longest silence, in seconds, of a reducer that waits for other ranks and says so every second."""
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 _VANISHED = 20.0
-"""Seconds after which a host is gone that takes nothing any more."""
+"""Seconds after which a host that accepts no data counts as gone."""
 
 
 class Dial:
     """What every lane of a rank connects with."""
 
     def __init__(self, settings: Settings, wake: Callable[[], None]) -> None:
-        """Raises ReductionFailed: the authority that is to be believed cannot be used."""
+        """Raises ReductionFailed: the certificate authority cannot be used."""
         self.token = settings.token
         #: None: plain TCP.
         self.tls: Optional[ssl.SSLContext] = None
@@ -50,25 +50,25 @@ class Dial:
 class Connection:
     """One connection of a lane, from the attempt to make it on.
 
-    It is made in a thread of its own, so that a reducer that does not answer delays no other: that says HELLO
-    and waits until all ranks have. What it finds it leaves here, for the communicator's thread to see."""
+    It is made in a thread of its own, so that a reducer that does not answer delays no other. The thread
+    sends HELLO, waits until all ranks have done so, and leaves here what the communicator's thread reads."""
 
     def __init__(self, address: Address, dial: Dial, hello: Hello) -> None:
-        #: Once the reducer has let this worker in.
+        #: Set once the reducer has let this worker in.
         self.accept: Optional[Accept] = None
         #: When it did so, and which address this worker has on the connection.
         self.greeted = 0.0
         self.own = ""
-        #: When it last gave a sign of life.
+        #: When the reducer last gave a sign of life.
         self.seen = 0.0
-        #: What it waited for when it last said so.
+        #: What the reducer last said that it waits for.
         self.status = ""
-        #: When all ranks are there; the socket is the communicator's thread's alone from then on.
+        #: Set once all ranks are there; only the communicator's thread uses the socket from then on.
         self.start: Optional[Start] = None
         self.socket: Optional[socket.socket] = None
-        #: Why it could not be made; told when all else is.
+        #: Why it could not be made; set after all else.
         self.cause = ""
-        #: Trying again would be of no use.
+        #: To try again would be of no use.
         self.is_refused = False
         self._address = address
         self._dial = dial
@@ -78,11 +78,11 @@ class Connection:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def heard(self, now: float, status: str = "") -> None:
-        """A sign of life."""
+        """Note a sign of life."""
         self.seen, self.status = now, status
 
     def close(self) -> None:
-        """It ends soon; what it still finds is of no use to anybody."""
+        """Make it end soon; what its thread still finds is of no use."""
         self._is_closed = True
         connection = self.socket
         if connection is not None and (self.start is not None or self.cause):
@@ -128,7 +128,7 @@ class Connection:
 
 
 class Lane:
-    """`host`: which of the reducers, counted as `TRAINSHED_REDUCERS` does, or beyond them a worker's own."""
+    """A lane. `host`: the number of its reducer among those that the group began with, workers' own last."""
 
     def __init__(
         self, host: int, address: Address, thread: int = 0, owner: Optional[int] = None
@@ -139,7 +139,7 @@ class Lane:
         self.thread = thread
         self.owner = owner
         self.index = -1
-        #: In use, or being made.
+        #: The connection in use, or being made.
         self.connection: Optional[Connection] = None
         #: The connection carries chunks.
         self.running = False
@@ -147,7 +147,7 @@ class Lane:
         self.dropped = False
         #: Why there is no connection.
         self.cause = ""
-        #: Since when there is none that the reducer has let in.
+        #: Since when there is no connection that the reducer has let in.
         self._gone = time.monotonic()
         self._pause = 0.0
         self._due = 0.0
@@ -158,18 +158,17 @@ class Lane:
 
     @property
     def accept(self) -> Optional[Accept]:
-        """While the reducer has let this worker in: there is a connection, or will be when all ranks are
-        there."""
+        """Set while the reducer has let this worker in, though it may still wait for other ranks."""
         return None if self.connection is None else self.connection.accept
 
     @property
     def start(self) -> Optional[Start]:
-        """When all ranks are there."""
+        """Set when all ranks are there."""
         return None if self.connection is None else self.connection.start
 
     @property
     def status(self) -> str:
-        """What the reducer waited for when it last said so."""
+        """What the reducer last said that it waits for."""
         return "" if self.connection is None else self.connection.status
 
     @property
@@ -182,8 +181,8 @@ class Lane:
             self.connection.heard(now, status)
 
     def connect(self, dial: Dial, hello: Callable[[Lane], Hello], now: float) -> Optional[float]:
-        """Try to, if it is time; when to call this again (None: when there is news). Raises ReductionFailed:
-        it would be of no use any more."""
+        """Connect if it is time, and return when to call this again (None: on news). Raises ReductionFailed:
+        the reducer refuses this worker."""
         connection = self.connection
         if connection is not None and connection.cause:
             if connection.is_refused:
@@ -197,7 +196,7 @@ class Lane:
         return None
 
     def use(self) -> Tuple[socket.socket, Start]:
-        """The connection carries chunks from now on."""
+        """Return the socket and START: the connection carries chunks from now on."""
         assert self.connection is not None and self.connection.socket is not None
         assert self.start is not None
         self.running = True
@@ -205,7 +204,7 @@ class Lane:
         return self.connection.socket, self.start
 
     def lose(self, cause: str) -> None:
-        """The connection is of no use any more; connect anew soon."""
+        """Close a connection that is of no use any more, and connect again soon."""
         gone = self._gone if self.accept is None else time.monotonic()
         self.close()
         self.cause, self._gone = cause, gone
@@ -213,7 +212,7 @@ class Lane:
         self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
 
     def close(self) -> None:
-        """Nothing is left of connections."""
+        """Close the connection, if there is one."""
         if self.connection is not None:
             self.connection.close()
         self.connection = None
@@ -221,7 +220,7 @@ class Lane:
         self._gone = time.monotonic()
 
     def complaint(self) -> str:
-        """Why the lane does not run, for people."""
+        """Return why the lane does not run, for people."""
         if self.accept is not None:
             return f"{self}: {self.status or 'it has not said yet whom it waits for'}"
         return f"no connection to {self}: {self.cause or 'it does not answer'}"
@@ -230,6 +229,6 @@ class Lane:
 def connect_due(
     lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Connect every lane whose time has come; when the next one's does (infinity: never)."""
+    """Connect every lane whose time has come, and return when the next one's does (infinity: never)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]
     return min((due for due in dues if due is not None), default=float("inf"))

@@ -1,12 +1,12 @@
 """The ledger of a group's operations: where each chunk went, which results are here, and what others may
 still need. Pure: it knows no socket, thread or clock.
 
-An operation is cut into chunks, a chunk goes to the next position of a lane; every rank keeps the same
-account. A chunk's entry stays until all ranks have its result: before that its reducer may be lost, and what
-was sent must be sent again: own input while the result is not here, the result itself afterwards. The result
-is in the user's memory until the operation is done and in a copy from then on.
+An operation is cut into chunks, and each chunk goes to the next position of some lane; every rank keeps the
+same account. A chunk's entry stays until all ranks have its result: before that its reducer may be lost, and
+the chunk must be sent again: the own input while the result is not here, the result itself afterwards. The
+result is in the user's memory until the operation is done, and in a copy from then on.
 
-Where lanes are lost for good, an *epoch* ends: all chunks that some rank has no result of are dealt anew.
+When lanes are lost for good, an *epoch* ends: all chunks whose result some rank lacks are dealt anew.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Place(NamedTuple):
     """Where a chunk goes."""
 
     lane: int
-    #: For `Frame`. Its whole part is the same on all ranks.
+    #: As in `Frame`; its integer part is the same on all ranks.
     row: float
 
 
 class ChunkDealer:
     """Deals out chunk after chunk by the weights of the lanes; lanes of weight 0 get none. A row has as many
-    chunks as there are lanes to get some.
+    chunks as there are lanes that get some.
 
-    Lanes and positions are the same on all ranks; the order over the lanes is a rank's own (stagger): each
-    begins every row of chunks somewhere else, so that the ranks do not all send to one reducer at a time.
+    Lanes and positions are the same on all ranks, but each rank begins every row of chunks at another lane
+    (stagger), so that the ranks do not all send to one reducer at a time.
     """
 
     def __init__(self, weights: Sequence[float], rank: int, world: int) -> None:
@@ -51,7 +51,7 @@ class ChunkDealer:
 
 
 class Work:
-    """An operation: what every chunk's header says of it, and the user's memory as long as it is not done."""
+    """An operation: what its chunks' headers have in common, and the user's memory until it is done."""
 
     __slots__ = ("dtype", "entries", "header", "left", "operation", "view")
 
@@ -67,8 +67,8 @@ class Work:
 
 
 class Entry:
-    """A chunk. `here`: this rank has its result; `owner`: a rank that has it, of those that an agreement told
-    of, or -1; `everywhere`: all have."""
+    """A chunk. `here`: this rank has its result; `everywhere`: all ranks have it; `owner`: a rank that has it
+    by the first agreement that knew of one, or -1."""
 
     __slots__ = ("chunk", "everywhere", "here", "kept", "owner", "row", "work")
 
@@ -94,8 +94,8 @@ class Entry:
             self.kept = memoryview(bytearray(self.data()))
 
     def frame(self) -> Frame:
-        """Sends the input, or the result where it is here: a copy of it, for the operation may be done before
-        it is sent."""
+        """Return the frame that sends the input, or the result if it is here: a copy of that, since the
+        operation may be done before it is sent."""
         if self.here:
             self.keep()
         data = self.data()
@@ -114,8 +114,8 @@ class _Lane:
 
 
 class Share(NamedTuple):
-    """What a rank tells the others when an epoch ends. By lane of that epoch: the positions below which it
-    has all results; `issued`: operations; `lost`: lanes that it cannot reach any more."""
+    """What a rank tells the others when an epoch ends. `lost`: lanes that it cannot reach any more;
+    `received`: by lane, the position below which it has all results; `issued`: number of operations."""
 
     lost: Sequence[int]
     received: Sequence[int]
@@ -123,8 +123,8 @@ class Share(NamedTuple):
 
 
 class Ledger:
-    """The operations of a group, their chunks and results. How many lanes there are at the beginning decides,
-    with the size of the operation, the size of its chunks for good."""
+    """The operations of a group, their chunks and results. An operation's size and the number of lanes at the
+    beginning decide the size of its chunks for good."""
 
     def __init__(self, weights: Sequence[float], rank: int, world: int, largest: int) -> None:
         """`weights`: by lane. `largest`: bytes of a chunk, until `issue` says another."""
@@ -136,7 +136,7 @@ class Ledger:
         self._dealer = ChunkDealer(weights, rank, world)
         self._lanes = [_Lane() for _ in weights]
         self.issued = 0
-        #: Of the latest operation: what messages call it.
+        #: The number of the latest operation, as messages name it.
         self.ordinal = 0
         #: Operations that are not done, in their order.
         self.open: List[Work] = []
@@ -158,8 +158,8 @@ class Ledger:
         operation: Operation,
         largest: int = 0,
     ) -> List[Tuple[int, Frame]]:
-        """What to send for an operation in `view`, a memoryview of bytes, and on which lane. `largest`: bytes
-        of a chunk, the same on all ranks; 0: as before."""
+        """Begin an operation on `view`, a memoryview of bytes; return the frames to send, each with its lane.
+        `largest`: most bytes of a chunk, the same on all ranks; 0: as before."""
         self._largest = largest or self._largest
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, self._breadth, self._largest)
@@ -183,13 +183,13 @@ class Ledger:
         return self._lanes[lane].received
 
     def waits(self, lane: int) -> Optional[Entry]:
-        """The first chunk of the lane whose result is not here."""
+        """Return the lane's first chunk whose result is not here."""
         state = self._lanes[lane]
         at = state.received - state.base
         return state.entries[at] if at < len(state.entries) else None
 
     def arrived(self, lane: int, position: int) -> Optional[Work]:
-        """The result of the chunk there is in its place: the operation, if that was its last."""
+        """Note that a chunk's result is in its place; return the operation, if that was its last."""
         state = self._lanes[lane]
         entry = state.entries[position - state.base]
         entry.here = True
@@ -198,8 +198,7 @@ class Ledger:
         return entry.work if not entry.work.left else None
 
     def release(self, work: Work) -> None:
-        """All of this operation is here: keep copies of what others may need, and let go of the user's
-        memory."""
+        """Keep copies of what others may need of an operation that is done, and release the user's memory."""
         for entry in work.entries:
             if not entry.everywhere:
                 entry.keep()
@@ -208,15 +207,14 @@ class Ledger:
         self.open.remove(work)
 
     def acknowledge(self, lane: int, position: int) -> None:
-        """All ranks have the lane's results below this position."""
+        """Forget the lane's chunks below this position, whose results all ranks have."""
         state = self._lanes[lane]
         while state.base < min(position, state.received):
             self._forget(state.entries.popleft())
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """All that a reducer needs from this position on; None: that is no position which it could begin
-        at."""
+        """Return all frames that a reducer needs from this position on; None: it cannot begin there."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None
@@ -232,8 +230,8 @@ class Ledger:
         return any(weight > 0 and on for weight, on in zip(self._weights, alive))
 
     def deal_anew(self, alive: Sequence[bool], shares: Sequence[Share]) -> None:
-        """Begin an epoch on these lanes. `shares`: by rank, at the end of the one before. Every position
-        begins at 0; what to send is in `replay`."""
+        """Begin an epoch on these lanes. `shares`: by rank, at the end of the one before. Positions begin at
+        0 on every lane; `replay` returns what to send."""
         rest = self._unfinished(shares)
         self._weights = [weight if on else 0.0 for weight, on in zip(self._weights, alive)]
         self._dealer = ChunkDealer(self._weights, self._rank, self._world)
@@ -244,8 +242,8 @@ class Ledger:
             _advance(lane)
 
     def pieces(self, shares: Sequence[Share]) -> List[Piece]:
-        """What is left for the native backend where no lane is. All ranks' operations must have been issued
-        here too: `issued` is the greatest of all shares'."""
+        """Return what is left for the native backend when no lane is left. All ranks' operations must have
+        been issued here too: `issued` is the greatest of all shares'."""
         return [
             Piece(
                 entry.data(),
@@ -257,8 +255,8 @@ class Ledger:
         ]
 
     def _unfinished(self, shares: Sequence[Share]) -> List[Entry]:
-        """The entries that some rank has no result of, in the order of operations and chunks, the same on all
-        ranks as far as each has issued operations."""
+        """Return the entries whose result some rank lacks, in the order of operations and chunks; the same on
+        all ranks, as far as each has issued operations."""
         rest: List[Entry] = []
         for index, lane in enumerate(self._lanes):
             common = min(share.received[index] for share in shares)

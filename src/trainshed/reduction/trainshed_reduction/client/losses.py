@@ -1,4 +1,4 @@
-"""Who is missed: how long a rank waits for results, when a reducer is lost for good, and when a rank is."""
+"""Judges losses: how long a rank waits for results, when a reducer is lost for good, and when a rank is."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Patience:
     def __init__(self, limit: float, absence: float, log: Callable[[str], None]) -> None:
         #: Seconds without a result of a lane, while one is due.
         self._limit = limit
-        #: Seconds without a rank, of which no reducer hears.
+        #: Seconds without a rank that no reducer hears of.
         self._absence = absence
         self._log = log
-        #: By lane: for which chunk's result, and since when.
+        #: By lane: the chunk whose result is awaited, and since when.
         self._waits: Dict[int, Tuple[Entry, float]] = {}
         self._complain_after = _FIRST_COMPLAINT
         #: Seconds that the longest wait has lasted so far.
         self.waited = 0.0
 
     def look(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
-        """The lanes whose reducers owe something and have fallen silent. Raises ReductionFailed when it is
-        too long."""
+        """Return the lanes whose reducers owe results and have fallen silent. Raises ReductionFailed when a
+        wait has lasted too long."""
         before, self._waits = self._waits, {}
         for lane in lanes:
             entry = None if lane.dropped else ledger.waits(lane.index)
@@ -71,10 +71,10 @@ class Patience:
             self._log(text)
 
     def look_for_absent(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> None:
-        """A worker that is gone is missed by all reducers alike, unlike one that is slow, or that cannot
-        reach one of them; it does not come back into its group. Raises ReductionFailed when that has lasted
-        too long."""
-        # A worker's own reducer is gone with it, and tells nothing then.
+        """Raise ReductionFailed when a rank has been absent too long. A worker that is gone is missed by all
+        reducers alike, unlike one that is slow or cannot reach one of them, and does not come back into its
+        group."""
+        # A worker's own reducer is gone with it, and says nothing then.
         asked = [
             lane
             for lane in lanes
@@ -93,9 +93,9 @@ class Patience:
 
 
 def lost_lanes(lanes: Sequence[Lane], settings: Settings, now: float) -> List[Lane]:
-    """Those that were without an answer for too long, or that the service has given up. Not workers' own
-    while no lane runs: a worker may be gone with its own, and then cannot agree on anything
-    (`Patience.look_for_absent`)."""
+    """Return the lanes that had no answer for too long, or whose reducer the service has given up. Workers'
+    own reducers alone do not count while no lane runs: a worker may be gone with its own, and then cannot
+    agree on anything (`Patience.look_for_absent`)."""
     given_up = lost_reducers(settings.lost_file)
     lost: List[Lane] = []
     for lane in lanes:
@@ -110,11 +110,11 @@ def lost_lanes(lanes: Sequence[Lane], settings: Settings, now: float) -> List[La
 
 
 def tell_silence(membership: Membership, lane: Lane) -> None:
-    """In the report alone, where nothing else says why the program stands still. Not of workers' own: they
-    are silent with their worker, who may take his time."""
+    """Report a silent reducer, since nothing else says why the program stands still. Not workers' own: they
+    are silent with their worker, which may be slow."""
     if membership.reports is None or lane.owner is not None:
         return
-    # Nothing that differs between ranks: the service tells what they say alike once for all.
+    # The text has nothing that differs between ranks: the service shows equal notes only once.
     reducer = "{}:{}".format(*lane.address)
     text = (
         f"reducer {reducer} has fallen silent: it is connected to again, and given up if it does not answer "
@@ -124,7 +124,7 @@ def tell_silence(membership: Membership, lane: Lane) -> None:
 
 
 def lost_reducers(path: str) -> FrozenSet[Address]:
-    """Those that the service has given up, so far as it has said."""
+    """Return the reducers that the service has given up, as the file names them."""
     if not path:
         return frozenset()
     try:

@@ -21,27 +21,27 @@ else:
 
 
 class Operation(_Future):
-    """An all-reduce under way; made by `Communicator.issue`, finished by its thread, in which its callbacks
-    are called."""
+    """An all-reduce under way; made by `Communicator.issue`, finished by the communicator's thread, which
+    calls its callbacks."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        #: As messages have it, and as all ranks must: `wire.Header.ordinal`.
+        #: Its number in messages, the same on all ranks: `wire.Header.ordinal`.
         self.number = number
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Whether it is done; raises ReductionFailed if it failed."""
+        """Wait, and return whether it is done. Raises ReductionFailed if it failed."""
         try:
             failure = self.exception(timeout)
         except futures.TimeoutError:
             return False
         if failure is not None:
-            # Where it was found, in a thread of ours, is no news to the program, whose own lines count.
+            # The traceback of a thread of ours tells the program nothing: its own lines count.
             raise failure.with_traceback(None)
         return True
 
     def finish(self, failure: Optional[ReductionFailed] = None) -> None:
-        """Let everyone go on; what comes after the first time changes nothing."""
+        """End it, so that everyone goes on; later calls change nothing."""
         if self.done():
             return
         if failure is None:
@@ -51,8 +51,7 @@ class Operation(_Future):
 
 
 class QueuedOperation(NamedTuple):
-    """An operation, in the order of its number. `view`: of bytes. `pace`: the same on all ranks; None: the
-    one before."""
+    """An operation that was handed in. `view`: its bytes. `pace`: the same on all ranks; None: as before."""
 
     view: memoryview
     dtype: DType
@@ -68,14 +67,14 @@ class OperationQueue:
         #: Called after something was handed in, in the caller's thread.
         self.wake: Callable[[], None] = lambda: None
         self.closing = False
-        #: All that is handed in from now on is the native backend's.
+        #: Set when all later operations are the native backend's.
         self.is_native = False
         #: Operations that did without the reducers because that was faster.
         self.natively = 0
         self._changed = threading.Condition()
         self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0
-        #: How many callers may hand in until `release`; None: all.
+        #: How many operations callers may have handed in until `release`; None: any number.
         self._most: Optional[int] = None
         self._open = False
         self._failure: Optional[ReductionFailed] = None
@@ -83,7 +82,7 @@ class OperationQueue:
     # ---- callers
 
     def await_open(self) -> None:
-        """Until the group has come together. Raises ReductionFailed: it has not."""
+        """Wait until the group has formed. Raises ReductionFailed: it has not."""
         with self._changed:
             self._changed.wait_for(lambda: self._open or self._failure is not None)
             if not self._open and self._failure is not None:
@@ -97,7 +96,7 @@ class OperationQueue:
         ordinal: Optional[int],
         pace: Optional[Pace] = None,
     ) -> Optional[Operation]:
-        """None: it is the native backend's. Raises ReductionFailed."""
+        """Queue an operation once `hold` allows; None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
             self._changed.wait_for(self._is_settled)
             if self._failure is not None:
@@ -129,13 +128,13 @@ class OperationQueue:
             self._changed.notify_all()
 
     def take(self) -> Iterator[QueuedOperation]:
-        """One after the other; if one cannot be dealt with, `fail` knows of it still."""
+        """Yield one after the other; each leaves the queue afterwards, so that `fail` still finds it."""
         while self._handed:
             yield self._handed[0]
             self._handed.popleft()
 
     def hold(self) -> None:
-        """Hand nothing in until `release`: callers wait."""
+        """Make callers wait until `release`."""
         with self._changed:
             self._most = self._issued
 
@@ -145,7 +144,7 @@ class OperationQueue:
             self._changed.notify_all()
 
     def await_issued(self, number: int, seconds: float) -> bool:
-        """Let callers hand in so many, later ones wait. Whether all of those came in time."""
+        """Let callers hand in `number` operations in all, and return whether they did so in time."""
         with self._changed:
             self._most = number
             self._changed.notify_all()
@@ -158,8 +157,8 @@ class OperationQueue:
             self._changed.notify_all()
 
     def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
-        """All that is not done fails, what was taken and what was handed in, and so does what comes later;
-        the first failure stays."""
+        """Fail all operations that are not done, `taken` or queued, and all that come later; the first
+        failure stays."""
         with self._changed:
             self._failure = self._failure or failure
             pending = [*taken, *(each.operation for each in self._handed)]

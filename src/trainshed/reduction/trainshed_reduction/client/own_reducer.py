@@ -1,5 +1,5 @@
 """A worker's own reducer, where the reducers' bandwidth is too small (hybrid): a thread of the worker's
-process, which is in C nearly all of the time and ends with the worker."""
+process, which runs in C nearly all of the time and ends with the worker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class OwnReducer:
-    """Serves at once, until `close`."""
+    """A reducer that serves from its making until `close`."""
 
     def __init__(self, host: str, settings: Settings, library: Library) -> None:
-        """`host`: the worker's address on its way to the reducers. Raises OSError."""
+        """`host`: the worker's own address on its connections to reducers. Raises OSError."""
         self._listener = listen((host, 0))
         self.address: Address = (host, self._listener.getsockname()[1])
         self._server = Server(
@@ -44,8 +44,8 @@ class OwnReducer:
 
 
 def nothing_to_show(settings: Settings, tls: Optional[ssl.SSLContext]) -> str:
-    """Why the other workers could not believe a reducer of this worker's own, if they believe whom it does
-    itself; "" if they could, or all is plain TCP."""
+    """Return why other workers, who trust the same authority as this one, could not trust this worker's own
+    reducer; "" if they could, or without TLS."""
     if tls is None:
         return ""
     if not settings.cert_file and not settings.cert:
@@ -59,7 +59,7 @@ def nothing_to_show(settings: Settings, tls: Optional[ssl.SSLContext]) -> str:
 
 
 def _shown(settings: Settings) -> ssl.SSLContext:
-    """Raises OSError."""
+    """Return the own reducer's TLS context. Raises OSError."""
     return proof.reducer_tls(
         settings.cert_file, settings.key_file, cert=settings.cert, key=settings.key
     )

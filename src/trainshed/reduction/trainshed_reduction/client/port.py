@@ -1,4 +1,4 @@
-"""What the parts of a worker's side have in common, and the ports to what its program brings."""
+"""The ports by which a worker's side uses what its program brings, and its one kind of failure."""
 
 from typing import NamedTuple, Optional, Protocol, Sequence
 
@@ -6,27 +6,26 @@ from trainshed_reduction.wire import DType, Reduction
 
 
 class ReductionFailed(RuntimeError):
-    """An all-reduce that cannot be finished: the message says which rank or reducer is to blame, and what to
-    do."""
+    """An all-reduce cannot be finished; the text says which rank or reducer is to blame, and what to do."""
 
 
 class Board(Protocol):
-    """Where the ranks of a group leave each other notes, by which they agree when a reducer is lost. Every
-    key is written once by one rank, or by several with the same value. PyTorch's store is one. Either method
-    may raise whatever it likes when nobody can be reached there any more."""
+    """A store through which the ranks of a group agree, as when a reducer is lost. Every key is written once
+    by one rank, or by several with the same value. PyTorch's store is one. Either method may raise any
+    Exception when the store cannot be reached any more."""
 
     def post(self, key: str, value: bytes) -> None: ...
 
     def read(self, key: str, seconds: float) -> Optional[bytes]:
-        """Waits for it; None if nobody has written it in time."""
+        """Wait for a key's value; None if nobody has written it in time."""
         ...
 
 
 class Piece(NamedTuple):
-    """What is left of an operation when no reducer is: a part of a tensor that is still to be summed.
+    """A part of a tensor that is still to be summed when no reducer is left.
 
-    `data`: writable bytes; `owner`: -1: every rank has its own input there; else the rank
-    whose bytes are already the result, for all others to copy."""
+    `data`: writable bytes. `owner`: the rank whose bytes are already the result, for all others to copy; -1:
+    every rank has its own input there."""
 
     data: memoryview
     dtype: DType
@@ -35,18 +34,18 @@ class Piece(NamedTuple):
 
 
 class NativeOperations(Protocol):
-    """What a rank's program leaves to its native backend, of the operations of the same group."""
+    """The operations of the group that a rank's program leaves to its native backend."""
 
     def text(self, ordinal: int, *, is_passed: bool) -> str:
-        """What the operation was, for people; "" if it was not left to it, has ended, or has only begun. From
-        any thread. `is_passed`: the reducers have done one of that number for this rank, and not the one that
-        others mean: then an earlier one that has surely not ended, if there is one, which they have not
-        issued."""
+        """Describe the operation of this number, for people; "" if it is not native, has ended, or has only
+        begun. Callable from any thread. `is_passed`: this rank has already done an operation of that number
+        by the reducers, another one than the others mean: then describe an earlier native operation that has
+        surely not ended, if there is one, since the others have not issued it."""
         ...
 
 
 class Native(Protocol):
-    """How a group finishes without reducers: called once by every rank, with the same pieces in the same
-    order."""
+    """Finishes a group's operations without reducers: called once by every rank, with the same pieces in the
+    same order."""
 
     def finish(self, pieces: Sequence[Piece]) -> None: ...

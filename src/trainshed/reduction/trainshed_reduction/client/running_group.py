@@ -1,5 +1,5 @@
-"""A group that has come together, on one rank: hands chunks to the transfer and results to callers, mends
-lanes, and agrees with the other ranks to go on without those that are lost."""
+"""A group that has formed, on one rank: hands chunks to the transfer and results to callers, repairs lanes,
+and agrees with the other ranks to go on without those that are lost."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from trainshed_reduction.wire import Hello, Kind
 _QUIET = 60.0
 """Seconds between two lines about broken connections."""
 _LOOK = 0.5
-"""Seconds between two looks at what does not announce itself."""
+"""Seconds between two checks for what causes no event, such as silence."""
 _LEAVE = 5.0
-"""Seconds for what others may still need to go out."""
+"""Seconds for sending what others may still need."""
 _PARTING = 1.0
-"""Seconds for a last word."""
+"""Seconds for sending a lane's last frame."""
 
 
 class RunningGroup:
     """The group at work, on one rank. Only the communicator's thread uses it."""
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
-        """`formation`: has come together, and stays the caller's to close."""
+        """`formation`: has formed the group; the caller closes it."""
         self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations
@@ -45,7 +45,7 @@ class RunningGroup:
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
         several = len({lane.host for lane in lanes}) > 1
-        # One reducer alone may be what that rank cannot reach: then it is given up first.
+        # A single reducer may be what that rank cannot reach: then the reducer is given up first.
         absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
         self._patience = Patience(settings.wait_seconds, absence, membership.log)
         self._pace = Pace()
@@ -68,17 +68,17 @@ class RunningGroup:
 
     @property
     def under_way(self) -> List[Operation]:
-        """Those that are not done."""
+        """The operations that are not done."""
         return [work.operation for work in self._ledger.open]
 
     def begin(self) -> None:
-        """Use the lanes, and be woken up by what comes from other threads."""
+        """Use the lanes, and let news from other threads wake this one up."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
 
     def turn(self) -> None:
-        """Until something has happened. Raises ReductionFailed: the group cannot go on."""
+        """Work until something has happened. Raises ReductionFailed: the group cannot go on."""
         self._issue_handed()
         now = self._move(self._look_at)
         if now >= self._look_at:
@@ -86,7 +86,7 @@ class RunningGroup:
             self._look_after(now)
 
     def leave(self) -> None:
-        """In good order, if nothing is under way; what others may still need goes out before."""
+        """Leave, in good order if nothing is under way, after sending what others may still need."""
         if self._operations.is_native:
             return
         if self.under_way:
@@ -105,7 +105,7 @@ class RunningGroup:
         self._detach()
 
     def _part(self, frame: bytes) -> None:
-        """The last frame on every lane; none where it might get into the middle of another."""
+        """Send a last frame on every lane; none while frames are unsent, as it might get into one."""
         if self._transfer.unsent():
             return
         tunnels: List[Tunnel] = []
@@ -114,7 +114,7 @@ class RunningGroup:
                 connection = lane.connection.socket
                 assert connection is not None
                 self._transfer.detach(lane.index)
-                with contextlib.suppress(OSError):  # It is gone already.
+                with contextlib.suppress(OSError):  # The connection is gone already.
                     connection.settimeout(_PARTING)
                     connection.sendall(frame)
                 if isinstance(connection, Tunnel):
@@ -124,13 +124,12 @@ class RunningGroup:
             tunnel.end()
 
     def close(self) -> None:
-        """Give the transfer back: no memory of a caller is touched after this, and nothing else may be
-        called."""
+        """Free the transfer: no memory of a caller is touched after this, and nothing else may be called."""
         self._detach()
         self._transfer.close()
 
     def metrics(self) -> Dict[str, Metric]:
-        """What was counted so far."""
+        """Return what was counted so far."""
         return dict(
             self._counts,
             retained_bytes=self._ledger.retained,
@@ -152,7 +151,7 @@ class RunningGroup:
                 self._transfer.push(lane, frame)
 
     def _flow(self) -> Flow:
-        """Of the pace. How long the way is this rank alone knows, and alone has to."""
+        """Return the flow for the pace, with this rank's own round-trip time, which no other rank needs."""
         sockets = [
             lane.connection.socket for lane in self._lanes if lane.connection and lane.owner is None
         ]
@@ -195,9 +194,9 @@ class RunningGroup:
             lane.heard(now, text)
 
     def _answer(self, ordinal: int, others: str) -> None:
-        """The others wait for this rank with that operation. Not a sign of anything wrong, for it may only be
-        slow; but if it has given the very same one, or one too many before, to its native backend, it never
-        comes. Raises ReductionFailed then."""
+        """React to the others' waiting for this rank at that operation. It may only be slow; but if it has
+        given that operation, or one too many before, to its native backend, it will never come. Raises
+        ReductionFailed then."""
         apart = self._membership.apart
         is_passed = not self._ledger.open and self._ledger.ordinal >= ordinal
         own = "" if apart is None else apart.text(ordinal, is_passed=is_passed)
@@ -211,7 +210,7 @@ class RunningGroup:
     # ---- lanes
 
     def _move(self, until: float) -> float:
-        """What has come from reducers and of connections, waiting until then for it; the time."""
+        """Handle what comes from reducers and connections, waiting for it `until` then; return the time."""
         now = time.monotonic()
         due = connect_due(self._lanes, self._dial, self._hello_of, now)
         self._handle(self._transfer.run(max(0.0, min(due, until) - now)))
@@ -221,8 +220,8 @@ class RunningGroup:
         return time.monotonic()
 
     def _is_needed(self) -> bool:
-        """Whether a reducer that is being started again may want results that only this rank has. Not where
-        the reducer is back and says that it waits for others: they have left."""
+        """Whether a reducer that is being started again may need results that only this rank has. Not if the
+        reducer is back and says that it waits for others: they have left."""
         return any(
             not (lane.running or lane.dropped or lane.status) and self._ledger.keeps(lane.index)
             for lane in self._lanes
@@ -236,7 +235,7 @@ class RunningGroup:
         lane.lose(cause)
         self._counts["lost_connections"] += 1
         now = time.monotonic()
-        # A reducer that ends takes many lanes with it, and that is not the last time.
+        # A reducer that ends breaks many lanes at once, and reducers may end often: log it seldom.
         if self._ledger.waits(lane.index) is not None and now >= self._tell_at:
             self._tell_at = now + _QUIET
             self._membership.log(f"the connection to {lane} broke ({cause}); it is made again")
@@ -275,9 +274,9 @@ class RunningGroup:
             self._go_on_without(lost)
 
     def _go_on_without(self, lost: Sequence[Lane]) -> None:
-        """End the epoch: agree with the other ranks which lanes are lost; what some rank has no result of is
-        dealt anew to the others, or left to the native backend if none is left. Callers wait meanwhile.
-        Raises ReductionFailed."""
+        """End the epoch: agree with the other ranks which lanes are lost; chunks whose result some rank lacks
+        are dealt anew to the other lanes, or left to the native backend if none is left. Callers wait
+        meanwhile. Raises ReductionFailed."""
         agreement = self._membership.agreement
         if agreement is None:
             raise ReductionFailed(
@@ -288,7 +287,7 @@ class RunningGroup:
         self._detach()
         self._issue_handed()
         self._counts["epoch"] += 1
-        # Reducers know no other difference between epochs.
+        # Reducers tell epochs apart by nothing else.
         self._hello = hello = self._hello._replace(generation=self._hello.generation + 1)
         gone = [lane.index for lane in self._lanes if lane.dropped or lane in lost]
         own = self._ledger.share()._replace(lost=gone)
@@ -312,7 +311,7 @@ class RunningGroup:
             self._operations.go_native()
 
     def _finish_natively(self, shares: List[Share]) -> None:
-        """All ranks finish as many operations as any of them has begun. Raises ReductionFailed."""
+        """Finish, as all ranks do, as many operations as any of them has begun. Raises ReductionFailed."""
         native = self._membership.native
         if native is None:
             raise ReductionFailed("all reducers are lost")

@@ -1,5 +1,4 @@
-"""python -m trainshed_reduction.native: build the library into the installed package, for images and the
-like."""
+"""python -m trainshed_reduction.native: builds the C library into the installed package, as for images."""
 
 import sys
 

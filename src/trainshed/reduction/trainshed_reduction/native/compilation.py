@@ -1,4 +1,4 @@
-"""Builds the library with whatever C compiler is there."""
+"""Builds the C library with whatever C compiler there is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = (
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
-    # A multiplication and an addition must be rounded each, as NumPy does.
+    # Multiplications and additions must each be rounded, as in NumPy.
     "-ffp-contract=off",
     "-Wall",
     "-Wextra",
@@ -31,10 +31,10 @@ FLAGS = (
 
 
 def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], str]:
-    """The library in `directory`, built there unless it is there already; or None, and why. Never raises.
+    """Build the library in `directory` unless it is there already; return its path, or None, and why.
 
-    Nothing of the machine that builds is assumed of the one that runs it but the architecture and the C
-    library: what more a processor can do is asked at run time. Takes at most LIMIT seconds.
+    The machine that runs it needs only the architecture and the C library of the one that builds it: further
+    abilities of its processor are found at run time. Takes at most LIMIT seconds.
     """
     try:
         path = directory / library.name()
@@ -64,7 +64,7 @@ def _compiler() -> List[str]:
 def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, so that it gets there whole and at once, whoever builds it at the same time.
+    # Built beside its place, so that it gets there by one rename, though others may build it as well.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
         said = Path(workspace) / "said"
@@ -75,7 +75,7 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                # Zig's would be in a home that there may not be.
+                # Zig's caches would be in a home directory, which may be missing.
                 env={
                     **os.environ,
                     "ZIG_GLOBAL_CACHE_DIR": workspace,
@@ -85,7 +85,7 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
             try:
                 status = compiler.wait(LIMIT)
             except subprocess.TimeoutExpired:
-                # The command only starts others, which do the work.
+                # The command only starts other processes, which do the work.
                 os.killpg(compiler.pid, signal.SIGKILL)
                 compiler.wait()
                 return None, f"{command[0]} took longer than {LIMIT:g} seconds"

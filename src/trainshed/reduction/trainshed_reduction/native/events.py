@@ -1,4 +1,4 @@
-"""What the part in C tells: records in memory of ours (`struct report` in frames.h), read as events."""
+"""Events from the part in C, read from the records that it writes (`struct report` in frames.h)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Result(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A frame came that is no chunk. `lane`: of a reducer, the connection's slot; so below."""
+    """A frame came that is no chunk. `lane`: on a reducer the connection's slot, here and below."""
 
     lane: int
     header: Header
@@ -30,37 +30,37 @@ class Message(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection broke, or is of no use any more."""
+    """The connection broke, or cannot be used any more."""
 
     lane: int
     cause: str = ""
 
 
 class Strange(NamedTuple):
-    """A frame came that nobody sends who keeps to the protocol; nothing more is read."""
+    """A frame came that violates the protocol; nothing more is read."""
 
     lane: int
 
 
 class Odd(NamedTuple):
-    """A chunk came that does not belong to those of the other ranks; nothing more is read."""
+    """A chunk came that does not match those of the other ranks; nothing more is read."""
 
     lane: int
     header: Header
 
 
 Record = Tuple[int, int, int, int, bytes]
-"""An event's kind, lane, position, acknowledged and text; frames.h says what of it each kind has."""
+"""An event's kind, lane, position, acknowledged and text; frames.h says which of them each kind has."""
 
 
 def message(lane: int, text: bytes) -> Message:
-    """Of a record of this kind."""
+    """Return the event of a MESSAGE record."""
     at = wire.HEADER.size
     return Message(lane, wire.unpack(text[:at]), text[at:])
 
 
 class Report:
-    """Memory for the events of one run, and their texts."""
+    """The memory for the events of one run, and for their texts."""
 
     def __init__(self, events: int, text: int) -> None:
         self._capacity = events
@@ -68,7 +68,7 @@ class Report:
         self._text = ctypes.create_string_buffer(text)
 
     def of(self, run: Any, whose: object, seconds: float) -> Iterator[Record]:
-        """Of one call of `transfer_run` or `reducer_run`."""
+        """Call `run` (`transfer_run` or `reducer_run`) once, and yield the records of its events."""
         room = self._events, self._capacity, self._text, len(self._text)
         count = run(whose, seconds, *room)
         records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)

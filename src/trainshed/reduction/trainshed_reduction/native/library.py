@@ -1,4 +1,4 @@
-"""Finds the part in C, or says why it is not there; never raises."""
+"""Finds and loads the C library, or says why there is none; never raises."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
 
 
 class Library:
-    """The loaded one: its functions by name, typed. `functions` keep the interpreter's lock: they are short,
-    and letting go of it could cost more than they take. `unlocked`: the same without it."""
+    """The loaded library, with its functions typed. `functions` keep the interpreter lock: they are short,
+    and releasing it could cost more than they take. `unlocked`: the same functions, which release it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or AttributeError: no library, or not this one."""
+        """Raises OSError or AttributeError: `path` is no library, or not this one."""
         self.path = path
         self.functions = ctypes.PyDLL(str(path))
         self.unlocked = ctypes.CDLL(str(path))
@@ -67,12 +67,12 @@ class Library:
 
 
 def load() -> Optional[Library]:
-    """The library, the same at every call; None where there is none, and `reason` says why."""
+    """Return the library, the same at every call; None where there is none, and `reason` says why."""
     return _looked()[0]
 
 
 def reason() -> str:
-    """Why `load` gives None; "" if it does not."""
+    """Return why `load` returns None; "" if it does not."""
     return _looked()[1]
 
 
@@ -85,7 +85,7 @@ def _looked() -> Tuple[Optional[Library], str]:
 
 
 def name() -> str:
-    """The library's file name: with the sources' digest, so that one made of others is never taken for it."""
+    """Return the library's file name. It has the sources' digest: one built of others is never used."""
     digest = hashlib.sha256()
     for source in SOURCES:
         digest.update((DIRECTORY / source).read_bytes())

@@ -1,5 +1,4 @@
-"""A reducer's connections and running groups, which are in C, as Python sees them: connections are numbers
-(slots)."""
+"""Python's view of a reducer's connections, which are numbered slots, and running groups; both are in C."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _NEVER = 2**64 - 1
 
 
 class Numbers(NamedTuple):
-    """Since the start; `pending`: bytes held now."""
+    """Bytes received and sent, chunks and operations since the start; `pending`: bytes held now."""
 
     received: int
     sent: int
@@ -28,13 +27,13 @@ class Numbers(NamedTuple):
 
 
 class NativeGroup:
-    """A running group: its ranks `join` at once, before anything else of them is read, and it is gone when
-    the last of them is dismissed or dropped."""
+    """A running group. All ranks `join` before anything else of them is read, and the group is gone when the
+    last of them is dismissed or dropped."""
 
     def __init__(
         self, home: NativeReducer, world: int, progress: Progress, departed: Sequence[int]
     ) -> None:
-        """`departed`: of the ranks that had left before, the positions of what they did not send any more."""
+        """`departed`: for each rank that had left before, the first position that it did not send."""
         self._home = home
         self._functions = home.functions
         self._world = world
@@ -47,12 +46,12 @@ class NativeGroup:
             raise MemoryError("no memory for a group's chunks")
 
     def join(self, rank: int, slot: int, received: int) -> None:
-        """`received`: how many results it has already."""
+        """Add a rank's connection. `received`: how many results the rank has already."""
         self._slots[rank] = slot
         self._functions.reducer_join(self._home.handle, slot, self._handle, rank, received)
 
     def leave(self, rank: int) -> None:
-        """In good order: the others go on with what it has sent."""
+        """Let a rank leave in good order: the others go on with what it has sent."""
         self._functions.reducer_leave(self._home.handle, self._slots[rank])
 
     def state(self, rank: int) -> MemberState:
@@ -66,7 +65,7 @@ class NativeGroup:
         return Progress(*state)
 
     def seen(self, position: int) -> Optional[Seen]:
-        """None: nothing has come for it."""
+        """Return what has come for a position; None: nothing has."""
         header = ctypes.create_string_buffer(wire.HEADER.size)
         since = ctypes.c_double()
         ranks = (ctypes.c_uint16 * self._world)()
@@ -80,7 +79,7 @@ class NativeReducer:
     """All connections and groups of one thread. Not thread-safe."""
 
     def __init__(self, library: Library, elsewhere: int) -> None:
-        """`elsewhere`: a handle that becomes readable when the caller has something else to do. Raises
+        """`elsewhere`: a file descriptor that is readable when the caller has something else to do. Raises
         OSError: no descriptors or no memory are left."""
         self.functions = library.functions
         self.handle = self.functions.reducer_new(elsewhere)
@@ -90,36 +89,36 @@ class NativeReducer:
         self._report = Report(64, 256 << 10)
 
     def add(self, handle: int) -> int:
-        """Read and send on this socket, which does not block: the connection's slot. The socket is the
-        caller's to close, after `drop`. Raises OSError: it cannot be waited for."""
+        """Read and send on this socket, which must not block, and return the connection's slot. The caller
+        closes the socket, after `drop`. Raises OSError: it cannot be polled."""
         slot = self.functions.reducer_add(self.handle, handle)
         if slot < 0:
             raise OSError(-slot, os.strerror(-slot))
         return slot
 
     def tell(self, slot: int, frame: bytes) -> None:
-        """To be sent after all that is to be sent already."""
+        """Send a frame after all that waits to be sent. Raises MemoryError."""
         if self.functions.reducer_tell(self.handle, slot, frame):
             raise MemoryError("no memory for a frame to be sent")
 
     def unsent(self, slot: int) -> int:
-        """Bytes that wait to be sent."""
+        """Return the bytes that wait to be sent."""
         return self.functions.reducer_unsent(self.handle, slot)
 
     def resume(self, slot: int) -> None:
-        """Read on after a `Message`; of who is in no running group only."""
+        """Read on after a `Message`; only for a connection that is in no running group."""
         self.functions.reducer_resume(self.handle, slot)
 
     def dismiss(self, slot: int) -> None:
-        """What is to be sent goes out, and then its end; what comes is thrown away until `Lost`."""
+        """Send what waits to be sent, then the end; what comes is thrown away until `Lost`."""
         self.functions.reducer_dismiss(self.handle, slot)
 
     def drop(self, slot: int) -> None:
         self.functions.reducer_drop(self.handle, slot)
 
     def run(self, seconds: Optional[float]) -> List[Event]:
-        """Serve until there are events, the caller has something else to do, or the time is over (None:
-        never); a second after something has moved in any case. After a `Message` nothing more is read of that
+        """Serve until there are events, the caller has something else to do, or `seconds` are over (None: no
+        limit), but only a second once data has moved. After a `Message` nothing more is read of its
         connection until `resume`."""
         found: List[Event] = []
         patience = -1.0 if seconds is None else seconds
@@ -140,12 +139,12 @@ class NativeReducer:
         return Numbers(*numbers)
 
     def waited(self) -> Sequence[float]:
-        """By rank: seconds that a group has waited for it alone."""
+        """Return, by rank, the seconds that a group has waited for it alone."""
         count = self.functions.reducer_waited(self.handle, None, 0)
         seconds = (ctypes.c_double * count)()
         self.functions.reducer_waited(self.handle, seconds, count)
         return seconds[:]
 
     def close(self) -> None:
-        """After all connections were dropped."""
+        """Free it, after all connections were dropped."""
         self.functions.reducer_free(self.handle)

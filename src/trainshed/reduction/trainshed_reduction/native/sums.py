@@ -1,7 +1,7 @@
-"""The sums in C, over buffers: what a reducer makes of its ranks' chunks.
+"""The sums in C, over buffers: the same as a reducer makes of its ranks' chunks.
 
-Half types are added in fp32 and rounded once, to the nearest, ties to even; what is no number then is 0x7E00
-(fp16) or 0x7FC0 (bf16), whatever bits went in. Integers wrap around.
+Half types are added in fp32 and rounded once, to the nearest, ties to even; a NaN becomes 0x7E00 (fp16) or
+0x7FC0 (bf16), whatever its bits were. Integers wrap around.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def add_up(
     payloads: Sequence[Buffer],
     result: Buffer,
 ) -> None:
-    """`result` = the sum or the mean of `payloads`, by rank, added in that order. Raises ValueError: their
-    lengths differ, or are no whole number of elements."""
+    """Set `result` to the sum or the mean of `payloads`, added in their order, which is the ranks'. Raises
+    ValueError: their lengths differ, or are no whole number of elements."""
     functions = library.functions
     size = memoryview(result).nbytes
     count = size // dtype.itemsize
@@ -44,5 +44,5 @@ def add_up(
 
 
 def _bytes(buffer: Buffer) -> ctypes.Array[ctypes.c_char]:
-    """Its memory, held as long as this lives."""
+    """Return the buffer's memory, which is held as long as the result lives."""
     return (ctypes.c_char * memoryview(buffer).nbytes).from_buffer(buffer)

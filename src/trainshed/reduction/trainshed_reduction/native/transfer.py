@@ -1,5 +1,5 @@
-"""The transfer of one rank's chunks over its lanes, which is in C: keeps alive what C points to, and turns
-its records into events."""
+"""The transfer of one rank's chunks over its lanes, done in C. Python keeps the memory alive that C uses, and
+turns C's records into events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Event = Union[Result, Message, Lost]
 
 
 class Frame(NamedTuple):
-    """A chunk to send: DATA or FINAL, and where its result goes (None: it is here already, and the reducer
-    will send none). `row`: frames of lower rows go first (`stagger`)."""
+    """A chunk to send (DATA or FINAL), and the place for its result (None: the result is here already, and
+    the reducer will send none). `row`: frames of lower rows go first (`client.ledger.ChunkDealer`)."""
 
     header: Header
     payload: memoryview
@@ -30,8 +30,8 @@ class Frame(NamedTuple):
 
 
 class _Lane:
-    """The frames that C may still read or write, the oldest at position `first`; None: it has no
-    connection."""
+    """The frames of a lane that C may still read or write, the oldest at position `first`; None: the lane has
+    no connection."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -41,16 +41,15 @@ class _Lane:
 class NativeTransfer:
     """Moves frames and results over the lanes of one rank; not thread-safe but for `wake`.
 
-    Sends frames of a lane in the order of `push`, over all lanes by `row`, and no more than the credit beyond
-    what came back, but for a chunk on each lane that has none under way: else ranks whose credit is used up
-    on different lanes would wait for each other. A result is received whole into a buffer of its own and then
-    copied to its target, or read straight into that if the system has all of it, so that a broken connection
-    never leaves half of one in a tensor. When a header is sent it says up to which position of the lane all
-    results are here, frames without a target included (they have theirs; no RESULT comes for them, no credit
-    is taken by them).
+    Sends the frames of a lane in the order of `push`, and those of different lanes by `row`. At most the
+    credit is sent and not come back; beyond it a lane that has no chunk under way may send one, or ranks
+    whose credit is used up on different lanes would wait for each other. A result is received whole into a
+    separate buffer and then copied to its target, or read straight into that if the system has all of it, so
+    that a broken connection never leaves half of one in a tensor. A header says up to which position of its
+    lane all results are here; frames without a target count as such, get no RESULT and take no credit.
 
-    Results of an operation that is not done yet may come a tenth of a second late: Python's lock, which the
-    caller waits for then, may be taken, and nothing moves meanwhile."""
+    Results of an operation that is not done yet may be reported a tenth of a second late: to report, `run`
+    has to wait for the interpreter lock, and nothing moves meanwhile."""
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
         """`credit`: bytes over all lanes. Raises OSError: no descriptors or no memory are left."""
@@ -68,7 +67,7 @@ class NativeTransfer:
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
         """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed
         before are forgotten; results below `received` are here already and do not come. Raises OSError: it
-        cannot be waited for."""
+        cannot be polled."""
         self.detach(lane)
         connection.setblocking(False)
         handle = connection.fileno()
@@ -84,8 +83,8 @@ class NativeTransfer:
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
-        """Forgotten on a lane without a connection. Raises ValueError: the payload or the target is not as
-        long as the header says."""
+        """Queue a frame to be sent; it is forgotten on a lane without a connection. Raises ValueError: the
+        payload or the target is not as long as the header says."""
         frames = self._lanes[lane].frames
         if frames is None:
             return
@@ -137,21 +136,21 @@ class NativeTransfer:
             state.first = released
 
     def set_credit(self, credit: int) -> None:
-        """For frames that begin from now on. In the thread that calls `run`."""
+        """Set the credit for frames that begin from now on. Only in the thread that calls `run`."""
         self._functions.transfer_set_credit(self._open(), credit)
 
     def unsent(self) -> int:
-        """Frames pushed to attached lanes that the system has not taken to their last byte."""
+        """Return how many frames of attached lanes the system has not taken to their last byte."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 
     def wake(self) -> None:
-        """From any thread: make `run` return."""
+        """Make `run` return; from any thread."""
         with self._closing:
             if self._transfer:
                 self._functions.transfer_wake(self._transfer)
 
     def close(self) -> None:
-        """May be called again; nothing else but `wake`, `detach` and `unsent` may be called then."""
+        """Free it. May be called again; otherwise only `wake`, `detach` and `unsent` may be called then."""
         with self._closing:
             transfer, self._transfer = self._transfer, None
         self._functions.transfer_free(transfer)
@@ -165,5 +164,5 @@ class NativeTransfer:
 
 
 def _address(view: memoryview) -> int:
-    """Raises TypeError: it is read-only, or not in one piece."""
+    """Return the address of a view's memory. Raises TypeError: it is read-only, or not in one piece."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))

@@ -11,5 +11,5 @@ from trainshed_reduction.pytorch.hook import ReductionState, allreduce_hook
 __all__ = ["ReductionState", "allreduce_hook"]
 
 if not autoload.under_way:
-    # A registered backend is a guest in some of PyTorch's decisions: not in every job with reducers.
+    # A registered backend affects some of PyTorch's decisions, so not every job with reducers gets it.
     register()

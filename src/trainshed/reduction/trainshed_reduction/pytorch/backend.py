@@ -1,7 +1,7 @@
-"""The backend by its name: init_process_group("trainshed"), for programs that say what they want.
+"""The backend that programs can ask for by name: init_process_group("trainshed").
 
-Groups made so use gloo for tensors of the CPU and NCCL for those of GPUs, and reducers as any other group
-does. Where no reducers are configured they are native, and a line says so: the same program runs anywhere.
+Its groups use gloo for CPU tensors and NCCL for GPU tensors, and reducers as any other group does. Without
+configured reducers they are native, and a line says so: the same program runs anywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAME = "trainshed"
 
 
 def register() -> None:
-    """Once; PyTorch's public way for backends of others."""
+    """Register the backend, once, in PyTorch's public way for foreign backends."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
 

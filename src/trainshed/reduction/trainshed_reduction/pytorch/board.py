@@ -1,6 +1,6 @@
-"""Where the ranks of a group leave each other notes: PyTorch's store.
+"""The board of a group's ranks, in PyTorch's store.
 
-Not the group's own collectives, because a rank may be without this package (another image): its first
+The ranks do not agree by collectives, because a rank may be without this package (another image): its first
 collective must not meet one of ours, and NCCL must not be used before the program has chosen its device.
 """
 
@@ -13,19 +13,18 @@ import torch.distributed as dist
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.1
-# What a rank waits beyond rank 0's own limit, so that rank 0's answer is there first.
+# Seconds that a rank waits beyond rank 0's own limit, so that rank 0's answer is there first.
 _GRACE = 5.0
 
 
 def apart(store: dist.Store, prefix: str) -> dist.Store:
-    """Keys of their own in that store, by a connection of its own: who waits there is in nobody's way."""
+    """Return a view of the store with its own keys and connection: to wait there blocks nobody else."""
     clone = getattr(store, "clone", None)
     return dist.PrefixStore(prefix, store if clone is None else clone())
 
 
 class StoreBoard:
-    """A `client.port.Board` in a store, which is the group's alone, and new each time that the group is
-    made."""
+    """A `client.port.Board` in a store that is the group's alone, and new each time the group is made."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
@@ -35,7 +34,7 @@ class StoreBoard:
         self._store.set(key, value)
 
     def read(self, key: str, seconds: float) -> Optional[bytes]:
-        """None as well if the store has gone, with the rank that had it: nobody writes there any more."""
+        """Read as a `Board` does; None also if the store is gone with its rank, since nobody can write it."""
         # Polled: a store's own wait prints a warning when it is over, and cannot be interrupted.
         until = time.monotonic() + seconds
         pause = _FIRST_PAUSE
@@ -65,9 +64,9 @@ class StoreBoard:
         seconds: float,
         rounds: int = 1,
     ) -> bytes:
-        """What rank 0 makes of all ranks' answers, the same on all ranks. `judge`: gets them by rank, None of
-        those that did not come within the time, and returns what is not empty. `rounds`: how often that time
-        rank 0 may need. If rank 0 says nothing, all ranks learn that, rank 0 included."""
+        """Return what rank 0 makes of all ranks' answers, the same on all ranks. `judge`: gets them by rank,
+        None for those that did not come within `seconds`; its result must not be empty. `rounds`: how many
+        times `seconds` rank 0 may need. If rank 0 is silent, all ranks learn that, rank 0 included."""
         self.post("{}/{}".format(question, rank), own)
         if rank == 0:
             until = time.monotonic() + seconds
@@ -80,5 +79,5 @@ class StoreBoard:
         return self._settle(question, b"rank 0 does not answer") if decision is None else decision
 
     def _settle(self, key: str, value: bytes) -> bytes:
-        """Write it unless somebody has: what all read there."""
+        """Write a value unless there is one; return the one that all read there."""
         return bytes(self._store.compare_set(key, "", value))

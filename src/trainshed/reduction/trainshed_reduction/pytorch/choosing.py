@@ -1,9 +1,8 @@
-"""The choice between reducers and the native backend for one group: what its ranks measure, and the sum by
-which they tell each other.
+"""Chooses between reducers and the native backend for one group: measures both, and exchanges measurements.
 
-They tell it by an operation of the reducers, in its place among the others: so a reducer that is lost
-meanwhile, or a rank that is slow or gone, is dealt with as in any operation, and all ranks choose alike at
-the same one.
+The ranks exchange them by an operation of the reducers, in its place among the others: so a reducer that is
+lost meanwhile, or a rank that is slow or gone, is dealt with as in any operation, and all ranks choose alike
+at the same one.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Natively = Callable[[], dist.Work]
 
 
 def may_choose(settings: Settings, device: str) -> bool:
-    """Whether this rank would have it measured: not where the program or the job says how sums are to be
-    made. The ranks have to agree on it. Not for GPUs: when their native operations begin and end only the
-    GPU knows."""
+    """Whether this rank would measure: not where the program or the job says how sums are to be made, and not
+    for GPUs, since only a GPU knows when its native operations begin and end. The ranks have to agree on
+    it."""
     is_free = settings.mode == "auto" and device == "cpu"
     return is_free and not torch.are_deterministic_algorithms_enabled()
 
@@ -41,8 +40,7 @@ class Chooser:
     def __init__(
         self, communicator: Communicator, settings: Settings, rank: int, world: int, is_aloud: bool
     ) -> None:
-        """`is_aloud`: this rank says what is chosen, in the report, or in the log where nobody reads
-        that."""
+        """`is_aloud`: this rank reports what is chosen, or logs it where the service reads no report."""
         self._communicator = communicator
         self._rank = rank
         self._world = world
@@ -55,8 +53,8 @@ class Chooser:
     def allreduce(
         self, tensor: torch.Tensor, reduction: Reduction, ordinal: int, natively: Natively
     ) -> Optional[dist.Work]:
-        """Begin it in place. None: no reducer is left. Raises ReductionFailed, and whatever `natively`
-        does."""
+        """Begin an all-reduce in place. None: no reducer is left. Raises ReductionFailed, and whatever
+        `natively` does."""
         nbytes = tensor.numel() * tensor.element_size()
         with self._lock:
             if self._choice.next(nbytes) and not self._compare(ordinal):
@@ -83,7 +81,7 @@ class Chooser:
         self._watch.ended(time.monotonic())
 
     def _compare(self, ordinal: int) -> bool:
-        """Tell the others, hear them, go on as all do; False: no reducer is left. Raises ReductionFailed."""
+        """Exchange measurements, and choose by them; False: no reducer is left. Raises ReductionFailed."""
         ways = self._choice.ways
         numbers = array.array("q", bytes(8 * 2 * len(ways) * self._world))
         own = self._watch.measured(ways)
@@ -108,7 +106,7 @@ class Chooser:
 
 
 def said(outcome: Outcome) -> str:
-    """A line for people."""
+    """Describe the outcome in a line, for people."""
     way, native = outcome.way, outcome.costs[NATIVE]
     reducers = min(cost for each, cost in outcome.costs.items() if not each.is_native)
     text = "measured: {} by the reducers".format(_speed(reducers))

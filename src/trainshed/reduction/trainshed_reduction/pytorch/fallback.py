@@ -1,5 +1,4 @@
-"""The fallback of a group without reducers: a gloo group of its own over the host's memory, made when it is
-needed."""
+"""Finishes sums when no reducer is left, in a separate gloo group over host memory, made when needed."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from trainshed_reduction.native import library, sums
 
 
 class Fallback:
-    """A `client.port.Native`. Every rank makes the same calls in the same order, of each object in one
-    thread."""
+    """A `client.port.Native`. Every rank must make the same calls in the same order, and call each object in
+    one thread only."""
 
     def __init__(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
         """`store`: this object's alone on each rank."""
@@ -26,8 +25,8 @@ class Fallback:
         self._limit = datetime.timedelta(seconds=seconds)
 
     def finish(self, pieces: Sequence[Piece]) -> None:
-        """The same bits as the reducers would have made of each piece. Raises RuntimeError (another rank is
-        gone)."""
+        """Sum each piece, to the same bits as the reducers would have made of it. Raises RuntimeError
+        (another rank is gone)."""
         found = library.load()
         assert found is not None, "there were reducers"
         for piece in pieces:
@@ -41,7 +40,7 @@ class Fallback:
                 sums.add_up(found, piece.dtype, piece.reduction, parts, piece.data)
 
     def largest(self, number: int) -> int:
-        """Of what the ranks give."""
+        """Return the largest of the numbers that the ranks give."""
         return max(int(each.item()) for each in self._gather(torch.tensor([number])))
 
     def _gather(self, own: torch.Tensor) -> "list[torch.Tensor]":

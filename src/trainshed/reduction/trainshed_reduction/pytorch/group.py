@@ -20,7 +20,7 @@ from trainshed_reduction.pytorch.tensors import is_served, reduction_of
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction
 
-# Of them those that this PyTorch has.
+# The methods that are always native; only those that this PyTorch has.
 _NATIVE = (
     *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
     *("all_gather_single", "all_gather_single_coalesced", "allreduce_coalesced"),
@@ -34,11 +34,11 @@ _TOLD = ("_set_default_backend", "_set_group_name", "_set_group_desc")
 
 
 class ReducingGroup(dist.ProcessGroup):
-    """Made in the place of PyTorch's own, with its arguments; `begin` once its backends are registered.
+    """Made in the place of PyTorch's own, with its arguments; call `begin` once its backends are registered.
 
-    What is not for reducers goes to a group of PyTorch's that has the same backends, and not to this one's
-    base: called by way of a subclass the base holds the interpreter's lock while it waits for gloo's, which a
-    thread of gloo's may hold while it waits for the interpreter's to let go of a tensor."""
+    What is not for reducers goes to a plain group of PyTorch's that has the same backends, not to this one's
+    base class: called through a subclass, that holds the interpreter lock while it waits for gloo's lock,
+    which a gloo thread may hold while it waits for the interpreter lock to release a tensor."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         # The constructor with a store makes an object that never calls methods of a subclass.
@@ -52,8 +52,8 @@ class ReducingGroup(dist.ProcessGroup):
         return self._sessions is not None
 
     def begin(self, settings: Settings, name: str, is_world: bool) -> None:
-        """Of the group of all ranks: connect now, all together. Others: with their first tensor for the
-        reducers."""
+        """Connect the group of all ranks now, all together; other groups connect with their first tensor for
+        the reducers."""
         self._sessions = Sessions(self, settings, name, self._store, is_world)
         if is_world:
             self._sessions.begin()
@@ -63,7 +63,7 @@ class ReducingGroup(dist.ProcessGroup):
         operation = getattr(options, "reduceOp", options)
         work = self._reduced(tensors[0], operation, options) if len(tensors) == 1 else None
         if work is None:
-            # One that it refuses is none: it is counted afterwards.
+            # Counted after the call, because one that it refuses does not count.
             work = self._native.allreduce(*args, **kwargs)
             if self._sessions is not None and tensors:
                 self._sessions.of(tensors[0].device.type).order.native(tensors[0], operation, work)
@@ -72,7 +72,7 @@ class ReducingGroup(dist.ProcessGroup):
     def _reduced(
         self, tensor: torch.Tensor, operation: object, options: Any
     ) -> Optional[dist.Work]:
-        """None: it is not for the reducers."""
+        """Begin it by the reducers; None: it is not for them."""
         sessions, reduction = self._sessions, reduction_of(operation, tensor.dtype)
         is_sparse = getattr(options, "sparseIndices", None) is not None
         if sessions is None or reduction is None or is_sparse:
@@ -122,7 +122,7 @@ def _natively(name: str) -> Callable[..., Any]:
 
 
 def _by_both(name: str) -> Callable[..., None]:
-    """Both groups are told what they are made of."""
+    """Return a method that tells both groups what they are made of."""
 
     def method(self: ReducingGroup, *args: Any) -> None:
         getattr(self._native, name)(*args)
@@ -139,8 +139,8 @@ for _name in _TOLD:
 
 
 def configured() -> Optional[Settings]:
-    """For a program that asks for reducers itself; None, and a line that says so, where it has none: it runs
-    anywhere. Raises settings.Unusable, OSError."""
+    """Return the settings for a program that asks for reducers itself. Where it has none, report that and
+    return None: it runs anywhere. Raises settings.Unusable, OSError."""
     settings = settings_module.from_environ(os.environ)
     if settings is None:
         text = "native all-reduce is used: {} is not set".format(settings_module.REDUCERS)
@@ -151,7 +151,7 @@ def configured() -> Optional[Settings]:
 def _call(
     tensors: Any = None, opts: Any = None, *_: Any, **kwargs: Any
 ) -> Tuple[Tuple[torch.Tensor, ...], Any]:
-    """The tensors of a call of any of all-reduce's three forms, and its options or its operation."""
+    """Return the tensors of a call of any of all-reduce's three forms, and its options or its operation."""
     given = kwargs.get("tensor", tensors)
     options = kwargs.get("op", opts)
     several = tuple(given) if isinstance(given, (list, tuple)) else (given,)

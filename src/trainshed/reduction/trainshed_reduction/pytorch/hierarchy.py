@@ -1,8 +1,8 @@
 """Several ranks on each node: they sum among themselves first, so that a byte leaves the node only once.
 
 Reduce-scatter within the node, all-reduce of each part among the ranks of the same place on all nodes (by the
-reducers), all-gather within the node. Sums are in the order of nodes then, and within a node as the local
-backend adds; half types are rounded there too. All ranks still have the same bits.
+reducers), all-gather within the node. Sums are added in the order of nodes then, and within a node as the
+local backend does it; half types are rounded there too. All ranks still have the same bits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _LIMIT = datetime.timedelta(minutes=30)
 
 
 def node_first(backend: "Optional[type]") -> "Optional[type]":
-    """The backend that sums within nodes before the reducers do: a node has one link, however many ranks."""
+    """Return the backend that sums within nodes before the reducers do, since a node has only one link; None:
+    every rank uses the reducers itself."""
     known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
     return backend if known and os.environ.get(NODE_FIRST) != "0" else None
 
 
 def own_place() -> Dict[str, str]:
-    """Where this process is: the node's name, how many processes its launcher (torchrun) started there, and
-    the replica that the service calls it, "" where none does."""
+    """Return where this process is: the node's name, how many processes its launcher (torchrun) started
+    there, and the service's name of the replica, "" without a service."""
     replica = os.environ.get(REPLICA, "")
     return {
         "name": os.environ.get("GROUP_RANK") or replica or socket.gethostname(),
@@ -38,12 +39,12 @@ def own_place() -> Dict[str, str]:
 
 
 class UnevenNodes(ValueError):
-    """Nodes with several ranks and nodes with fewer: neither all ranks nor all nodes are alike."""
+    """Nodes have different numbers of ranks, so a rank has no counterpart on some node."""
 
 
 def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
-    """Ranks by node where nodes have several; None where each has one. Raises UnevenNodes. `places`: as of
-    `own_place`, by rank. Where no launcher has anything to say (mp.spawn) replicas tell nodes apart."""
+    """Return the ranks of each node if nodes have several; None if each has one, or nothing tells. `places`:
+    of `own_place`, by rank. Without a launcher (mp.spawn) replicas tell nodes apart. Raises UnevenNodes."""
     launched = any(place["processes"] not in ("", "1") for place in places)
     if not launched and not all(place["replica"] for place in places):
         return None
@@ -57,13 +58,13 @@ def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
 
 
 class Node:
-    """This rank's node. `number`: among the nodes; `place`: this rank's among those of the node, whose parts
-    it sums with the ranks of the same place elsewhere. `scatter` and `gather` are each called in one thread,
-    in the same order on all ranks of the node.
+    """This rank's node. `number`: its index among the nodes. `place`: this rank's index in the node; ranks of
+    the same place on all nodes sum the same part. `scatter` and `gather` are each called in one thread, in
+    the same order on all ranks of the node.
 
-    Over gloo each has a communicator of its own, so that neither waits for the other. NCCL's operations of
-    two communicators may wait for each other on the GPUs where ranks begin them in different orders, as two
-    threads would: there is one, and the next tensor is scattered when the one before is gathered
+    Over gloo each of the two has a communicator of its own, so that neither waits for the other. Operations
+    of two NCCL communicators may wait for each other on the GPUs if ranks begin them in different orders, as
+    two threads would: so NCCL has only one, and a tensor is scattered when the one before is gathered
     (`is_one_at_a_time`)."""
 
     def __init__(self, backend: type, nodes: List[List[int]], rank: int, store: dist.Store) -> None:
@@ -76,12 +77,12 @@ class Node:
         self._made: Dict[str, dist.Backend] = {}
 
     def padded(self, flat: torch.Tensor) -> torch.Tensor:
-        """It, or a copy with zeros at the end, so that all ranks of the node have equal parts."""
+        """Return the tensor, or a copy padded with zeros, so that all ranks of the node get equal parts."""
         rest = -flat.numel() % self.size
         return torch.cat([flat, flat.new_zeros(rest)]) if rest else flat
 
     def scatter(self, flat: torch.Tensor, average: bool) -> torch.Tensor:
-        """This rank's part of the sum (or mean) over the node. Of a GPU: on the current stream."""
+        """Return this rank's part of the sum (or mean) over the node; for a GPU, on the current stream."""
         part = flat.new_empty(flat.numel() // self.size)
         options = dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp.SUM
@@ -89,7 +90,7 @@ class Node:
         return part.div_(self.size) if average else part
 
     def gather(self, flat: torch.Tensor, part: torch.Tensor) -> None:
-        """All ranks' parts come together in `flat`."""
+        """Collect all ranks' parts in `flat`."""
         self._local("gather")._allgather_base(flat, part).wait()
 
     def _local(self, use: str) -> dist.Backend:

@@ -3,7 +3,7 @@
 model.register_comm_hook(ReductionState(), allreduce_hook)
 """
 
-# Annotations stay objects: DDP looks at a hook's.
+# No `from __future__ import annotations`: DDP inspects the annotations of a hook.
 from typing import Optional
 
 import torch
@@ -37,7 +37,7 @@ class ReductionState:
 def allreduce_hook(
     state: ReductionState, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """The mean of a bucket's gradients over the ranks, as DDP's own. Raises ReductionFailed."""
+    """Return the mean of a bucket's gradients over the ranks, as DDP itself does. Raises ReductionFailed."""
     tensor, sessions = bucket.buffer(), state.sessions
 
     def natively() -> dist.Work:

@@ -1,5 +1,5 @@
-"""The order of a group's all-reduces, whoever does them: ranks that take different ways at one place are told
-so by it."""
+"""The order of a group's all-reduces, by reducers or native: it shows when ranks take different ways at the
+same place."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ import torch.distributed as dist
 _REMEMBERED = 256
 _PENDING = 0.5
 _UNKNOWN = 10.0
-"""Seconds after which an operation of the native backend is one that does not end: if it is known that it has
-not, and if that cannot be known, since nobody holds its Work any more, or it is NCCL's."""
+"""Seconds after which a native operation counts as one that does not end: if it is known that it has not, and
+if that is not known, since nobody holds its Work any more, or it is NCCL's."""
 _NAMES = ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
 class OperationOrder:
-    """A `client.port.NativeOperations`: which of its group's all-reduces each is, for tensors of one kind of
-    device.
+    """A `client.port.NativeOperations`: numbers its group's all-reduces, for tensors of one kind of device.
 
     A tensor that is too small for the reducers, or of a type that they do not know, goes to the native
     backend. A rank that does that where the others do not would wait there for ever, and they for it at the
     reducers.
 
-    Programs whose all-reduces follow one another are told for sure. Where callbacks of futures issue some,
-    the ranks' orders may differ, and nothing is wrong with that if they do not use the same way; so an order
-    alone proves nothing, and only what the native backend has for a while without an end is told of. So where
-    one rank has a native operation too many, and a next one for the reducers that is as large as the others'
-    at that place, those two are added up; it is told when the others wait.
+    If a program's all-reduces follow one another, this is always found. If callbacks of futures issue some,
+    the ranks' orders may differ, which is no error between operations that go different ways; so an order
+    alone proves nothing, and only native operations that do not end for a while are reported. So if one rank
+    has a native operation too many, and its next one for the reducers is as large as the others' at that
+    place, wrong tensors are added up; it is reported once the others wait.
     """
 
     def __init__(self) -> None:
@@ -39,12 +38,12 @@ class OperationOrder:
         self._natives: List[Optional[_Native]] = [None] * _REMEMBERED
 
     def next(self) -> int:
-        """The ordinal of the one that comes now, which the reducers do."""
+        """Return the ordinal of the operation that comes now, which the reducers do."""
         return next(self._ordinals)
 
     def native(self, tensor: torch.Tensor, operation: object, work: "Optional[dist.Work]") -> None:
-        """One has been handed to the native backend; of several tensors the first is enough. In the way of
-        every small all-reduce: nothing is made of it yet, and neither `tensor` nor `work` is kept alive."""
+        """Record an operation that was handed to the native backend; of several tensors the first is enough.
+        Every small all-reduce comes here: it costs little, and keeps neither `tensor` nor `work` alive."""
         ordinal = next(self._ordinals)
         seen = None if work is None or tensor.is_cuda else weakref.ref(work)
         self._natives[ordinal % _REMEMBERED] = _Native(
@@ -75,14 +74,14 @@ class _Native(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is sure that it has not ended, though it had some time."""
+        """Whether it is known not to have ended, though it had some time."""
         work = None if self.work is None else self.work()
         aged = time.monotonic() - self.since >= _PENDING
         return work is not None and aged and not work.is_completed()
 
     @property
     def text(self) -> str:
-        """In the reducers' words, where they have some."""
+        """A description in the reducers' words (`reducer.rows.text`), where they have some."""
         # By ==, see `tensors.reduction_of`.
         known = (name for name in _NAMES if self.operation == getattr(dist.ReduceOp, name, None))
         name = next(known, str(self.operation))

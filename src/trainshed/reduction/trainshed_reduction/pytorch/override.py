@@ -1,7 +1,6 @@
 """Puts `ReducingGroup` in the place of PyTorch's ProcessGroup where groups of backend gloo or nccl are made.
 
-That is a private function of PyTorch's: it is looked at first, and where it is not as expected nothing is
-changed.
+It replaces a private function of PyTorch's, and only if that is as expected.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _PARAMETERS = (
 )
 _SERVED = ("gloo", "nccl")
 _OLDEST = (2, 7)
-"""Before it PyTorch forgets a Work of Python's that a group returns to C++ (pytorch/pytorch#146376)."""
+"""Older versions drop a Python Work that a group returns to C++ (pytorch/pytorch#146376)."""
 
 
 def install() -> None:
-    """Once; later calls do nothing. Raises settings.Unusable, OSError; RuntimeError: this PyTorch is unlike
-    those known."""
+    """Install the override, once; later calls do nothing. Raises settings.Unusable, OSError; RuntimeError:
+    this PyTorch is unlike those known."""
     if not dist.is_available():
         raise RuntimeError("this PyTorch is built without torch.distributed")
     settings = settings_module.from_environ(os.environ)
@@ -51,7 +50,7 @@ def install() -> None:
     _check(native, getattr(c10d, "ProcessGroup", None))
     usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
-    # So that nobody wonders, before there is a group, whether this is here.
+    # Shows, even before there is a group, that the override is installed.
     process.reports().metrics({"operations": 0})
 
 
@@ -110,8 +109,8 @@ def _is_served(c10d: Any, backend: str) -> bool:
 
 
 class _Kind(type):
-    """What is asked of the substitute's class is answered by PyTorch's: other threads see it too for that
-    moment."""
+    """The substitute's metaclass: it answers as PyTorch's class does, since other threads see the substitute
+    as well."""
 
     def __call__(cls, *args: Any) -> object:
         # Without a store: PyTorch's own, for a backend that brings its own ranks.

@@ -1,8 +1,8 @@
 """All-reduces that take more than one step, in two threads: one brings tensors down to the reducers, one
 brings sums up.
 
-So that the copy of a slice, the way of the one before it, and what comes back of an earlier one overlap; and
-in the order of calls, on all ranks alike.
+So the copy of a slice, the transfer of the one before it, and the copy back of an earlier one overlap.
+Operations keep the order of calls, on all ranks alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END_SECONDS = 5.0
 
 
 class _Job(Operation):
-    """An all-reduce in the pipeline. `ready`: when its tensor is."""
+    """An all-reduce in the pipeline. `ready`: the event after which its tensor can be read."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class _Job(Operation):
         self.copies = copies
         self.ready = ready
         self.arrival: Optional[Arrival] = None
-        #: What went wrong first; it is told when nothing of the job is under way any more.
+        #: The first error; it is raised when nothing of the job is under way any more.
         self.error: Optional[ReductionFailed] = None
 
     def fail(self, error: BaseException) -> None:
@@ -55,7 +55,7 @@ class _Job(Operation):
 
 
 class _TaskThread:
-    """A thread that runs what it is given, in that order. Tasks raise nothing."""
+    """A thread that runs the tasks that it is given, in order. Tasks raise nothing."""
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -65,7 +65,7 @@ class _TaskThread:
         self._thread.start()
 
     def end(self) -> None:
-        """When all that was put so far is done."""
+        """End the thread after all tasks that were put so far."""
         self.put(self._stop)
 
     def join(self) -> None:
@@ -73,7 +73,7 @@ class _TaskThread:
             self._thread.join(_END_SECONDS)
 
     def _run(self) -> None:
-        # No task is held by a name while the next one is waited for: it may have a tensor.
+        # No name holds a task, which may hold a tensor, while the next one is awaited.
         while not self._has_ended:
             self._tasks.get()()
 
@@ -87,7 +87,7 @@ class Pipeline:
     def __init__(
         self, communicator: Communicator, after: Fallback, device: str, node: Optional[Node]
     ) -> None:
-        """`after`: sums what is in the pipeline when the last reducer is lost."""
+        """`after`: finishes what is in the pipeline when the last reducer is lost."""
         self._communicator = communicator
         self._after = after
         self._node = node
@@ -101,7 +101,7 @@ class Pipeline:
     def submit(
         self, tensor: torch.Tensor, reduction: Reduction, ordinal: int
     ) -> Optional[ReductionWork]:
-        """None: this one and all later ones are the native backend's."""
+        """Begin an all-reduce; None: it and all later ones have to be native. Raises ReductionFailed."""
         with self._lock:
             if self._closed:
                 raise ReductionFailed("the process group has been destroyed")
@@ -117,15 +117,14 @@ class Pipeline:
         return ReductionWork(job, tensor, lambda: job.arrival)
 
     def close(self) -> None:
-        """After the communicator, which fails what is under way."""
+        """End the threads. The communicator is closed before, which fails what is under way."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._down.put(self._end)
             self._down.end()
-        # A thread that the interpreter's end finds in the middle of gloo's or CUDA's code would abort the
-        # process.
+        # A thread that is in gloo's or CUDA's code when the interpreter ends would abort the process.
         self._down.join()
         self._up.join()
 
@@ -146,14 +145,14 @@ class Pipeline:
                     operation = self._issue(job, piece)
                     self._up.put(functools.partial(self._bring_up, job, piece, operation))
         except Exception as error:
-            # PyTorch's: it is the operation's, and the thread goes on for the others.
+            # An error of PyTorch's fails the operation, and the thread goes on for the others.
             job.fail(error)
         self._up.put(functools.partial(self._finish, job, flat, part))
         if self._node is not None and self._node.is_one_at_a_time:
-            job.exception()  # When it is done.
+            job.exception()  # Waits until it is done.
 
     def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
-        """None: nothing is to be waited for."""
+        """Issue a slice; None: nothing is to be waited for."""
         if job.error is not None:
             return None
         data, dtype = bytes_of(piece.host), DTYPES[piece.host.dtype]
@@ -187,7 +186,7 @@ class Pipeline:
             with on_stream(job.copies.upwards):
                 job.copies.up(piece, is_whole=job.error is None)
         except Exception as error:
-            # As in `_send`; so below.
+            # As in `_send`, and below as well.
             job.fail(error)
 
     def _finish(self, job: _Job, flat: torch.Tensor, part: torch.Tensor) -> None:

@@ -1,7 +1,7 @@
-"""A group's way to the reducers, for each kind of device: begun by all of its ranks together, or by none.
+"""A group's sessions with the reducers, one for each kind of device: begun by all of its ranks, or by none.
 
-Three steps that every rank goes, each with a limit: agree on the settings and the layout of nodes; connect;
-agree that all could. Whoever cannot says why, and the group is native on all ranks.
+Every rank takes three steps, each with a limit: agree on the settings and the layout of nodes; connect; agree
+that all could. A rank that cannot says why, and the group is native on all ranks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from trainshed_reduction.wire import Reduction
 
 
 class Group(NamedTuple):
-    """A process group of PyTorch's. `backends`: the native ones' classes, by kind of device. Not the group
-    itself: a cycle would leave it to the garbage collector, which may run in a forked child, and gloo's
-    threads are not there."""
+    """What is used of a process group. `backends`: the native ones' classes, by kind of device. The group
+    itself is not kept: a cycle would leave it to the garbage collector, which may run in a forked child,
+    where gloo's threads are missing."""
 
     name: str
     rank: int
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 class Sessions:
     """A group's sessions by kind of device."""
 
-    #: Which group of all ranks is there now, of those that this process has made.
+    #: The number of the present group of all ranks among those that this process has made.
     _world: ClassVar[str] = ""
 
     def __init__(
@@ -54,12 +54,11 @@ class Sessions:
         store: dist.Store,
         is_world: bool,
     ) -> None:
-        """All ranks of the group make theirs at the same place in the program. `name`: alike on all ranks."""
+        """All ranks must make theirs at the same place in the program. `name`: the same on all ranks."""
         rank = group.rank()
         if is_world:
             Sessions._world = str(store.add("trainshed/made/{}".format(rank), 1))
-        # So that a group that is made again, with the same name in the same store, finds nothing of the old
-        # one.
+        # A group that is made again, with the same name in the same store, must find nothing of the old one.
         count = store.add("trainshed/{}/{}/made/{}".format(Sessions._world, name, rank), 1)
         own = dist.PrefixStore("trainshed/{}/{}.{}".format(name, Sessions._world, count), store)
         backends = {each.type: type(group._get_backend(each)) for each in group._device_types}
@@ -71,7 +70,7 @@ class Sessions:
         process.close_at_exit(self)
 
     def begin(self) -> None:
-        """Connect now, all ranks together, for tensors of the kind that most will be."""
+        """Connect now, all ranks together, for the device that most tensors will be on."""
         nccl = getattr(self._group.backends.get("cuda"), "__name__", "") == "ProcessGroupNCCL"
         self.of("cuda" if nccl else "cpu").begin()
 
@@ -89,17 +88,17 @@ class Sessions:
 
 
 class Session:
-    """A group's all-reduces of one kind of device: `allreduce` in the order of calls, which `order` counts,
-    with those that go elsewhere; `close`."""
+    """A group's all-reduces for one kind of device, in the order of calls. `order` numbers them, and those
+    that go elsewhere."""
 
     def __init__(self, settings: Settings, group: Group, device: str, is_aloud: bool) -> None:
-        """`device`: cpu or cuda. `is_aloud`: rank 0 says in the log what becomes of it."""
+        """`device`: cpu or cuda. `is_aloud`: rank 0 reports what becomes of it."""
         self.order = OperationOrder()
         self._settings = settings
         self._group = group
         self._device = device
         self._is_aloud = is_aloud and group.rank == 0
-        #: The backend that sums within a node first; None: it is not to.
+        #: The backend that sums within a node first; None: none does.
         self._local = node_first(group.backends.get(device))
         self._chooses = may_choose(settings, device)
         self._store = dist.PrefixStore(device, group.store)
@@ -111,9 +110,9 @@ class Session:
         self._chooser: Optional[Chooser] = None
 
     def begin(self) -> bool:
-        """Whether reducers are used; alike on all ranks, whose first call comes at the same place. It blocks
-        for a few times the start limit at most. Raises ReductionFailed: the others count on this rank and it
-        cannot."""
+        """Connect at the first call, which all ranks make at the same place; return whether reducers are
+        used, the same on all ranks. Blocks for a few times `start_seconds` at most. Raises ReductionFailed:
+        the others count on this rank, and it cannot."""
         with self._lock:
             if self._serves is None:
                 self._serves = self._begin()
@@ -122,8 +121,8 @@ class Session:
     def allreduce(
         self, tensor: torch.Tensor, reduction: Reduction, natively: Natively
     ) -> Optional[dist.Work]:
-        """Begin it in place. `natively`: called where that was measured to be faster. None: no reducer is
-        there, and it is the native backend's; the caller gives it to that, and counts it by `order`. Raises
+        """Begin an all-reduce in place. `natively`: called where that was measured to be faster. None: there
+        is no reducer; the caller gives it to the native backend, and records it in `order`. Raises
         ReductionFailed."""
         if not self.begin():
             return None
@@ -143,7 +142,7 @@ class Session:
 
     def _begin(self) -> bool:
         board = StoreBoard(apart(self._store, "board"))
-        # What the communicator says before all ranks have agreed is said by all together.
+        # What the communicator logs before all ranks have agreed is left out: they agree on one reason.
         is_due = threading.Event()
         refusal = own = ""
         try:
@@ -151,7 +150,7 @@ class Session:
             if not refusal:
                 self._connect(is_due)
         except Exception as error:
-            # Whatever it is, the others wait for an answer, and the program can do without.
+            # Whatever it is, the others wait for an answer, and the program can do without reducers.
             own = str(error) or type(error).__name__
         refusal = refusal or self._conclude(board, own)
         usage.record.is_refused |= bool(refusal)
@@ -176,9 +175,9 @@ class Session:
     # ---- the steps
 
     def _plan(self, board: StoreBoard) -> str:
-        """Why reducers cannot be used, "" if nothing is known against it."""
+        """Agree on the plan; return why reducers cannot be used, "" if nothing is known against it."""
         settings = self._settings
-        # Lest ranks disagree on an operation's way or its chunks.
+        # What must be the same, lest ranks disagree on an operation's way or its chunks.
         alike = {
             "version": wire.VERSION,
             "reducers": ["{}:{}".format(*each) for each in settings.reducers],
@@ -203,7 +202,7 @@ class Session:
         return ""
 
     def _plan_of(self, answers: List[Optional[bytes]]) -> bytes:
-        """Rank 0's decision: + and the nodes that sum within themselves first (or null); or what is wrong."""
+        """Return rank 0's decision: + and the nodes that sum among themselves first (or null); or a fault."""
         missing = [str(rank) for rank, answer in enumerate(answers) if answer is None]
         if missing:
             return "rank {} did not say in time that it has reducers (is trainshed_reduction there?)".format(
@@ -227,7 +226,7 @@ class Session:
         return b"+" + json.dumps(nodes).encode()
 
     def _connect(self, is_due: threading.Event) -> None:
-        """Raises ReductionFailed, and whatever the settings and this machine are good for."""
+        """Start the communicator. Raises ReductionFailed, and whatever PyTorch or the system raises."""
         settings, group = self._settings, self._group
         name, rank, world = "{}/{}".format(group.name, self._device), group.rank, group.world
         node, peers = None, "peers/all"
@@ -259,7 +258,8 @@ class Session:
             self._chooser = Chooser(communicator, settings, rank, world, self._is_aloud)
 
     def _conclude(self, board: StoreBoard, own: str) -> str:
-        """`own`: this rank's failure, or "". Why the group is native, "" if it is not."""
+        """Agree that all could connect; return why the group is native, "" if it is not. `own`: this rank's
+        failure, or ""."""
         group = self._group
         answer = board.decide(
             "tried",
@@ -271,7 +271,7 @@ class Session:
             rounds=2,  # Its own attempt comes first.
         )
         if answer == b"+":
-            if own:  # Its word came too late.
+            if own:  # This rank's failure was known too late.
                 raise ReductionFailed(
                     "the other ranks use the reducers, and this one cannot: " + own
                 )
@@ -280,7 +280,7 @@ class Session:
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:
-    """+, or whose failure it is; each rank's answer is its own, or empty."""
+    """Return +, or which rank failed and why. A rank's answer is its failure, or empty."""
     failed = [(rank, answer) for rank, answer in enumerate(answers) if answer != b""]
     if not failed:
         return b"+"

@@ -11,7 +11,7 @@ import torch
 from trainshed_reduction.pytorch.work import Arrival
 
 SLICE = 4 << 20
-"""Bytes: long enough for the bus, short enough that the reducers begin soon."""
+"""Bytes of a slice: long enough for the bus, short enough that the reducers begin soon."""
 _BUFFERS = 16
 
 
@@ -38,23 +38,22 @@ class Copies:
     upwards: Optional[torch.cuda.Stream] = None
 
     def submitted(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
-        """The event that `downwards` has to wait for before it reads the tensor. Called in the program's own
-        thread."""
+        """Return the event that `downwards` has to wait for before it reads the tensor. Called in the
+        program's own thread."""
         return None
 
     def share(self, tensor: torch.Tensor) -> None:
         """Have PyTorch keep the tensor, which was made on `downwards`, until `upwards` has used it, too."""
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        """The slices of a tensor, in the host's memory. They have to be taken to the end, and each be given
-        to `up`."""
+        """Yield the slices of a tensor, in the host's memory. All must be taken, and each given to `up`."""
         yield Slice(part, part)
 
     def up(self, piece: Slice, *, is_whole: bool) -> None:
         """Copy a slice's sum to where the slice came from; not if something failed (`is_whole` is False)."""
 
     def arrival(self) -> Optional[Arrival]:
-        """Tells when all that `up` was called for so far has arrived."""
+        """Return when all that `up` was called for so far has arrived; None: it has."""
         return None
 
 
@@ -81,7 +80,7 @@ class Staging(Copies):
         tensor.record_stream(self.upwards)
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        # The next copy is begun before the one is waited for that the reducers get now.
+        # Each copy is begun before the one before it is awaited and given to the reducers.
         before = None
         for origin in part.split(SLICE // part.element_size()):
             buffer = self._buffers.get()

@@ -21,8 +21,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def reduction_of(operation: object, dtype: torch.dtype) -> Optional[Reduction]:
-    """None where reducers do not do it. `operation`: of AllreduceOptions."""
-    # One by one and by ==: a ReduceOp equals a RedOpType, but `in` and hashes do not know.
+    """Return the reduction; None if reducers do not do it. `operation`: of AllreduceOptions."""
+    # One by one and by ==: a ReduceOp equals a RedOpType, but `in` and hashes do not find that.
     if operation == dist.ReduceOp.SUM:
         return Reduction.SUM
     if operation == dist.ReduceOp.AVG and dtype.is_floating_point:
@@ -31,7 +31,7 @@ def reduction_of(operation: object, dtype: torch.dtype) -> Optional[Reduction]:
 
 
 def is_served(tensor: torch.Tensor, smallest: int) -> bool:
-    """Dense, contiguous, of a type that reducers know, and of at least `smallest` bytes.
+    """Whether it is dense, contiguous, of a type that reducers know, and of at least `smallest` bytes.
 
     All ranks must answer alike, and do if they call with alike tensors: nothing here depends on the rank."""
     return (
@@ -46,6 +46,6 @@ def is_served(tensor: torch.Tensor, smallest: int) -> bool:
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU, which it keeps alive."""
+    """Return the memory of a contiguous CPU tensor, which the view keeps alive."""
     flat = tensor.detach().view(-1).view(torch.uint8)
     return memoryview(flat.numpy())

@@ -1,5 +1,4 @@
-"""The verdict on whether this process has used its reducers and, as far as it can be known, why not: told
-when it ends."""
+"""Reports, when a process ends, why it has not used its reducers, as far as that can be known."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from trainshed_reduction import process
 from trainshed_reduction.variables import REPORT_FILE
 
 _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
-"""Process that imported torch first of those that run in one another; torchrun, a script that starts
-others."""
+"""Id of the outermost process that imported torch, such as torchrun or a script that starts others."""
 
 
 class UsageRecord:
@@ -25,20 +23,20 @@ class UsageRecord:
         #: Whether some group may use reducers, and what the others were made with.
         self.is_served = False
         self.unserved: Set[str] = set()
-        #: All ranks of a group have agreed to do without, and have said why.
+        #: All ranks of a group have agreed to do without reducers, and have said why.
         self.is_refused = False
         #: Bytes of the largest all-reduce that the reducers could do, but for its size; -1: there was none.
         self.largest = -1
 
     def made(self, backend: str, world: int, served: bool) -> None:
-        """A group, by what it was made with."""
+        """Record a group by what it was made with."""
         if served:
             self.is_served = True
         else:
             self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
     def verdict(self, smallest: int) -> str:
-        """Why the reducers are idle; "" if they are not, or if it has been said."""
+        """Return why the reducers are idle; "" if they are not, or if that has been reported."""
         if self.is_refused or "trainshed_reduction.arrays" in sys.modules:
             return ""
         if not self.is_served and not self.unserved:
@@ -70,8 +68,8 @@ record = UsageRecord()
 
 
 def report_at_exit(smallest: int) -> None:
-    """By rank 0, in the outermost process that imports torch or in those of torchrun: what else is started
-    from there may be a helper that has no use for reducers."""
+    """Report the verdict at exit: by rank 0, in the outermost process that imports torch or in those of
+    torchrun, since other processes may be helpers that have no use for reducers."""
     own = str(os.getpid())
     outermost = os.environ.setdefault(_OUTERMOST, own) == own
     if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):
@@ -88,8 +86,7 @@ def report_at_exit(smallest: int) -> None:
 
 
 def _others_have_used() -> bool:
-    """Whether a process that was started from here says so in the replica's report, or may have
-    (torchrun)."""
+    """Whether processes started from here have reported in the replica's file, or may have (torchrun)."""
     if "torch.distributed.run" in sys.modules:
         return True
     try:

@@ -44,7 +44,7 @@ class ReductionWork(dist.Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        """Raises ReductionFailed, RuntimeError (the time is over; 0 and None are without limit)."""
+        """Wait for the result. Raises ReductionFailed, RuntimeError (time is over; 0 and None: no limit)."""
         seconds = timeout.total_seconds() if timeout else None
         if not self.operation.wait(seconds):
             raise RuntimeError("an all-reduce was not done within {:g} s".format(seconds or 0))
@@ -52,7 +52,7 @@ class ReductionWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """Whatever the caller's current stream does from here on, it does after the result is there."""
+        """Let the caller's current stream go on only after the result is there."""
         arrival = self._arrival()
         if arrival is not None:
             torch.cuda.current_stream(self._tensor.device).wait_event(arrival.event)
@@ -73,8 +73,8 @@ class ReductionWork(dist.Work):
         return [self._tensor]
 
     def get_future(self) -> "torch.futures.Future[List[torch.Tensor]]":
-        """Its value is [tensor]; what waits for it runs in a thread of its own, and may itself wait for
-        others."""
+        """Return a future of [tensor]. Its callbacks run in a thread of their own, and may wait for further
+        all-reduces."""
         with self._lock:
             if self._future is None:
                 devices = [self._tensor.device] if self._tensor.is_cuda else []
@@ -105,21 +105,21 @@ def issue(
     ordinal: int,
     pace: Optional[Pace] = None,
 ) -> Optional[ReductionWork]:
-    """Of a tensor of the CPU, as `Communicator.issue`."""
+    """Issue an all-reduce of a CPU tensor, as `Communicator.issue` does."""
     data, dtype = bytes_of(tensor), DTYPES[tensor.dtype]
     operation = communicator.issue(data, dtype, reduction, ordinal, pace)
     return None if operation is None else ReductionWork(operation, tensor)
 
 
 def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":
-    """Makes it the current one; None: nothing. (PyTorch's own with None would initialize CUDA.)"""
+    """Make the stream the current one; None: do nothing (PyTorch's own with None would initialize CUDA)."""
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class Completions:
-    """Runs what waits for futures, not in the thread that moves the bytes: users' callbacks may wait for
-    further all-reduces (PowerSGD's does). So there is always a thread that is free: one is made when all
-    others are busy."""
+    """Runs callbacks of futures, outside the thread that moves the bytes: users' callbacks may wait for
+    further all-reduces (PowerSGD's does). So there is always a free thread: one is made when all others are
+    busy."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -1,2 +1,1 @@
-"""A reducer: adds what workers send, chunk by chunk and in the order of their ranks, and sends the sums
-back."""
+"""A reducer: adds up what workers send, chunk by chunk in the order of ranks, and sends the sums back."""

@@ -1,8 +1,8 @@
-"""python -m trainshed_reduction.reducer: a reducer, until SIGTERM. All it needs to know is in its environment
-(`settings`).
+"""python -m trainshed_reduction.reducer: runs a reducer until SIGTERM, configured by its environment
+(`variables`).
 
-It has a thread for each processor, which is in C nearly all of the time; the first one only watches. They end
-together: workers have a lane to each, so a reducer without one of them is none.
+It has a thread for each processor, in C nearly all of the time, and a main thread that only watches. They end
+together: workers have a lane to each, so a reducer without one of them is of no use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainshed_reduction.settings import Unusable
 from trainshed_reduction.sockets import listen
 
 _END_SECONDS = 5.0
-"""For the threads to end."""
+"""Seconds for the threads to end."""
 
 
 class Options(NamedTuple):
@@ -39,7 +39,7 @@ class Options(NamedTuple):
 
 
 def options(environ: Mapping[str, str]) -> Options:
-    """Raises Unusable, which names all that is wrong; OSError (the token's file)."""
+    """Read the options. Raises Unusable, which names all that is wrong; OSError (the token's file)."""
     faults: List[str] = []
     place = variables.place(environ.get(variables.LISTEN, ""))
     if place is None:
@@ -66,8 +66,7 @@ def _fail(text: str) -> int:
 
 
 def main() -> int:
-    """The exit status: 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not
-    begin."""
+    """Run a reducer. Returns 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not begin."""
     try:
         told = options(os.environ)
         tls = proof.tls_of(os.environ)
@@ -91,7 +90,7 @@ def main() -> int:
 
 
 class Process:
-    """The threads of a reducer, and what they tell."""
+    """The threads of a reducer, and the loop that handles what they report."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class Process:
         reports: Reports,
     ) -> None:
         """Raises OSError."""
-        #: Of which thread, what it tells (`Outlet`), or `end`, and the exit status.
+        #: The thread, what it reports, and the value (`Outlet`); also "end" with the exit status.
         self._news: queue.SimpleQueue[Tuple[int, str, Any]] = queue.SimpleQueue()
         self._overview = Overview(told.threads, reports, _write, time.monotonic())
         self._servers = [
@@ -122,7 +121,7 @@ class Process:
         self._greeting = f"listening on {host}:{port} ({count}){' with TLS' if tls else ''}"
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT, or until a thread fails; the exit status."""
+        """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda _number, _frame: self._tell(0, "end", 0))
         threads = [
@@ -152,13 +151,13 @@ class Process:
         try:
             server.run()
         except Exception:
-            # Whatever it is: a reducer that serves a part of its lanes would be waited for.
+            # Whatever it is: workers would wait for a reducer that serves a part of its lanes.
             traceback.print_exc()
             self._tell(number, "log", f"thread {number} has failed: the reducer ends")
             self._tell(number, "end", 1)
 
     def _hear(self) -> Optional[int]:
-        """What a thread tells, or that it is time for something; the exit status when all is to end."""
+        """Handle what a thread reports or what is due; return the exit status when all is to end."""
         moment = self._overview.moment
         patience = None if moment is None else max(0.0, moment - time.monotonic())
         try:
@@ -173,7 +172,7 @@ class Process:
 
 
 def _allow_handles() -> None:
-    """A connection is a handle, and there may be thousands."""
+    """Allow as many open files as possible: each connection is one, and there may be thousands."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
 """Counters of a reducer's work and waits: of one thread, and of all together, as people and the service see
 them.
 
-Pure but for where an overview writes.
+Pure, except for what an overview writes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from trainshed_reduction.native.reducing import Numbers
 from trainshed_reduction.reports import Reports
 
 Metrics = Dict[str, Any]
-"""Whole numbers, and seconds by rank; empty before anything was told."""
+"""Whole numbers, and seconds by rank; empty before anything was reported."""
 _WAIT = "wait_seconds"
 _SAME_EVERYWHERE = ("operations", "connections")
 """Every thread takes part in every operation of every worker."""
 
 
 class Counters:
-    """What one thread has counted since its start, beside the part in C; the last two are as of now."""
+    """What one thread has counted since its start, beside the part in C; the last two are current values."""
 
     def __init__(self) -> None:
         #: How often a group began again because a connection broke.
@@ -30,8 +30,8 @@ class Counters:
         self.chunks_in_flight = 0
 
     def snapshot(self, done: Numbers, waited: Sequence[float]) -> Metrics:
-        """`done`: what the part in C has counted; `waited`: seconds of a group's time, by the rank that alone
-        was missing then."""
+        """Return all numbers. `done`: what the part in C has counted; `waited`: by rank, the seconds in which
+        a group waited for it alone."""
         return {
             "received_bytes": done.received,
             "sent_bytes": done.sent,
@@ -44,7 +44,7 @@ class Counters:
 
 
 def total(snapshots: Iterable[Metrics]) -> Metrics:
-    """Of all threads: counts add up; what each sees of the same thing is counted once."""
+    """Return the numbers of all threads: counts are added up; what all threads see is counted once."""
     told = [each for each in snapshots if each]
     numbers: Metrics = {}
     for name in told[0] if told else ():
@@ -57,19 +57,18 @@ def total(snapshots: Iterable[Metrics]) -> Metrics:
 
 
 Outlet = Callable[[str, object], None]
-"""Where what a thread has to tell goes, by what it is: `log`, a line; `serving`, of how many workers a group
-is complete; `metrics`, the numbers as of now, if they have changed. It neither blocks for long nor
-raises."""
+"""Takes what a thread reports, by its kind: `log`, a line; `serving`, how many workers a complete group has;
+`metrics`, the current numbers, if they have changed. It neither blocks for long nor raises."""
 
 
 IDLE_SECONDS = 60.0
-"""Until somebody is told that no worker has come."""
+"""Seconds without any worker until that is reported."""
 _SECOND = 1.0
 _SAME = 5.0
-"""Seconds in which several threads say the same of the same event."""
+"""Seconds in which equal lines are one event, logged by several threads."""
 _SPAN = 10.0
 _LINES = 50
-"""Lines in so many seconds; more would drown all others."""
+"""Most lines in _SPAN seconds; more would drown all others."""
 
 
 class Overview:
@@ -95,7 +94,7 @@ class Overview:
         return min((each for each in (self._idle_at, self._report_at) if each), default=None)
 
     def hear(self, thread: int, what: str, value: Any, now: float) -> None:
-        """What a thread tells (`Outlet`)."""
+        """Handle what a thread reports (`Outlet`)."""
         if what == "log":
             self.log(value, now)
         elif what == "serving":

@@ -1,9 +1,9 @@
 """One group of ranks at this reducer: who is there, how far each is, what is still to be added. Pure: what
 happens comes in as calls with the time, what is to be done goes out as effects.
 
-It gathers until all ranks are there, or have left in good order before; then it runs, until a connection
-breaks and it gathers again. What was under way is forgotten then and comes once more: START tells from where
-on. Every rank sends something for every position, in order. The chunks themselves are added up elsewhere.
+A group gathers until all ranks are there, or have left in good order; then it runs, until a connection breaks
+and it gathers again. What was under way is forgotten then and sent again, from START's position on. Every
+rank sends something for every position, in order. The chunks themselves are added up elsewhere (`rows`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Redu
 
 
 class Member:
-    """A worker's connection, from its HELLO on. Every HELLO makes another one."""
+    """A worker's connection, from its HELLO on. Every HELLO makes a new one."""
 
     def __init__(self, hello: Hello, group: Group) -> None:
         self.hello = hello
@@ -27,8 +27,7 @@ class Member:
 
 
 class Tell(NamedTuple):
-    """Send one frame; a `reminder` not where something else is still unsent: that worker does not wait for
-    us."""
+    """Send one frame; a reminder only if nothing else is unsent, since such a worker does not wait for us."""
 
     member: Member
     frame: bytes
@@ -43,14 +42,14 @@ class Dismiss(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Something that a person wants to know of."""
+    """Write a line to the log."""
 
     text: str
 
 
 class Started(NamedTuple):
-    """All are here, and its members send chunks from now on: `Group.run` is to be called, before anything
-    else of them is read. `is_first`: it had not started before, which people want to know."""
+    """All ranks are here, and send chunks from now on: call `Group.run` before anything else of them is read.
+    `is_first`: the group had not started before, which is to be logged."""
 
     group: Group
     is_first: bool
@@ -59,11 +58,11 @@ class Started(NamedTuple):
 Effect = Union[Tell, Dismiss, Log, Started]
 
 _PATIENCE = 0.6
-"""Seconds that something waits before anybody is told."""
+"""Seconds that something waits before workers are told."""
 
 
 class Group:
-    """One generation of a group. `generation` 0: nobody has come yet who knows it."""
+    """One generation of a group. `generation` 0: no rank that knows it has come yet."""
 
     def __init__(self, hello: Hello, counters: Counters, now: float) -> None:
         self.generation = hello.generation
@@ -71,7 +70,7 @@ class Group:
         self.members: Dict[int, Member] = {}
         #: Ranks that know no generation, and cannot be of this one.
         self.parked: Dict[int, Member] = {}
-        #: Why this generation cannot go on, if so.
+        #: Why this generation cannot go on; "" = it can.
         self.failure = ""
         self._counters = counters
         self._running = False
@@ -80,7 +79,7 @@ class Group:
         #: Ranks that left in good order, with how far they had come.
         self._parted: Dict[int, MemberState] = {}
         self._lost: Dict[int, float] = {}
-        #: While it runs, and as of its end.
+        #: Where chunks are added up while it runs, and the progress when it last stopped.
         self._rows: Optional[RunningRows] = None
         self._reached = Progress(0, -1, 0, 0)
 
@@ -102,12 +101,11 @@ class Group:
         return [each.position for each in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
-        """Chunks are added up there until the group begins anew; `odd` is told of those that are not as they
-        should be."""
+        """Let `rows` add up chunks until the group gathers again; `odd` takes those that do not match."""
         self._rows = rows
 
     def _stop(self) -> None:
-        """Nothing is under way any more."""
+        """Stop running, and forget all members and what is under way."""
         self._reached = self.progress._replace(begun=0)
         self._rows = None
         self.members.clear()
@@ -119,7 +117,7 @@ class Group:
         return self._rows.state(member.rank)
 
     def gather(self, member: Member, now: float) -> List[Effect]:
-        """Another rank has come; an earlier connection of the same one is of no use any more."""
+        """Add a rank that has come, in place of an earlier connection of the same rank."""
         rank = member.rank
         if not member.hello.generation and (self.failure or self.progress.operation >= 0):
             # This group could not have come so far without START having told that rank its generation.
@@ -140,7 +138,7 @@ class Group:
         return effects + self._start(now)
 
     def _start(self, now: float) -> List[Effect]:
-        """If all are here who have not left."""
+        """Start if all ranks that have not left are here."""
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
         head = min([each.hello.received for each in self.members.values()] + self.departed)
@@ -151,7 +149,7 @@ class Group:
         return [*(Tell(each, frame) for each in self.members.values()), Started(self, is_first)]
 
     def _reset(self, now: float) -> List[Effect]:
-        """Everybody comes again."""
+        """Drop all members, so that they connect again."""
         effects: List[Effect] = [Dismiss(each, b"") for each in self.members.values()]
         self._stop()
         self._since = now
@@ -159,7 +157,7 @@ class Group:
         return effects
 
     def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
-        """What came on a connection and is no chunk. Raises Malformed: it is to be closed."""
+        """Handle a frame that is no chunk. Raises Malformed: the connection is to be closed."""
         if header.kind is Kind.BYE:
             return self._leave(member, now)
         if header.kind is Kind.ERROR:
@@ -169,12 +167,12 @@ class Group:
         raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
 
     def odd(self, member: Member, header: Header) -> List[Effect]:
-        """The header of a chunk that cannot be added to the others'."""
+        """Handle a chunk, given by its header, that cannot be added to the others'."""
         seen = None if self._rows is None else self._rows.seen(self._state(member).position)
         return self.fail(self._objection(member, header, seen))
 
     def _objection(self, member: Member, shape: Header, seen: Optional[Seen]) -> str:
-        """Why such a chunk does not belong there."""
+        """Return why such a chunk does not belong there."""
         dtype = DType(shape.dtype)
         if shape.reduction == Reduction.AVERAGE and dtype.is_integer:
             return (
@@ -183,7 +181,7 @@ class Group:
             )
         if seen is not None and not rows.are_alike(seen.shape, shape):
             return rows.disagreement(member.rank, shape, seen.arrived, seen.shape)
-        # Only who has left could have brought what is missing.
+        # Only a rank that has left could have sent what is missing.
         return next((_has_left(rank, each) for rank, each in self._parted.items()), "")
 
     def _leave(self, member: Member, now: float) -> List[Effect]:
@@ -204,7 +202,7 @@ class Group:
         return effects + self._start(now)
 
     def lose(self, member: Member, now: float) -> List[Effect]:
-        """Its connection broke, or is to be closed."""
+        """Handle a connection that broke, or is to be closed."""
         if not self._forget(member):
             return []
         self._lost[member.rank] = now
@@ -212,7 +210,7 @@ class Group:
         return effects + self._reset(now) if self._running else effects
 
     def _forget(self, member: Member) -> bool:
-        """Whether it counted."""
+        """Remove a connection; return whether it was its rank's current one."""
         if self.parked.get(member.rank) is member:
             del self.parked[member.rank]
         if self.members.get(member.rank) is not member:
@@ -221,7 +219,7 @@ class Group:
         return True
 
     def take_unsure(self) -> List[Member]:
-        """Ranks that wait for a generation, whichever it is; they are no more of this one."""
+        """Remove and return the ranks that wait for a generation, whichever it is."""
         unsure = [*self.parked.values()]
         if not self._running:
             unsure += [each for each in self.members.values() if not each.hello.generation]
@@ -230,7 +228,7 @@ class Group:
         return unsure
 
     def fail(self, text: str) -> List[Effect]:
-        """Tell everybody that it is over, and remember why."""
+        """End this generation: tell all members why, and remember it."""
         self.failure = text
         farewell = proof.text_frame(Kind.ERROR, text)
         effects: List[Effect] = [Dismiss(each, farewell) for each in self.members.values()]
@@ -238,7 +236,7 @@ class Group:
         return [Log(text), *effects]
 
     def status(self, now: float) -> List[Effect]:
-        """Tells those that wait for whom; nothing if they have not waited long."""
+        """Tell waiting members for whom they wait; nothing if they have not waited long."""
         since, row = self._since, None
         if self._rows is not None:
             head = self.progress.head
@@ -254,15 +252,14 @@ class Group:
         if not waiting or now - since < _PATIENCE:
             return []
         if not missing or self.parked:
-            missing = [0]  # It alone brings a new generation.
+            missing = [0]  # Only rank 0 brings a new generation.
         text = f"waits {now - since:.0f} s for {rows.ranks(missing)}"
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
             text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
         frame = proof.text_frame(Kind.STATUS, text)
         effects: List[Effect] = [Tell(each, frame, True) for each in waiting]
         if row is not None and row.shape.ordinal:
-            # Those that all wait for are told what it is: they may have given the same operation to their
-            # native backend.
+            # Missing ranks are told which operation it is: they may have given it to their native backend.
             text = f"{rows.have(row.arrived)} {rows.text(row.shape)}"
             frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
             asked = [self.members[rank] for rank in missing if rank in self.members]

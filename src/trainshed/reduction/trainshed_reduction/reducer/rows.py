@@ -1,4 +1,4 @@
-"""What has come of the chunks of a running group, and how people are told of it. Pure."""
+"""State of the chunks of a running group, and texts about it for people. Pure."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class RunningRows(Protocol):
     def progress(self) -> Progress: ...
 
     def seen(self, position: int) -> Optional[Seen]:
-        """None: nothing has come for it."""
+        """Return what has come for a position; None: nothing has."""
         ...
 
     def state(self, rank: int) -> MemberState: ...
 
     def leave(self, rank: int) -> None:
-        """In good order: the others go on with what it has sent."""
+        """Let a rank leave in good order: the others go on with what it has sent."""
         ...
 
 
 def are_alike(shape: Header, other: Header) -> bool:
-    """Whether the chunks of two ranks for one position can be added. They may have other ordinals: where
-    callbacks issue native all-reduces, the ranks may have come by different numbers of those."""
+    """Whether the chunks of two ranks for one position can be added. Ordinals may differ: where callbacks
+    issue native all-reduces, the ranks may have counted different numbers of those by then."""
     return _compared(shape) == _compared(other)
 
 
@@ -62,14 +62,14 @@ def _compared(shape: Header) -> tuple[int, ...]:
 
 
 def text(shape: Header) -> str:
-    """What a rank has, for people."""
+    """Describe a chunk's operation, for people."""
     reduction, dtype = Reduction(shape.reduction), DType(shape.dtype)
     return f"the {reduction.name} of {shape.total} elements of {dtype.name}"
 
 
 def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
-    """Says what one rank has and what the others have, each in full: of two nobody can tell who is wrong. Of
-    two the lower one is named first."""
+    """Say what one rank has and what the others have, each in full, since nobody can tell which is wrong. Of
+    two ranks the lower one is named first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     mine, other = text(shape), text(theirs)
@@ -91,7 +91,7 @@ def have(numbers: List[int]) -> str:
 
 
 def ranks(numbers: List[int]) -> str:
-    """Of many only the first few."""
+    """Name the ranks; of many only the first few."""
     shown = ", ".join(str(each) for each in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

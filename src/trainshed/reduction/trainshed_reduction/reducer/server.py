@@ -1,8 +1,8 @@
 """One thread of a reducer, and the connections that are for it.
 
-Whoever connects proves within seconds, and with a few bytes of memory, that it knows the job's token; only
-then may it send chunks. What the part in C tells of connections goes to the sessions, and their effects to
-connections. One that breaks, or carries what is no protocol, is closed, and nobody else's. While nothing
+Whoever connects has to prove within seconds, and with little memory, that it knows the job's token; only then
+may it send chunks. The part in C reports events of connections, which go to the sessions; the sessions'
+effects go to connections. A connection that breaks or violates the protocol is closed alone. While nothing
 happens and nobody waits, nothing runs here.
 """
 
@@ -29,37 +29,37 @@ from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 STRANGERS = 64
-"""Connections at a time that have not proved themselves."""
+"""Most connections at a time that have not proved themselves."""
 _HURRY = 1.0
-"""Seconds that such a one has while others cannot come in because of it."""
+"""Seconds that each of them has to do so while there are so many that others have to wait."""
 _PAUSE = 0.5
-"""Seconds until the system is asked for another connection after it could not give one."""
+"""Seconds until connections are accepted again after the system could not give one."""
 _SECOND = 1.0
 _LINGER = 2.0
-"""Seconds in which the other side is to read why its connection ends."""
+"""Seconds in which the other side can read why its connection ends."""
 _VANISHED = 60.0
-"""Seconds after which a worker is gone that takes nothing any more."""
+"""Seconds after which a worker that accepts no data counts as gone."""
 
 
 class Peer:
-    """Who is at the other end; a stranger as long as it has no member."""
+    """The other end of a connection; a stranger as long as it has no member."""
 
     def __init__(self, connection: socket.socket, address: str, now: float) -> None:
         self.connection = connection
         self.address = address
         #: The connection's number in C.
         self.slot = -1
-        #: On the connection, by either side, as far as proofs are of it.
+        #: What both sides have sent, as far as proofs cover it; the challenge first.
         self.said = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
-        #: When the connection is closed, if it was told why.
+        #: When the connection is closed, if it was told why; 0 = it was not.
         self.until = 0.0
 
 
 class Server:
-    """Serves the groups of one lane. The first of them also takes all connections, and hands over those that
-    have proved themselves and are for another."""
+    """Serves the groups of one lane. The first server also accepts all connections, and hands those that have
+    proved themselves to the server of their lane."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Server:
         outlet: Outlet,
         tls: Optional[ssl.SSLContext] = None,
     ) -> None:
-        """`listener`: the first one's. Raises OSError."""
-        #: The reducer's, by lane.
+        """`listener`: only the first server has it. Raises OSError."""
+        #: All servers of the reducer, by lane.
         self.all: Sequence[Server] = (self,)
         self._listener = listener
         self._token = token
@@ -80,10 +80,10 @@ class Server:
         self._tls = tls
         self._counters = Counters()
         self._sessions = Sessions(self._counters)
-        #: Of what is no worker's connection.
+        #: For what is no peer's connection.
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
-        #: What was told of them last.
+        #: The numbers that were reported last.
         self._told: Metrics = {}
         #: By slot.
         self._peers: Dict[int, Peer] = {}
@@ -95,7 +95,7 @@ class Server:
         self._listens = False
         self._listen_at = self._status_at = 0.0
         self._ended = False
-        #: From other threads: whom they have greeted; None: the end.
+        #: From other threads: peers that they have greeted; None: the end.
         self._handed: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
         self._waker, self._woken_by = socket.socketpair()
         for end in (self._waker, self._woken_by):
@@ -105,12 +105,12 @@ class Server:
             listener.setblocking(False)
 
     def end(self) -> None:
-        """From any thread: `run` returns."""
+        """Make `run` return; from any thread."""
         self._hand(None)
 
     def _hand(self, what: Optional[Tuple[Peer, Hello]]) -> None:
         self._handed.put(what)
-        with contextlib.suppress(OSError):  # Full: it will wake up. Closed: nobody is there to.
+        with contextlib.suppress(OSError):  # Full: it will wake up anyway. Closed: it has ended.
             self._waker.send(b"\0")
 
     def _take_over(self) -> None:
@@ -126,8 +126,8 @@ class Server:
                 self._carry_out(self._admit(peer, hello))
 
     def _take(self, peer: Peer) -> None:
-        """Read and send on its connection in this thread. Raises OSError: it has gone already, and is
-        closed."""
+        """Read and send on the peer's connection in this thread. Raises OSError: the connection broke, and
+        is closed."""
         try:
             peer.slot = self._native.add(peer.connection.fileno())
         except OSError:
@@ -136,8 +136,8 @@ class Server:
         self._peers[peer.slot] = peer
 
     def run(self) -> None:
-        """Serve until `end`. Connections are closed then without a word: workers come again, to whoever
-        listens."""
+        """Serve until `end`. Connections are then closed without a message: workers connect again, to
+        whoever listens."""
         while not self._ended:
             self._keep_time()
             events = self._native.run(self._patience())
@@ -157,7 +157,7 @@ class Server:
     # ---- time
 
     def _patience(self) -> Optional[float]:
-        """Seconds until there is something to do of which nobody tells; None: never."""
+        """Return the seconds until something is due; None: nothing is."""
         moments = [self._listen_at, self._status_at]
         moments += [peer.came + self._time_limit() for peer in [*self._strangers][:1]]
         moments += [peer.until for peer in [*self._leaving][:1]]
@@ -183,7 +183,7 @@ class Server:
             self._listen(len(self._strangers) < STRANGERS)
 
     def _report(self) -> None:
-        """If anything has changed: while chunks come, `NativeReducer.run` returns every second."""
+        """Report numbers if any has changed; while chunks come, `NativeReducer.run` returns every second."""
         self._counters.connections = len(self._members)
         self._counters.chunks_in_flight = self._sessions.chunks_in_flight
         numbers = self._counters.snapshot(self._native.numbers(), self._native.waited())
@@ -226,7 +226,7 @@ class Server:
         self._listen(len(self._strangers) < STRANGERS)
 
     def _prepared(self, connection: socket.socket) -> socket.socket:
-        """Raises OSError."""
+        """Return the connection ready for use, over TLS a `Tunnel`. Raises OSError."""
         sockets.set_options(connection, _VANISHED)
         if self._tls is not None:
             connection.settimeout(proof.HANDSHAKE_SECONDS)
@@ -238,7 +238,7 @@ class Server:
         return connection
 
     def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
-        """What a stranger says. Raises Malformed."""
+        """Handle a stranger's first message. Raises Malformed."""
         if isinstance(event, Odd) or event.header.kind is not Kind.HELLO:
             raise Malformed("HELLO must come first")
         hello = proof.read_signed(self._token, Hello, event.payload, peer.said)
@@ -260,7 +260,7 @@ class Server:
         return []
 
     def _admit(self, peer: Peer, hello: Hello) -> List[Effect]:
-        """It has proved itself."""
+        """Let a peer that has proved itself into its group, or refuse it."""
         try:
             member, following = self._sessions.admit(hello, self._now)
         except Refusal as refusal:
@@ -282,11 +282,11 @@ class Server:
     def _hear(self, event: Event) -> List[Effect]:
         peer = self._peers.get(event.lane)
         if peer is None:
-            return []  # Closed by something before it.
+            return []  # An earlier event has closed it.
         if isinstance(event, Lost):
             return self._drop(peer)
         if peer.until:
-            return []  # Something before it has ended the connection.
+            return []  # An earlier event has ended the connection.
         try:
             if isinstance(event, Strange):
                 raise Malformed(wire.STRANGE)
@@ -326,7 +326,7 @@ class Server:
         group.run(rows)
 
     def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
-        """Close the connection when this has been read, or after a while."""
+        """Send a farewell, and close the connection when it has been read, or after a while."""
         following = self._part(peer)
         self._native.tell(peer.slot, farewell)
         self._native.dismiss(peer.slot)
@@ -335,7 +335,7 @@ class Server:
         return following
 
     def _drop(self, peer: Peer) -> List[Effect]:
-        """Close the connection; what follows for others."""
+        """Close the connection; return what follows for others."""
         following = self._part(peer)
         self._leaving.pop(peer, None)
         self._close(peer)

@@ -1,7 +1,7 @@
 """All groups at this reducer, and which generation of each counts. Pure: no sockets, no clock.
 
-Whoever calls holds the connections: it tells what came on them and when, and carries out the effects. An
-older generation is refused, a newer one ends what is left of the older.
+The caller holds the connections: it reports what came on them and when, and carries out the effects. An older
+generation is refused; a newer one ends what is left of the older.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trainshed_reduction.reducer.groups import Dismiss, Effect, Group, Member
 from trainshed_reduction.wire import Hello, Kind
 
 _REMEMBERED = 1024
-"""Groups without connections whose generation is kept in mind."""
+"""Groups without connections whose generation is remembered."""
 
 
 class Refusal(Exception):
-    """This worker cannot take part; the text is for it."""
+    """This worker cannot take part; the text tells it why."""
 
 
 class Sessions:
@@ -39,7 +39,7 @@ class Sessions:
         return sum(group.progress.begun for group in self._groups.values())
 
     def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
-        """A worker that has proved itself; ACCEPT goes before the effects. Raises Refusal."""
+        """Add a worker that has proved itself; ACCEPT must be sent before the effects. Raises Refusal."""
         group = self._groups.get(hello.group)
         effects: List[Effect] = []
         if group is None:
@@ -61,7 +61,7 @@ class Sessions:
                 f"{group.world}"
             )
             if not group.is_empty:
-                # Only one who knows the generation is surely of it.
+                # Only a worker that knows the generation surely belongs to it.
                 if group.generation or not hello.generation:
                     raise Refusal(text)
                 effects = group.fail(text)
@@ -82,7 +82,7 @@ class Sessions:
         return group
 
     def status(self, now: float) -> List[Effect]:
-        """To be called once a second while something waits."""
+        """Remind members that wait; to be called once a second while `is_waiting`."""
         effects: List[Effect] = []
         for group in self._groups.values():
             if group.is_waiting:
@@ -91,14 +91,14 @@ class Sessions:
 
 
 def _age(hello: Hello, group: Group) -> int:
-    """Below 0: the worker is of an older generation than the group, above: of a newer one."""
+    """Return a number below 0 if the worker's generation is older than the group's, above 0 if newer."""
     if not hello.generation or not group.generation:
         return 0
     return hello.generation - group.generation
 
 
 def _supersede(former: Group, group: Group, hello: Hello) -> List[Effect]:
-    """Ends the former generation; who waits for a new one already is taken over."""
+    """End the former generation; the new one takes over ranks that wait for any generation."""
     text = f"generation {hello.generation} has taken the place of generation {former.generation}"
     unsure = former.take_unsure()
     effects = former.fail(text)
