@@ -138,6 +138,14 @@ def cache_of(user: int) -> Path:
     return cache
 
 
+def copy_environments(built: Path, to: Path) -> None:
+    """Copy environments for another user or another place. They go on leading to what is in `built`, which
+    stays, so they are made to look like those of an older version, which did not write down their place."""
+    subprocess.run(["cp", "-a", str(built), str(to)], check=True)
+    for file in to.glob("*/.built"):
+        file.write_text(file.read_text().partition("\n")[0])
+
+
 class ByTransport(dict[str, Any]):
     """What a client's program saw, by transport: it runs when it is asked for."""
 

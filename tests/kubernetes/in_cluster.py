@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.running import CACHE, ROOT, Service
+from tests.e2e.running import CACHE, ROOT, Service, copy_environments
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.slurm.nodes import HUB, tree, until
 
@@ -41,7 +41,7 @@ def install(lab: KubernetesLab) -> None:
     place = lab.on_disk(_HOME, _VOLUME)
     (place / "cache").mkdir(parents=True)
     # The lab reaches no package index.
-    subprocess.run(["cp", "-a", str(CACHE / "environments"), str(place / "cache")], check=True)
+    copy_environments(CACHE / "environments", place / "cache" / "environments")
     subprocess.run(["chown", "-hR", f"{_USER}:{_USER}", str(place)], check=True)
     documents = [_adapted(lab, json.loads(json.dumps(one))) for one in rendered()]
     lab.kubectl("apply", "-f", "-", given=_listed([_volume(), *documents]))

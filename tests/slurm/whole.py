@@ -17,6 +17,7 @@ from tests.e2e.running import (
     Service,
     cache_of,
     common_place,
+    copy_environments,
     down,
     ready,
     running,
@@ -81,7 +82,7 @@ def give_environments(user: int) -> None:
         return
     draft = theirs.with_name("environments.draft")
     shutil.rmtree(draft, ignore_errors=True)
-    subprocess.run(["cp", "-a", str(built), str(draft)], check=True)
+    copy_environments(built, draft)
     subprocess.run(["chown", "-hR", f"{user}:{user}", str(draft)], check=True)
     draft.rename(theirs)
 

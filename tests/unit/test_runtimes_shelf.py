@@ -1,6 +1,7 @@
 """The shelf: built once, read-only, whole or not there (spec/invariants#shelf, Runtimes)."""
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -144,6 +145,33 @@ def test_what_is_marked_outlives_the_boot(tmp_path: Path, monkeypatch: pytest.Mo
     shelf.wait()
     (tmp_path / "boot").write_text("second")
     assert Shelf(tmp_path / "shelf").has("key")
+
+
+def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:
+    """Environments name their own paths: one of a moved cache ran the machine's Python, or failed at odd
+    imports."""
+    first = tmp_path / "first"
+    Shelf(first).put("key", _fill)
+    (tmp_path / "link").symlink_to(first)
+    assert Shelf(tmp_path / "link").has("key")
+    shutil.copytree(first, tmp_path / "copy")
+    first.rename(tmp_path / "moved")
+    for place in ("copy", "moved"):
+        shelf = Shelf(tmp_path / place)
+        assert not shelf.has("key")
+        assert [entry.whole for entry in shelf.content()] == [False]
+        shelf.put("key", _fill)
+        assert shelf.has("key")
+
+
+def test_what_an_older_version_built_is_used(tmp_path: Path) -> None:
+    """It wrote the boot alone."""
+    shelf = Shelf(tmp_path)
+    built = shelf.put("key", _fill) / ".built"
+    boot, _, _ = built.read_text().partition("\n")
+    built.chmod(0o644)
+    built.write_text(boot)
+    assert shelf.has("key")
 
 
 def test_where_the_system_names_no_boot_the_disk_is_waited_for(

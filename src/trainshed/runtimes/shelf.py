@@ -5,7 +5,9 @@ services on the same cache respect. It is trusted if it is known to be on disk, 
 So a job need not wait for the disk, and a power cut cannot leave a directory that looks finished but has
 empty files.
 
-Each has a file `.built`, whose modification time says when it was used last. Programs lock that file: a shim
+Each has a file `.built`, which holds the boot and the path that it was built for: environments have their own
+paths in them, so one that was moved or copied elsewhere counts as missing, and is built again. The file's
+modification time says when the directory was used last. Programs lock that file: a shim
 keeps a shared lock on it (`trainshed.replica.supervisor.program`), which ends with the shim in any case. So
 nothing that a program runs from is removed, whether a service runs or not.
 """
@@ -54,7 +56,7 @@ class Shelf:
     """The directories `<root>/<key>`. Safe for several threads and several processes."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = root.absolute()
         self._boot = _boot()
         self._settling: set[threading.Thread] = set()
 
@@ -63,12 +65,15 @@ class Shelf:
         return self._root / key
 
     def has(self, key: str) -> bool:
-        """Whether the directory exists and is complete. Two file-system calls."""
+        """Whether the directory exists, is complete and was built for this place. Two file-system calls."""
         try:
-            built = (self.path(key) / _BUILT).read_text()
+            boot, _, place = (self.path(key) / _BUILT).read_text().partition("\n")
         except OSError:
             return False
-        return (bool(self._boot) and built == self._boot) or self._mark(key).exists()
+        # Older versions did not write the place.
+        if place and not _is_same(self.path(key), place):
+            return False
+        return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
 
     def used(self, key: str) -> None:
         """Record that the directory is used now. One file-system call, two now and then."""
@@ -110,7 +115,7 @@ class Shelf:
             draft = self._draft(key)
             try:
                 build(draft)
-                (draft / _BUILT).write_text(self._boot)
+                (draft / _BUILT).write_text(f"{self._boot}\n{final}")
                 protect(draft, writable)
                 if not self._boot:
                     if finish is not None:
@@ -260,6 +265,14 @@ def held(place: Path) -> Generator[None]:
     finally:
         for handle in handles:
             os.close(handle)
+
+
+def _is_same(path: Path, place: str) -> bool:
+    """Whether a place is that path, perhaps by another name: through a symbolic link, say."""
+    try:
+        return str(path) == place or path.samefile(place)
+    except OSError:
+        return False
 
 
 @contextmanager
