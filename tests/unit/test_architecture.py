@@ -13,7 +13,9 @@ TASK_MAKERS = ("create_task", "ensure_future", "run_coroutine_threadsafe")
 def charter(package: Path) -> str:
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
     assert docstring, f"{package.name} has no charter"
-    return docstring.splitlines()[0]
+    first, _, rest = docstring.partition("\n")
+    assert not rest or rest.startswith("\n"), f"{package.name}'s charter is longer than a line"
+    return first
 
 
 def test_the_table_of_packages_repeats_the_charters() -> None:

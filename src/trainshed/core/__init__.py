@@ -1,2 +1,1 @@
-"""Jobs, attempts, replicas, trials, studies and operations: what they are and what may happen to them.
-Pure."""
+"""Says what jobs, attempts, replicas, trials and studies are, and what may happen to them. Pure."""

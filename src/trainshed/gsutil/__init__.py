@@ -1,2 +1,1 @@
-"""Implements the command gsutil for jobs; it runs on any Python from 3.6 on and talks to a replica's
-endpoint."""
+"""The command gsutil of jobs, for any Python from 3.6 on, as a client of a replica's endpoint."""

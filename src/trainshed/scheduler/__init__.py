@@ -1,1 +1,1 @@
-"""Snapshot in, decisions out: who runs where, who waits and why, who yields. Pure."""
+"""Decides on a snapshot of the cluster who runs where, who waits and why, and who yields. Pure."""
