@@ -320,8 +320,9 @@ def _literal(value: Any, depth: int) -> str:
 
 def _flat(value: Any) -> str:
     if isinstance(value, str):
-        # JSON's form of a text is Python's form as well.
-        return json.dumps(value)
+        # JSON's form of a text is Python's form as well, but for its escapes, which are halves of characters
+        # beyond the first plane.
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         return "{" + ", ".join(f"{_flat(k)}: {_flat(v)}" for k, v in fields.items()) + "}"
