@@ -218,3 +218,12 @@ def test_the_model_of_another_project_is_another_model() -> None:
     other = stored()
     other = replace(other, name=replace(other.name, project_id="other"))
     assert left(other).name == ModelName("other", "us-central1", "m")
+
+
+def test_a_clock_that_is_set_back_ends_no_pipeline_before_its_last_change() -> None:
+    running = seen(stored(), backing(J.RUNNING, started=NOW))
+    for over in (J.FAILED, J.CANCELLED):
+        ended, _ = machine.observed(running, backing(over, message="It failed."), CREATED)
+        assert ended.ended == ended.updated == running.updated
+    done, _ = machine.succeeded(running, None, JobUid(0), CREATED)
+    assert done.ended == done.updated == running.updated

@@ -63,10 +63,12 @@ def observed(
             if changed.state is pipeline.state:
                 return changed, ()
             told = TimelineEntry(now, "running", f"{backing.name} is running.")
-            return replace(changed, updated=now), (told,)
+            return replace(changed, updated=_at(pipeline, now)), (told,)
         case JobState.PREPARING if backing.started:
             changed = _goes(pipeline, PipelineTrigger.JOB_RETRIED)
-            return (changed if changed == pipeline else replace(changed, updated=now)), ()
+            return (
+                changed if changed == pipeline else replace(changed, updated=_at(pipeline, now))
+            ), ()
         case JobState.FAILED:
             return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
         case JobState.CANCELLED:
@@ -102,7 +104,8 @@ def succeeded(
     ended = _goes(done, PipelineTrigger.JOB_SUCCEEDED)
     left = f" It left the model {named}." if named else ""
     entry = TimelineEntry(now, "succeeded", f"The pipeline succeeded.{left}", {"model": named})
-    return replace(ended, ended=now, updated=now, started=ended.started or now), (entry,)
+    at = _at(pipeline, now)
+    return replace(ended, ended=at, updated=at, started=ended.started or at), (entry,)
 
 
 def model_missing(pipeline: Pipeline, uri: str, now: Nanos) -> tuple[Pipeline, Told]:
@@ -173,16 +176,22 @@ def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told
     if not pipeline.cancelled:
         state = PipelineState.FAILED
         error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
-    at = max(now, pipeline.updated)
+    at = _at(pipeline, now)
     ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
     told = TimelineEntry(now, state.value.lower(), error.message)
     return ended, (job_timeline.refused_event("Pipeline", cause, now), told)
 
 
+def _at(pipeline: Pipeline, now: Nanos) -> Nanos:
+    """Return the time of a change: not before the last one, though the clock was set back."""
+    return max(now, pipeline.updated)
+
+
 def _ends(
     pipeline: Pipeline, trigger: PipelineTrigger, error: JobError | None, now: Nanos
 ) -> tuple[Pipeline, Told]:
-    ended = replace(_goes(pipeline, trigger), error=error, ended=now, updated=now)
+    at = _at(pipeline, now)
+    ended = replace(_goes(pipeline, trigger), error=error, ended=at, updated=at)
     message = error.message if error else "The pipeline is over."
     return ended, (TimelineEntry(now, ended.state.value.lower(), message),)
 
