@@ -209,6 +209,7 @@ async def test_an_export_goes_on_after_a_crash_and_ends_when_it_is_cancelled(hou
     await ok(house, "POST", f"/v1/{running['name']}:cancel")
     done = await ended(house, running)
     assert done["error"]["code"] == 1
+    assert "delete what it had written to gs://" in done["error"]["message"]
     house.splits.gate.set()
     await house.exports.close()
     assert (await ok(house, "GET", f"/v1/{running['name']}"))["error"]["code"] == 1
