@@ -126,6 +126,9 @@ async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house
     rest = (await house.call("GET", f"{path}&pageToken={page['nextPageToken']}")).json
     assert [job["trial"] for job in page["jobs"] + rest["jobs"]] == [3, 2, 1]
     assert rest["nextPageToken"] == ""
+    for other in ("search=trial", "displayName=other", "state=running"):
+        asked = await house.call("GET", f"{path}&{other}&pageToken={page['nextPageToken']}")
+        assert (asked.status, "page" in asked.error["message"].lower()) == (400, True)
     # Both states are those of jobs: a pipeline that waits for its job is PREPARING.
     assert top[0]["state"] == "PREPARING"
     assert [job["kind"] for job in await listed(house, "project=p1&state=preparing")] == [

@@ -145,7 +145,8 @@ async def list_(call: JsonCall) -> records.JobList:
 
 async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> records.JobList:
     parent, token = call.parameter("parent"), call.parameter("pageToken")
-    question = (parent, ",".join(call.texts("state")))
+    words, named = call.parameter("search"), call.parameter("displayName")
+    question = (parent, ",".join(call.texts("state")), words, named)
     after = decode_number(token, *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))
