@@ -44,7 +44,7 @@ _FIELDS: Final = {
 }
 """The field of a request that an edge of each role comes from."""
 MAX_LINEAGE: Final = 5_000
-"""Nodes of a lineage after which no more are added."""
+"""Nodes of a lineage after which no more are looked for; the last one looked at may bring as many again."""
 
 
 class SqliteMetadata:
@@ -178,12 +178,14 @@ def _reached(connection: sqlite3.Connection, start: int, hops: int) -> set[int]:
     reached = {start}
     border = {start}
     for _ in range(hops):
-        limit = {"limit": MAX_LINEAGE - len(reached)}
-        border = {
-            number
-            for node in border
-            for (number,) in connection.execute(_SQL["neighbours"], {"node": node} | limit)
-        } - reached
+        found: set[int] = set()
+        for node in border:
+            limit = {"limit": MAX_LINEAGE}
+            rows = connection.execute(_SQL["neighbours"], {"node": node} | limit)
+            found |= {number for (number,) in rows} - reached
+            if len(reached) + len(found) >= MAX_LINEAGE:
+                break
+        border = found
         reached |= border
         if not border or len(reached) >= MAX_LINEAGE:
             break

@@ -12,7 +12,7 @@ class SqliteOperations:
 
     async def begin(self, operation: Operation) -> None:
         await self._writer.run(
-            "begin_export", lambda connection: writes.insert_operation(connection, operation)
+            "begin_operation", lambda connection: writes.insert_operation(connection, operation)
         )
 
     async def running(self, kind: OperationKind) -> tuple[Operation, ...]:
@@ -21,5 +21,5 @@ class SqliteOperations:
 
     async def finish(self, operation: Operation) -> bool:
         return await self._writer.run(
-            "finish_export", lambda connection: writes.finish_operation(connection, operation)
+            "finish_operation", lambda connection: writes.finish_operation(connection, operation)
         )
