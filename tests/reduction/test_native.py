@@ -180,6 +180,8 @@ def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.Monk
     """spec/reduction#exactness: what is wrong is said, and nothing half done is left."""
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
     assert "no C compiler" in compilation.build(tmp_path / "a")[1]
+    monkeypatch.setenv("CC", "gcc '-O2")
+    assert "no C compiler" in compilation.build(tmp_path / "a")[1]
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\necho 'sums.c:1: error: no such thing' >&2\nexit 1\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)

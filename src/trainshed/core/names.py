@@ -213,7 +213,7 @@ def project_number(project_id: str) -> int:
     The public services number projects; programs meet the number in CLOUD_ML_PROJECT_ID
     (facts/program#variables).
     """
-    if project_id.isdigit():
+    if project_id.isascii() and project_id.isdigit():
         return int(project_id)
     digest = hashlib.sha256(project_id.encode()).digest()
     return 10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11)

@@ -6,8 +6,7 @@ It owns names and formats only, and opens nothing but the files that it is asked
 A slot is the directory of one replica of one attempt:
 
     journal             what became of each incarnation (`journal` module); locked exclusively by the shim as
-    long
-                        as anything of the replica lives (the fence)
+                        long as anything of the replica lives (the fence)
     sock                the shim's Unix socket
     stopped-N           incarnation N must not start any more
     files/              what the program may touch: work, home, tmp, ...

@@ -374,7 +374,8 @@ class Installer:
             process = execution.process
             self._stops.add(stop)
             stop.began(process, execution.end)
-            limit = threading.Timer(execution.seconds or self._limit_seconds, kill, [process])
+            seconds = execution.seconds or self._limit_seconds
+            limit = threading.Timer(seconds, kill, [process])
             limit.daemon = True
             limit.start()
             if self._closed:
@@ -405,9 +406,7 @@ class Installer:
         if process.returncode == 128 + signal.SIGKILL:
             last.append(f"{KILLED}, perhaps by the kernel for want of memory.")
         if process.returncode == -signal.SIGKILL:
-            last.append(
-                f"Stopped from outside, or after the limit of {self._limit_seconds} seconds."
-            )
+            last.append(f"Stopped from outside, or after the limit of {seconds:g} seconds.")
         if process.returncode:
             raise InstallFailed(tuple(last))
 

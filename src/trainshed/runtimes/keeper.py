@@ -167,6 +167,7 @@ class Keeper:
         def asked() -> None:
             if not calls.answer():
                 self._loop.drop(calls.fileno())
+                calls.close()
 
         self._loop.add(handle, asked)
 

@@ -177,7 +177,7 @@ class Node:
 
 
 def is_same(one: Value, other: Value) -> bool:
-    """Whether two values of one parameter are the same one."""
+    """Whether two values of one parameter are the same one (facts/tuning#vertex)."""
     if isinstance(one, str) or isinstance(other, str):
         return one == other
     return abs(one - other) < SAME

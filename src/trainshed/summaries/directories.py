@@ -33,13 +33,13 @@ class LocalDirectory:
         """Do as the port says, in the order of the directories' names."""
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in self._below:
-            met(handle, name)
             try:
-                below = os.open(name, _DIRECTORY, dir_fd=handle)
-            except OSError:
-                return  # It is not there yet.
+                met(handle, name)
+                below = _opened(handle, name)
             finally:
                 os.close(handle)
+            if below is None:
+                return  # It is not there yet.
             handle = below
         walk = _Walk(met)
         try:
@@ -98,11 +98,18 @@ class _Walk:
         for name in sorted(below):
             if depth == _DEEPEST or self._directories >= _MOST_DIRECTORIES:
                 return
-            try:
-                inner = os.open(name, _DIRECTORY, dir_fd=handle)
-            except OSError:
+            inner = _opened(handle, name)
+            if inner is None:
                 continue
             try:
                 yield from self.directory(inner, f"{path}{name}/", depth + 1)
             finally:
                 os.close(inner)
+
+
+def _opened(handle: int, name: str) -> int | None:
+    """Open a directory that is in another one; None if it cannot be, or is a link."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=handle)
+    except OSError:
+        return None

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
+from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
+from tests.contract.engines.test_terminals import shown
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.local import layout, reconciler
 from trainshed.replica import protocol
@@ -91,5 +93,16 @@ def test_a_start_that_waits_for_room_can_be_stopped(house: Run) -> None:
             end = await house.end(uid)
         assert end == ReplicaLost(1, PRIMARY, 1, protocol.NEVER_STARTED)
         assert house.texts(uid) == []
+
+    house(test)
+
+
+def test_a_failed_replica_can_be_looked_at_while_the_disk_is_full(house: Run) -> None:
+    async def test(house: House) -> None:
+        await keeping(house)
+        uid = await failed(house, "echo loss >result; exit 3")
+        await weighed(house, uid)
+        with full(house.data.parent):
+            assert "loss" in await shown(await look(house, uid), b"cat result\n")
 
     house(test)

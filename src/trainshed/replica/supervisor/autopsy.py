@@ -101,7 +101,7 @@ class Sandbox:
                 unix_sockets.send(control, text, self._connection.fileno())
                 self._connection.close()
                 self._connection = None
-            elif word == "failed":
+            elif word in ("failed", "full"):
                 self.refuse("its view cannot be made: %s" % rest)
                 self._ended = True
         if not data:

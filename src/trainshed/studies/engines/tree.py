@@ -10,10 +10,8 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec, Value
+from trainshed.studies.nodes import is_same
 from trainshed.studies.port import Seen
-
-_SAME = 1e-10
-"""Discrete values this near are one (facts/tuning#vertex)."""
 
 Place = float | int | str
 """What the library sees of a value: a number on its scale, the position in the list, or the category."""
@@ -31,7 +29,7 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
     for index, parameter in enumerate(spec.parameters):
         if parameter.parent >= 0:
             above = chosen.get(parameter.parent)
-            if above is None or not any(_same(above, one) for one in parameter.when):
+            if above is None or not any(is_same(above, one) for one in parameter.when):
                 continue
         value = choose(index, parameter)
         if value is None:
@@ -65,7 +63,7 @@ def to_place(parameter: Parameter, value: Value) -> Place | None:
         return None
     match parameter.type:
         case ParameterType.DISCRETE:
-            near = (i for i, one in enumerate(parameter.values) if _same(one, value))
+            near = (i for i, one in enumerate(parameter.values) if is_same(one, value))
             return next(near, None)
         case ParameterType.INTEGER:
             return int(_mirrored(parameter, round(_within(parameter, value))))
@@ -116,12 +114,6 @@ def pending(number: int, parameters: Parameters | None) -> Seen:
 def seed_of(seed: int, number: int) -> int:
     """Return a seed of 31 bits for the proposal of this number."""
     return int(np.random.SeedSequence((abs(seed), number)).generate_state(1)[0]) >> 1
-
-
-def _same(one: Value, other: Value) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return abs(one - other) <= _SAME * max(1.0, abs(one))
 
 
 def _within(parameter: Parameter, value: float) -> float:

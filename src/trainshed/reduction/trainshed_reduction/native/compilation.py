@@ -52,7 +52,10 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
 
 
 def _compiler() -> List[str]:
-    told = shlex.split(os.environ.get("CC", ""))
+    try:
+        told = shlex.split(os.environ.get("CC", ""))
+    except ValueError:  # A quote is not closed.
+        told = [os.environ["CC"]]
     for command in [told] if told else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
             return command
