@@ -161,7 +161,8 @@ class Settings(Struct, frozen=True):
     isolation: Isolation = ""
     #: Directories that programs may read although they are hidden by default, with colons in between.
     visible_paths: Directories = ""
-    #: Most processes of one replica; 0 = any number.
+    #: Most processes of one replica, and at most a quarter of the numbers that its machine has for them; 0 =
+    #: any number.
     max_processes: Count = 32768
     #: Seconds between two samples of what a replica uses; 0 = none are taken.
     usage_every: Amount = 10.0

@@ -145,7 +145,8 @@ class ControlGroups:
                 shares = min(262144, max(2, cpu_weight * 1024 // 100))
                 kernel.write(os.path.join(self._cpu, "cpu.shares"), str(shares))
         if self._pids and limits.pids_limit:
-            kernel.write(os.path.join(self._pids, "pids.max"), str(limits.pids_limit))
+            most = processes.at_most(limits.pids_limit)
+            kernel.write(os.path.join(self._pids, "pids.max"), str(most))
 
     def _limit_memory(self, limit: int) -> None:
         if _is_v2(self._memory):
