@@ -270,9 +270,11 @@ class LocalCatalog:
         else:
             note = (
                 f"{wanted} was asked for and cannot be had here: the job runs in {_title(choice)}, "
-                f"with {here}. "
-                f"Missing there: {missing}."
+                f"with {here}."
             )
+            if not missing:
+                return _with_notices(choice, note)
+            note += f" Missing there: {missing}."
         return _with_notices(choice, f"{note} {_NAME_THEM}")
 
     def _mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
