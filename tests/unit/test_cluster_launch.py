@@ -42,6 +42,7 @@ from trainshed.core.job.spec import Disk, JobSpec, Program
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
+from trainshed.core.runtime import OldWay
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
@@ -351,6 +352,21 @@ def test_job_dir_comes_last_as_two_arguments() -> None:
     assert argv[:3] == ("python3", "-m", "trainer.task")
     assert argv[-2:] == ("--job-dir", "gs://bucket/job")
     assert "$(HOME)" in argv
+
+
+def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
+    """spec/runtimes#substitutes: by a variable, which the user can set otherwise, or say the opposite."""
+    old_way = OldWay("LOADS_ALL", "1", unless="LOADS_LITTLE")
+
+    def given(env: tuple[tuple[str, str], ...] = ()) -> dict[str, str]:
+        pool = SINGLE.pools[0]
+        runtime = replace(pool.program.runtime, old_ways=(old_way,))
+        program = replace(pool.program, runtime=runtime, env=env)
+        return environ(replace(SINGLE, pools=(replace(pool, program=program),)), PRIMARY)
+
+    assert given()["LOADS_ALL"] == "1"
+    assert given((("LOADS_ALL", "0"),))["LOADS_ALL"] == "0"
+    assert "LOADS_ALL" not in given((("LOADS_LITTLE", "1"),))
 
 
 def test_environment_is_a_list_of_distinct_printable_pairs() -> None:

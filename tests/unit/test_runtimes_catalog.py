@@ -139,6 +139,25 @@ def test_pytorch_by_every_name_that_people_write(name: str) -> None:
     assert "PyTorch 2.13 on Python 3.11" in choice.notices[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("pytorch-xla.2-4.py310", ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"]),
+        ("pytorch-cpu.1-4", ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"]),
+        ("tf-cpu.2-4", []),
+    ],
+)
+def test_programs_of_an_older_pytorch_load_what_they_saved(name: str, variables: list[str]) -> None:
+    """`torch.load` refuses most objects since 2.6; a program for an older image never says
+    `weights_only`."""
+    catalog = LocalCatalog(Pythons((3, 11)))
+    choice = _chosen(catalog.for_image(f"{_IMAGES}{name}:latest"))
+    assert [each.variable for each in choice.old_ways] == variables
+    assert any("torch.load" in notice for notice in choice.notices) == bool(variables)
+    # Whoever names the runtime itself gets it as it is.
+    assert not _chosen(catalog.default("pytorch")).old_ways
+
+
 def test_a_build_with_cuda_is_for_images_for_gpus_where_there_is_one() -> None:
     """spec/runtimes#environments; a machine without a GPU runs the build for CPUs, and says so."""
     with_gpu = LocalCatalog(Pythons((3, 11)), has_gpu=lambda: True)

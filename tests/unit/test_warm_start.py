@@ -86,6 +86,8 @@ def test_others_begin_cold_and_say_why(warm: WarmStart, why: str) -> None:
 def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
     same = {**ENVIRONMENT, "HOME": "/slot", "PYTHONUSERBASE": "/slot/user", "TF_CONFIG": "{}"}
     assert differing(same) == ()
+    # torch.load reads it when it is called.
+    assert differing({**same, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}) == ()
     other = {
         **same,
         "OMP_NUM_THREADS": "1",

@@ -24,7 +24,7 @@ from trainshed.core.cluster import (
     is_reducer,
     role,
 )
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job.spec import JobSpec, Program
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case
@@ -72,6 +72,7 @@ def environment(
     program = gang.spec.pool(replica.pool).program
     variables = {
         **(image or {}),
+        **_old_ways(program),
         "CUDA_VISIBLE_DEVICES": cuda_devices,
         # A program's lines are to be seen when it prints them, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
@@ -164,6 +165,14 @@ def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False
 
 def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(secrets.unmarked, arguments))
+
+
+def _old_ways(program: Program) -> dict[str, str]:
+    """Return the variables by which the program's framework does as the older one that was asked for."""
+    said = {name for name, _ in program.env}
+    return {
+        each.variable: each.value for each in program.runtime.old_ways if each.unless not in said
+    }
 
 
 def _job_id(gang: Gang) -> str:

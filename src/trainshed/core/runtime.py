@@ -15,6 +15,15 @@ REDUCERS = "reduction-server"
 """The family of this service's own reducers, which stand in for the reduction-server images."""
 
 
+class OldWay(Struct, frozen=True):
+    """A variable by which a newer framework does as the older one did that a job asked for."""
+
+    variable: str
+    value: str
+    #: The variable that says the opposite: where the job sets it, this one is not set.
+    unless: str
+
+
 class RuntimeChoice(Struct, frozen=True):
     """The runtime that a program will run in."""
 
@@ -30,6 +39,8 @@ class RuntimeChoice(Struct, frozen=True):
     #: For a container, the image that is run. An operator's image map may have put it in the place of the one
     #: asked for.
     image: str = ""
+    #: In what a newer framework does as the one that the job asked for.
+    old_ways: tuple[OldWay, ...] = ()
 
 
 class RuntimeRefusal(Struct, frozen=True):

@@ -40,6 +40,9 @@ _READ_LATER: Final = frozenset(
         "PYTHONFAULTHANDLER",
         # Read by tf.distribute when a strategy is made.
         "TF_CONFIG",
+        # Read by torch.load when it is called.
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD",
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD",
     }
 )
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.catalog.images import (
     PrebuiltImage,
@@ -335,6 +336,12 @@ class LocalCatalog:
             if self._exact:
                 return _inexact(f"{asked}, which cannot be had here exactly", choice)
             notices.append(f"{asked}, which cannot be had here: the job runs in {_title(choice)}.")
+        changes = sheet.changed(image.version, found.release)
+        notices += [
+            f"As before {sheet.title} {format_minor(each.since)}, {each.before} "
+            f"({each.old_way.variable}={each.old_way.value})."
+            for each in changes
+        ]
         if wants_gpu and not found.release.for_gpu:
             reason = (
                 f"{_title(choice)} cannot be had here with CUDA"
@@ -348,7 +355,8 @@ class LocalCatalog:
             notices.append(
                 f"Packages of that image that are not installed here: {named}. {_NAME_THEM}"
             )
-        return _with_notices(choice, *notices)
+        old_ways = tuple(each.old_way for each in changes)
+        return replace(_with_notices(choice, *notices), old_ways=old_ways)
 
     def _look_for_nearest(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from trainshed.core.runtime import REDUCERS
+from trainshed.core.runtime import REDUCERS, OldWay
 from trainshed.runtimes.contents import (
     ESSENTIAL_SOURCES,
     ESSENTIALS,
@@ -16,7 +16,7 @@ from trainshed.runtimes.contents import (
     NCCL,
     SOURCES,
 )
-from trainshed.runtimes.sheet import LeftOut, Release, Sheet
+from trainshed.runtimes.sheet import Change, LeftOut, Release, Sheet
 from trainshed.runtimes.tensorflow.sheet import SHEET as TENSORFLOW
 
 
@@ -230,6 +230,15 @@ PYTORCH = Sheet(
     framework="pytorch",
     usual_python=True,
     preloads=("numpy", "torch"),
+    changes=(
+        Change(
+            since=(2, 6),
+            before="torch.load() reads objects of any kind",
+            old_way=OldWay(
+                "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1", unless="TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+            ),
+        ),
+    ),
 )
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trainshed.core.runtime import OldWay
+
 Minor = tuple[int, int]
 """A Python version as (major, minor)."""
 
@@ -28,6 +30,15 @@ class LeftOut(Struct, frozen=True):
     def is_left_out_on(self, python: Minor) -> bool:
         """Whether it is missing on that Python."""
         return self.pythons is None or self.pythons[0] <= python <= self.pythons[1]
+
+
+class Change(Struct, frozen=True):
+    """What a framework does otherwise since one of its versions, and can still do as before."""
+
+    since: Minor
+    #: What it did before, as a clause for notices.
+    before: str
+    old_way: OldWay
 
 
 class Release(Struct, frozen=True):
@@ -100,6 +111,8 @@ class Sheet(Struct, frozen=True):
     #: Modules that warm programs (docs/adr/0096) find imported, in this order; only those that were found to
     #: be forkable.
     preloads: tuple[str, ...] = ()
+    #: Changes that programs written for older versions stumble over.
+    changes: tuple[Change, ...] = ()
 
     def release(self, version: str) -> Release | None:
         """Return the release of that version; None if the sheet has none."""
@@ -125,6 +138,13 @@ class Sheet(Struct, frozen=True):
         texts = (*self.asks_for(release), *self.built_from(release))
         names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)
+
+    def changed(self, asked: str, release: Release) -> tuple[Change, ...]:
+        """Return the changes between the version that was asked for and that release."""
+        wanted, given = parse_minor(asked), parse_minor(release.version)
+        if wanted is None or given is None:
+            return ()
+        return tuple(each for each in self.changes if wanted < each.since <= given)
 
     def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
         """Return what is missing in that release on that Python."""
