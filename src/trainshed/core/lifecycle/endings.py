@@ -5,6 +5,7 @@ from typing import Any, assert_never
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause, Evidence
+from trainshed.core.failure.missing_buckets import advice_on_bucket, missing_bucket
 from trainshed.core.failure.missing_modules import advice, missing_module
 from trainshed.core.failure.refused_paths import advice_on_path, refused_path
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
@@ -58,8 +59,10 @@ def _advice(tail: str, spec: JobSpec, pool: int) -> str:
     """Return advice on the error in the program's last lines; "" if there is none that is known."""
     if missing := missing_module(tail):
         return advice(missing, spec, pool)
-    refused = refused_path(tail)
-    return advice_on_path(refused, spec.pool(pool).program) if refused else ""
+    if refused := refused_path(tail):
+        return advice_on_path(refused, spec.pool(pool).program)
+    bucket = missing_bucket(tail)
+    return advice_on_bucket(bucket) if bucket else ""
 
 
 def judge_end(
