@@ -292,3 +292,15 @@ def test_watchdog_and_memory_limit_without_control_groups() -> None:
     )
     assert not document().limits.memory_polling
     assert document(replace(HOST, memory_base="")).limits.memory_polling
+
+
+def test_no_program_gets_more_processes_than_its_share_of_the_machine() -> None:
+    half = replace(HOST, processes=16384)
+    for setting, host, wanted in (
+        (32768, half, 16384),
+        (1000, half, 1000),
+        (32768, HOST, 32768),
+        (0, half, 0),
+    ):
+        shared = replace(GROUND, processes=setting)
+        assert document(host=host, shared=shared).limits.pids_limit == wanted

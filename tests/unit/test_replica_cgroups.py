@@ -49,3 +49,30 @@ def test_memory_limit_of_a_group_in_both_versions(tmp_path: Path) -> None:
     assert cgroups.memory_limit(str(tmp_path)) == 1024
     (tmp_path / "memory.max").write_text("max\n")
     assert cgroups.memory_limit(str(tmp_path)) == 0
+
+
+def test_a_program_may_have_half_of_the_processes_that_its_machine_and_its_group_can(
+    tmp_path: Path,
+) -> None:
+    """A fork bomb would leave none to the service and to everybody else."""
+    kernel = tmp_path / "kernel"
+    kernel.mkdir()
+    outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    assert cgroups.process_share(str(inner), str(kernel)) == 0
+    (kernel / "threads-max").write_text("96000\n")
+    assert cgroups.process_share("", str(kernel)) == 48000
+    (kernel / "pid_max").write_text("32768\n")
+    assert cgroups.process_share(str(inner), str(kernel)) == 16384
+    (inner / "pids.max").write_text("max\n")
+    (outer / "pids.max").write_text("3000\n")
+    assert cgroups.process_share(str(inner), str(kernel)) == 1500
+    (inner / "pids.max").write_text("1000\n")
+    assert cgroups.process_share(str(inner), str(kernel)) == 500
+
+
+def test_a_limit_of_processes_is_held_to_the_share_where_both_are_known() -> None:
+    assert cgroups.bounded(5, 3) == 3
+    assert cgroups.bounded(3, 5) == 3
+    assert cgroups.bounded(3, 0) == 3
+    assert cgroups.bounded(0, 3) == 0

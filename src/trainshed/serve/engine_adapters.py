@@ -144,7 +144,7 @@ def build_terms(
             covered=COVERED,
             visible=place.visible,
             memory_bytes=min(memory or _MEMORY, host.memory_bytes),
-            processes=settings.max_processes,
+            processes=cgroups.bounded(settings.max_processes, host.processes),
             disk_bytes=disk,
             seconds=settings.build_time,
             cpu_weight=_CPU_WEIGHT,

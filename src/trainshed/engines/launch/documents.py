@@ -55,6 +55,8 @@ class HostFacts(Struct, frozen=True):
     #: The GPUs of the machine; each replica is told which are its own.
     gpus: tuple[Device, ...] = ()
     pids_base: str = ""
+    #: Processes and threads that one program gets at most, whatever the settings say; 0 = not known.
+    processes: int = 0
     #: Files of the GPUs' driver.
     driver: Driver = NO_DRIVER
     #: Number of processors that programs may use; 0 = not known.
@@ -280,7 +282,7 @@ def _limits(plan: LaunchPlan, host: HostFacts, shared: SharedPaths) -> protocol.
         memory_limit=_memory(plan, host),
         memory_polling=not host.memory_base,
         cpu_weight=plan.limits.cpu_weight,
-        pids_limit=shared.processes,
+        pids_limit=cgroups.bounded(shared.processes, host.processes),
         disk_limit=plan.limits.disk,
         disk_enforced=shared.disk_enforced,
         stall_after=plan.limits.stall_after / 1e9,

@@ -93,6 +93,7 @@ class HostProbe:
             identity=self._identity,
             gpus=devices,
             pids_base=pids_base,
+            processes=await asyncio.to_thread(cgroups.process_share, pids_base),
             driver=driver,
             processors=whole.vcpus,
         )

@@ -175,10 +175,12 @@ def _fit(message: "dict[str, Any]") -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if limit := cgroups.memory_limit(memory_base):
         memory = min(memory, limit)
+    processes = cgroups.process_share(pids_base)
     for program in message["programs"]:
         plan = program["plan"]
         plan.update(memory_base=memory_base, cpu_base=cpu_base, pids_base=pids_base)
         plan["memory_polling"] = not memory_base
+        plan["pids_limit"] = cgroups.bounded(plan["pids_limit"], processes)
         for name in ("memory_limit", "shm_bytes"):
             plan[name] = min(plan[name], memory)
 

@@ -118,7 +118,11 @@ class Guardian:
         except OSError as error:
             self._say("%s %s" % ("full" if growing_files.takes_nothing(error) else "failed", error))
             return
-        status = self._start_main([wake, children])
+        try:
+            status = self._start_main([wake, children])
+        except program.NoProcess as shortage:
+            self._say("failed no process can be made for the program (%s)" % shortage.cause)
+            return
         if status is None:
             status = self._watch(children)
         ended = now()
@@ -132,7 +136,8 @@ class Guardian:
             self._kill_all()  # The shim is gone: there is nobody to report to, and nothing may remain.
 
     def _start_main(self, close: "list[int]") -> "int | None":
-        """Start the program as soon as the shim says so. Returns a wait status if it cannot be run."""
+        """Start the program as soon as the shim says so. Returns a wait status if it cannot be run. Raises
+        NoProcess."""
         if not self._program.argv:
             self._close_outputs()
             self._await_go()
@@ -167,7 +172,7 @@ class Guardian:
         """Start the program in its own interpreter; returns as `_start_main`."""
         if self._namespaced and self._program.can_spawn():
             self._await_go()
-            at = now()
+            at, refused = now(), None
             try:
                 self._settle_once()
                 # A change of user makes the kernel forget that we are to die with our parent.
@@ -175,12 +180,13 @@ class Guardian:
                 self._main = self._program.spawn()
             except program.NotRun as refusal:
                 self._main_reaped = True
-                return refusal.code << 8
+                refused = refusal.code << 8
             finally:
                 self._close_outputs()
-                self._say("started %d" % at)
-            self._start_is_over()
-            return None
+            self._say("started %d" % at)
+            if refused is None:
+                self._start_is_over()
+            return refused
         self._start_is_over()
         self._fork_main(close)
         return None
@@ -206,7 +212,10 @@ class Guardian:
         """
         gate_read, gate_write = os.pipe()
         parent = os.getpid()
-        self._main = os.fork()
+        try:
+            self._main = os.fork()
+        except OSError as error:
+            raise program.NoProcess(str(error.strerror)) from None
         if self._main == 0:
             code = 125
             try:

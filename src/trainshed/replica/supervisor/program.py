@@ -157,6 +157,15 @@ class NotRun(Exception):
         self.code = code
 
 
+class NoProcess(Exception):
+    """The machine has no process, or no memory for one, in which the program could begin; nothing of it has
+    run. `cause`: what the kernel said."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
 class Program:
     """A program to be run: its arguments, environment, directory, outputs and control groups."""
 
@@ -234,7 +243,7 @@ class Program:
     def spawn(self) -> int:
         """Start the program as a child that shares no memory with us; returns its process id.
 
-        Saves the copy of this process that a fork makes. Raises NotRun, OSError (control groups).
+        Saves the copy of this process that a fork makes. Raises NotRun, NoProcess, OSError (control groups).
         """
         os.umask(0o022)
         os.chdir(self._directory)
@@ -245,14 +254,19 @@ class Program:
         ]
 
         def attempt(path: str) -> int:
-            return os.posix_spawn(
-                path,
-                self._argv,
-                self._environ,
-                file_actions=actions,
-                setsid=True,
-                setsigdef=_IGNORED_OR_HANDLED,
-            )
+            try:
+                return os.posix_spawn(
+                    path,
+                    self._argv,
+                    self._environ,
+                    file_actions=actions,
+                    setsid=True,
+                    setsigdef=_IGNORED_OR_HANDLED,
+                )
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ENOMEM):
+                    raise NoProcess(os.strerror(error.errno)) from None
+                raise
 
         self._groups.enter()
         try:

@@ -98,6 +98,31 @@ def memory_limit(base: str) -> int:
     return 0
 
 
+def process_share(base: str, kernel_settings: str = "/proc/sys/kernel") -> int:
+    """Return how many processes and threads one program may have at most: half of what the machine, the
+    group `base` ("" = there is none) and those above it can have, so that one fork bomb leaves the rest to
+    the service and to everybody else; 0 = that is not known."""
+    known = [_count(os.path.join(kernel_settings, name)) for name in ("pid_max", "threads-max")]
+    while base and os.path.exists(os.path.join(base, "pids.max")):
+        known.append(_count(os.path.join(base, "pids.max")))
+        base = os.path.dirname(base)
+    return min([count for count in known if count], default=0) // 2
+
+
+def _count(path: str) -> int:
+    """Return the number in a file of the kernel's; 0 = it is not there, or says that there is no limit."""
+    try:
+        text = _read(path).strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def bounded(limit: int, share: int) -> int:
+    """Return a limit of processes, of which 0 is none, held to what `process_share` has returned."""
+    return min(limit, share) if share else limit
+
+
 class ControlGroups:
     """The control groups of one replica. Without bases it does nothing, and reports no kills."""
 
