@@ -51,7 +51,7 @@ def test_memory_limit_of_a_group_in_both_versions(tmp_path: Path) -> None:
     assert cgroups.memory_limit(str(tmp_path)) == 0
 
 
-def test_a_program_may_have_half_of_the_processes_that_its_machine_and_its_group_can(
+def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_group_can(
     tmp_path: Path,
 ) -> None:
     """A fork bomb would leave none to the service and to everybody else."""
@@ -61,9 +61,9 @@ def test_a_program_may_have_half_of_the_processes_that_its_machine_and_its_group
     inner.mkdir(parents=True)
     assert cgroups.process_share(str(inner), str(kernel)) == 0
     (kernel / "threads-max").write_text("96000\n")
-    assert cgroups.process_share("", str(kernel)) == 48000
+    assert cgroups.process_share("", str(kernel)) == 24000
     (kernel / "pid_max").write_text("32768\n")
-    assert cgroups.process_share(str(inner), str(kernel)) == 16384
+    assert cgroups.process_share(str(inner), str(kernel)) == 8192
     (inner / "pids.max").write_text("max\n")
     (outer / "pids.max").write_text("3000\n")
     assert cgroups.process_share(str(inner), str(kernel)) == 1500

@@ -97,14 +97,3 @@ def test_what_a_child_used_stays_counted_after_its_end() -> None:
     subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
     after, _ = processes.used(os.getpid())
     assert after - before > 0.05
-
-
-def test_one_replica_gets_a_quarter_of_the_machines_process_numbers(tmp_path: Path) -> None:
-    """Its default limit is as high as the kernel's default for all: a fork bomb left none to the service."""
-    numbers = tmp_path / "pid_max"
-    numbers.write_text("32768\n")
-    assert processes.at_most(32768, str(numbers)) == 8192
-    assert processes.at_most(100, str(numbers)) == 100
-    numbers.write_text("4194304\n")
-    assert processes.at_most(32768, str(numbers)) == 32768
-    assert processes.at_most(32768, str(tmp_path / "absent")) == 32768

@@ -411,7 +411,7 @@ def _limit(confinement: Confinement, others: int) -> None:
     if terms.disk_bytes:
         _lower(resource.RLIMIT_FSIZE, terms.disk_bytes)
     if terms.processes and not terms.pids_base:
-        program.limit_processes(terms.processes, others)
+        program.limit_processes(terms.processes + others)
 
 
 def _lower(kind: int, wanted: int) -> None:

@@ -16,6 +16,7 @@ from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT, HasBuildPl
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
+from trainshed.replica.system import cgroups
 from trainshed.runtimes.confinement import MOST_UNPACKED, InstallationTerms, LimitSettings
 from trainshed.runtimes.port import BuildFailed
 from trainshed.serve.settings import Settings

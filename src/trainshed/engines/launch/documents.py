@@ -19,6 +19,7 @@ from trainshed.engines.port import NO_ACCESS, LaunchRejected, SecretSource, Serv
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import trainer_status
 from trainshed.replica.sandbox import socket_calls, users
+from trainshed.replica.system import cgroups
 
 PROGRAM_PORT = 2222
 """The port that every replica may bind on its own address (facts/program#cluster_spec)."""

@@ -78,10 +78,8 @@ def leave_token(files: str, token: str) -> None:
     os.close(handle)
 
 
-def limit_processes(limit: int, others: int = 0) -> None:
-    """Limit the user's processes and threads, where no control group counts them. `others`: how many of them
-    are not the program's."""
-    most = processes.at_most(limit) + others
+def limit_processes(most: int) -> None:
+    """Limit the user's processes and threads to `most`, where no control group counts them."""
     _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
     if ceiling != resource.RLIM_INFINITY:
         most = min(most, ceiling)

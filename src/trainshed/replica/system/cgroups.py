@@ -99,14 +99,15 @@ def memory_limit(base: str) -> int:
 
 
 def process_share(base: str, kernel_settings: str = "/proc/sys/kernel") -> int:
-    """Return how many processes and threads one program may have at most: half of what the machine, the
-    group `base` ("" = there is none) and those above it can have, so that one fork bomb leaves the rest to
-    the service and to everybody else; 0 = that is not known."""
-    known = [_count(os.path.join(kernel_settings, name)) for name in ("pid_max", "threads-max")]
+    """Return how many processes and threads one program may have at most: a quarter of what the machine can
+    have, and half of what the group `base` ("" = there is none) and those above it can. So a fork bomb, or
+    one in each of several replicas, leaves some to the service and to everybody else. 0 = it is not known."""
+    names = ("pid_max", "threads-max")
+    known = [_count(os.path.join(kernel_settings, name)) // 4 for name in names]
     while base and os.path.exists(os.path.join(base, "pids.max")):
-        known.append(_count(os.path.join(base, "pids.max")))
+        known.append(_count(os.path.join(base, "pids.max")) // 2)
         base = os.path.dirname(base)
-    return min([count for count in known if count], default=0) // 2
+    return min([count for count in known if count], default=0)
 
 
 def _count(path: str) -> int:
@@ -170,8 +171,7 @@ class ControlGroups:
                 shares = min(262144, max(2, cpu_weight * 1024 // 100))
                 kernel.write(os.path.join(self._cpu, "cpu.shares"), str(shares))
         if self._pids and limits.pids_limit:
-            most = processes.at_most(limits.pids_limit)
-            kernel.write(os.path.join(self._pids, "pids.max"), str(most))
+            kernel.write(os.path.join(self._pids, "pids.max"), str(limits.pids_limit))
 
     def _limit_memory(self, limit: int) -> None:
         if _is_v2(self._memory):

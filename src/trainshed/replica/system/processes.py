@@ -15,10 +15,6 @@ from trainshed.replica.system import lean_signal as signal
 _EXITING = 0x4
 """PF_EXITING of the kernel's process flags: the process is ending, which may take a while if it has much
 memory."""
-_PID_MAX = "/proc/sys/kernel/pid_max"
-_SHARE = 4
-"""A replica gets a quarter of the machine's process numbers at most. Without systemd, which raises it, the
-kernel's own default is 32,768 for all processes and threads together."""
 
 
 def read(path: str) -> bytes:
@@ -38,13 +34,6 @@ def read(path: str) -> bytes:
         return b""
     finally:
         os.close(handle)
-
-
-def at_most(limit: int, pid_max: str = _PID_MAX) -> int:
-    """Return the limit to set for a replica that may have `limit` processes and threads: less, where the
-    machine has few numbers for them, so that a program which forks without end leaves it most of them."""
-    numbers = int(read(pid_max) or b"0")
-    return min(limit, numbers // _SHARE) if numbers else limit
 
 
 def stat(process: int) -> "list[bytes]":
