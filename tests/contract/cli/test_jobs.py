@@ -145,6 +145,16 @@ def test_logs_are_prefixed_and_plain_in_a_pipe(trainshed: Invoke, service: FakeS
     assert service.asked[-1].query == {"tail": "5", "replica": "workerpool0-0"}
 
 
+def test_the_last_lines_since_a_time_are_counted_among_those(
+    trainshed: Invoke, told: FakeService
+) -> None:
+    """The service counts among all lines, and the time was left out without a word."""
+    asked = ("--tail", "2", "--since", "2026-11-20T06:00:00Z", "--no-events")
+    shown = trainshed("jobs", "logs", "7", *asked).stdout.splitlines()
+    assert [line.split("  ", 1)[1] for line in shown] == ["oh no", "epoch 2"]
+    assert told.asked[-1].query == {"since": "2026-11-20T06:00:00.000000000Z"}
+
+
 def test_logs_are_coloured_on_a_terminal(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", job(replicas=[replica("workerpool0-0")]))
     service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "oh", severity="ERROR")]))

@@ -59,6 +59,11 @@ class LogChoice:
         """Whether `wants` leaves out any lines, beyond those that the service leaves out itself."""
         return bool(self.until or self.severity or self.pattern or self.attempt)
 
+    @property
+    def counts_tail(self) -> bool:
+        """Whether the last N lines have to be counted here: the service counts them among all lines."""
+        return self.chooses_lines or bool(self.since)
+
     def wants(self, line: Line) -> bool:
         """Whether a line is shown."""
         return (

@@ -93,13 +93,12 @@ def command(
     seen = SeenLines()
     told = _Told(client, view.uid) if choice.events else None
     first = {
-        # If lines are chosen here, the tail has to be counted here too.
-        "tail": None if choice.chooses_lines else tail,
-        "since": rfc3339(choice.since) if choice.since and not tail else None,
+        "tail": None if choice.counts_tail else tail,
+        "since": rfc3339(choice.since) if choice.since else None,
     }
     following = _Following(choice, seen, told, which, first)
     try:
-        if told or choice.chooses_lines or not follow:
+        if told or choice.counts_tail or not follow:
             # Print what there is in order of time; then follow from there.
             with contextlib.suppress(*([Unreachable] if follow else [])):
                 _print(client, view, following, shown, tail)
@@ -119,7 +118,7 @@ def _print(
     """Print what there is of a job's log. Raises Refused, Unreachable."""
     choice, told = following.choice, following.told
     entries = choice.between(told.entries() if told else (), tail=bool(tail))
-    last = deque[Line](maxlen=tail) if tail and choice.chooses_lines else None
+    last = deque[Line](maxlen=tail) if tail and choice.counts_tail else None
     with log_stream(
         client, job_path(job.uid, "/logs"), **following.which, **following.first
     ) as answer:
