@@ -156,9 +156,8 @@ def _open_newest_first(path: Path, opened: contextlib.ExitStack) -> tuple[list[i
     except FileNotFoundError:
         return [current], True
     if os.path.sameopenfile(current, before):
-        return [
-            current
-        ], False  # The log was renamed between the two calls: the former older file is gone.
+        # The log was renamed between the two calls: the former older file is gone.
+        return [current], False
     return [current, before], False
 
 
