@@ -93,9 +93,8 @@ class Sealer:
     def seal(self, value: str, secret: SecretId) -> bytes:
         """Encrypt a value. Makes a key if there is none. Raises KeyUnusable; OSError if the key cannot be
         written."""
-        from cryptography.hazmat.primitives.ciphers.aead import (
-            AESGCM,
-        )  # Takes as long as all else here.
+        # Loading it takes as long as all else here.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key = (self._keys or self._read() or self._make())[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)

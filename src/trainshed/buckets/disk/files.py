@@ -170,9 +170,8 @@ class ObjectFiles:
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:
-                    self._drop(
-                        base, old
-                    )  # The old file was in the shadow of a directory that is gone.
+                    # The old file was in the shadow of a directory that is gone.
+                    self._drop(base, old)
             else:
                 make_directory(parent, SHADOW_DIR)
                 shadow = open_directory(parent, (SHADOW_DIR,))

@@ -87,9 +87,8 @@ class Shells:
         if child == 0:
             _be_shell(json.loads(order.decode("utf-8")), connection, self._main, self._take_leave)
         self._connections[child] = connection
-        self._poll.register(
-            connection, 0
-        )  # Even without events asked for, poll reports that the peer closed it.
+        # Even without events asked for, poll reports that the peer closed it.
+        self._poll.register(connection, 0)
 
     def reaped(self, child: int, status: int) -> None:
         """Report the end of a shell to its connection. A `child` that is no shell of ours is ignored."""
