@@ -166,8 +166,9 @@ def seen(service: Service, path: str, file: Path, result: str) -> Seen:
         sorted(
             f"{entry['kind']}: {bare(entry['message'])}"
             for entry in timeline(service, job_id)
-            # Only the first job of a runtime in the life of a service is told that.
-            if entry["kind"] != "preparing" and not is_end_of_another(entry)
+            # Only the first job of a runtime in the life of a service is told that it is prepared, and only
+            # one that comes while Slurm's nodes are still held for the job before it that it waits.
+            if entry["kind"] not in ("preparing", "delayed") and not is_end_of_another(entry)
         ),
         len({replica["node"] for replica in view["replicas"]}),
     )
