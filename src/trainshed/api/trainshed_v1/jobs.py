@@ -121,15 +121,17 @@ async def list_(call: JsonCall) -> records.JobList:
             and all(_mentions(work, word) for word in words)
         )
 
-    if call.parameter("parent"):
-        return await _list_below(call, passes, size)
+    # What the token of a page is bound to, besides whose jobs are listed.
+    asked = (",".join(sorted(states)), call.parameter("search"), named)
+    if parent := call.parameter("parent"):
+        return await _list_below(call, parent, passes, size, asked)
     project = _project(call.parameter("project"))
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
         JobFilter(passes if states or words or named else everything, _stored_as(states, named)),
         token=call.parameter("pageToken"),
-        question=(project, ",".join(sorted(states)), call.parameter("search"), named),
+        question=(project, *asked),
     )
     shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
@@ -143,11 +145,15 @@ async def list_(call: JsonCall) -> records.JobList:
     )
 
 
-async def _list_below(call: JsonCall, passes: Callable[[Work], bool], size: int) -> records.JobList:
-    parent, token = call.parameter("parent"), call.parameter("pageToken")
-    words, named = call.parameter("search"), call.parameter("displayName")
-    question = (parent, ",".join(call.texts("state")), words, named)
-    after = decode_number(token, *question)
+async def _list_below(
+    call: JsonCall,
+    parent: str,
+    passes: Callable[[Work], bool],
+    size: int,
+    asked: tuple[str, ...],
+) -> records.JobList:
+    question = (parent, *asked)
+    after = decode_number(call.parameter("pageToken"), *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))
     children = [
