@@ -138,9 +138,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         image(config={"containerArgs": ["x"]}, args=["--a"]),
         "master_config.container_args",
     ),
-    "package in a custom image": (
-        image(packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task"),
-        "package_uris",
+    "package and a command": (
+        image(
+            config={"containerCommand": ["python3"]},
+            packageUris=["gs://bucket/p.tar.gz"],
+            pythonModule="trainer.task",
+        ),
+        "master_config.container_command",
     ),
     "prebuilt image without a program": (image(SKLEARN), "master_config.container_command"),
     "prebuilt image by arguments without packages": (
@@ -348,11 +352,21 @@ def test_container_command_and_args() -> None:
     assert (program.command, program.args) == (("python3", "-m", "x"), ("--a",))
 
 
-def test_a_prebuilt_image_runs_packages() -> None:
-    """facts/packaging#runtime-versions: the older PyTorch images take packages and a module."""
-    request = image(OLD_TORCH, packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task")
+@pytest.mark.parametrize(
+    ("uri", "family"),
+    [
+        (OLD_TORCH, "pytorch"),
+        ("gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview", "pytorch"),
+        ("gcr.io/cloud-ml-public/pytorch_gpu_2_7:1_0_preview", "pytorch"),
+        ("example.com/p/own:1", "container"),
+    ],
+)
+def test_an_image_runs_packages(uri: str, family: str) -> None:
+    """facts/packaging#runtime-versions: the older PyTorch images take packages and a module; what is
+    installed into a custom image is as in the other API."""
+    request = image(uri, packageUris=["gs://bucket/p.tar.gz"], pythonModule="trainer.task")
     program = spec_of(request).pool(0).program
-    assert (program.module, program.runtime.family) == ("trainer.task", "pytorch")
+    assert (program.module, program.runtime.family) == ("trainer.task", family)
 
 
 @pytest.mark.parametrize("field", ["args", "containerArgs"])

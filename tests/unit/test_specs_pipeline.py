@@ -163,6 +163,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         data(savedQueryId="1"),
         f"{DATA}.saved_query_id",
     ),
+    "split written back": (
+        data(persistMlUseAssignment=True),
+        f"{DATA}.persist_ml_use_assignment",
+    ),
 }
 
 

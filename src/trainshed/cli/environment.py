@@ -60,16 +60,19 @@ _NOTES = """\
 # To forget it:       the same with --unset
 #
 # gcloud              as it is:  gcloud ai custom-jobs list
-# Vertex AI SDK       aiplatform.init(api_endpoint=os.environ["TRAINSHED_ENDPOINT"],
+{sdk}# Vertex AI SDK, REST aiplatform.init(api_endpoint=os.environ["TRAINSHED_ENDPOINT"],
 #                                     api_transport="rest")
-#  over gRPC          aiplatform.init(api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
-#                                     api_transport="grpc")
 # Node client         new JobServiceClient({{apiEndpoint, port, authClient}}): host and port of
 #                     TRAINSHED_GRPC_ENDPOINT, an OAuth2Client with TRAINSHED_TOKEN as access_token
 # API client library  discovery.build("ml", "v1", static_discovery=True, client_options={{
 #                                     "api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}})
 # Cloud Storage       google.cloud.storage.Client(); gsutil as it is:  gsutil ls
 # Other gRPC clients  go on as they are: the roots file holds everybody's roots, and this service's
+"""
+# First where it is served: over REST the SDK takes every answer of 409 for a Conflict.
+_SDK_BY_GRPC = """\
+# Vertex AI SDK       aiplatform.init(api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
+#                                     api_transport="grpc")
 """
 
 
@@ -204,4 +207,5 @@ def command(
         print_data({name: value for name, value in values.items() if value})
         return
     click.echo("\n".join(setting(values, chosen)))
-    click.echo(_NOTES.format(use=_USE[chosen]), nl=False)
+    sdk = _SDK_BY_GRPC if endpoint.grpc_tls else ""
+    click.echo(_NOTES.format(use=_USE[chosen], sdk=sdk), nl=False)

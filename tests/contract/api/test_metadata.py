@@ -101,7 +101,7 @@ async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: Hous
 
 async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house: House) -> None:
     await store_made(house)
-    made = await ok(house, "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
+    made = await ok(house, "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"})
     newer = await ok(house, "PATCH", f"{CONTEXTS}/e", {"description": "1"})
     answer = await house.call("PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]})
     assert (answer.status, answer.error["status"]) == (409, "ABORTED")
@@ -109,6 +109,16 @@ async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house:
         f"Specified Context `etag`: `{made['etag']}` does not match server `etag`: `{newer['etag']}`"
     )
     assert (await house.call("DELETE", f"{CONTEXTS}/e?etag={made['etag']}")).status == 409
+
+
+async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
+    await store_made(house)
+    experiment = {"schemaTitle": "system.Experiment", "metadata": {"mine": 1}}
+    made = await ok(house, "POST", f"{CONTEXTS}?contextId=e", experiment)
+    await ok(house, "PATCH", f"{CONTEXTS}/e", {"metadata": {"mine": 1, "others": 2}})
+    stale = {"metadata": {"mine": 3}, "etag": made["etag"]}
+    merged = await ok(house, "PATCH", f"{CONTEXTS}/e", stale)
+    assert merged["metadata"] == {"mine": 3, "others": 2}
 
 
 async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:

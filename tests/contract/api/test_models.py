@@ -70,7 +70,7 @@ async def test_a_version_of_a_model(house: House) -> None:
     assert (await shown(house, "m1"))["versionId"] == "1"
     assert (await shown(house, "m1@new"))["versionId"] == "2"
     listed = (await house.call("GET", f"{MODELS}/m1:listVersions")).json["models"]
-    assert [each["name"] for each in listed] == [f"{PLACE}/models/m1@{n}" for n in (2, 1)]
+    assert [each["name"] for each in listed] == [f"{PLACE}/models/m1@{n}" for n in (1, 2)]
     again = await house.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 

@@ -64,12 +64,18 @@ async def test_every_violation_is_named_at_once(house: House) -> None:
             "autoscalingSpec": {"minReplicaCount": "3", "maxReplicaCount": "2"},
         },
     ]
-    body = {"displayName": "x" * 129, "labels": {"A": "b"}, "resourcePools": pools}
+    body: dict[str, Any] = {
+        "displayName": "x" * 129,
+        "labels": {"A": "b"},
+        "resourcePools": pools,
+        "resourceRuntimeSpec": {"raySpec": {}},
+    }
     answer = await house.call("POST", f"{RESOURCES}?persistentResourceId=R1", body)
     assert fields(answer) == {
         "persistent_resource_id",
         "display_name",
         "labels.A",
+        "resource_runtime_spec.ray_spec",
         "resource_pools[0].machine_spec.machine_type",
         "resource_pools[1].id",
         "resource_pools[1].replica_count",

@@ -122,14 +122,26 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     assert [trial["id"] for trial in polled["response"]["trials"]] == ["1", "2"]
 
 
-async def test_what_is_wrong_with_a_suggestion_is_named_at_once(
+async def test_a_client_without_a_name_gets_its_active_trial_again(
     house: House, adviser: Adviser
 ) -> None:
-    """spec/submit#refusals; the public text: the count must be positive, the client is required."""
+    path = await study(house)
+    one = {"suggestionCount": 1}
+    numbers = [
+        (await house.call("POST", f"{path}/trials:suggest", body)).json["response"]["trials"][0][
+            "id"
+        ]
+        for body in (one, one, one | {"clientId": "a"})
+    ]
+    assert numbers == ["1", "1", "2"]
+
+
+async def test_a_wrong_number_of_suggestions_is_refused(house: House, adviser: Adviser) -> None:
+    """spec/submit#refusals; the public text: the count must be positive."""
     path = await study(house)
     for count in (0, -1, 1_001):
         answer = await house.call("POST", f"{path}/trials:suggest", {"suggestionCount": count})
-        assert fields(answer) == ["suggestion_count", "client_id"]
+        assert fields(answer) == ["suggestion_count"]
     assert (await house.call("GET", f"{path}/operations")).json == {}
 
 

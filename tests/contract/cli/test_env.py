@@ -53,6 +53,14 @@ def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
     assert environment(given)["GOOGLE_CLOUD_PROJECT"] == "ours"
 
 
+def test_the_notes_begin_with_grpc_where_it_is_served(trainshed: Invoke, tmp_path: Path) -> None:
+    write_service_file(tmp_path, "http://127.0.0.1:7")
+    assert 'api_transport="grpc"' not in trainshed("env").stdout
+    write_service_file(tmp_path, "http://127.0.0.1:7", grpc_tls="localhost:9")
+    notes = trainshed("env").stdout
+    assert 0 < notes.index('api_transport="grpc"') < notes.index('api_transport="rest"')
+
+
 def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7")
     given = trainshed("env").stdout

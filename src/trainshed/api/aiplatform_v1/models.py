@@ -225,10 +225,10 @@ async def list_models(call: Call, request: Any) -> Message:
 
 
 async def list_versions(call: Call, request: Any) -> Message:
-    """List the versions of a model, newest first unless `order_by` says otherwise."""
+    """List the versions of a model, oldest first unless `order_by` says otherwise."""
     name, _ = read_model_name(request.name)
-    found = await call.services.models.versions(name)
-    page = await _page(found, request, str(name))
+    newest_first = await call.services.models.versions(name)
+    page = await _page(newest_first[::-1], request, str(name))
     mask = Mask(request.read_mask, model_messages.MODEL)
     return pool.message_class(f"{_V1}.ListModelVersionsResponse")(
         models=[mask.apply(model_messages.model(r, versioned=True)) for r in page.records],

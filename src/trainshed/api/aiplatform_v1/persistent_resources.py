@@ -175,6 +175,13 @@ def _checked(resource: Any, resource_id: str) -> dict[str, Any]:
             "displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed in a display name."
         )
     read_labels(section)
+    runtime = section.section("resourceRuntimeSpec")
+    if runtime.has("raySpec"):
+        runtime.fault(
+            "raySpec",
+            "No Ray cluster is run here; leave it out, and let a custom job start Ray on its replicas "
+            "(`ray start`), which find each other by CLUSTER_SPEC.",
+        )
     pools = list(section.sections("resourcePools"))
     if not pools:
         section.fault("resourcePools", "At least one resource pool must be given.")

@@ -15,6 +15,18 @@ _NO_SERVING: Final = (
     "(`gcloud storage cp -r gs://BUCKET/PATH .`) and load it where it is to predict, or let a custom job "
     "read a bucket and predict in bulk"
 )
+_LANGUAGE_MODELS: Final = (
+    "This service has no language models of its own: let a custom job load one from a bucket, and generate, "
+    "count or tune in its program"
+)
+_VECTORS: Final = (
+    "Nothing is indexed or searched here: build the index in a custom job (faiss or scann in its "
+    "requirements), and write it to a bucket"
+)
+_NOTEBOOKS: Final = (
+    "No notebooks are hosted here: run Jupyter on your machine, pointed at this service by `trainshed env`; "
+    "`trainshed run NOTEBOOK.py` runs the code as a job, and `trainshed jobs shell JOB` opens a shell in it"
+)
 _FILES: Final = (
     "Put the data into a bucket and give the program its path, gs://BUCKET/PATH or /gcs/BUCKET/PATH"
 )
@@ -38,6 +50,7 @@ _OF_COLLECTIONS: Final = {
     "annotations": _FILES,
     "annotationSpecs": _FILES,
     "batchPredictionJobs": _NO_SERVING,
+    "cachedContents": _LANGUAGE_MODELS,
     "dataItems": _FILES,
     "dataLabelingJobs": _FILES,
     "datasets": _FILES,
@@ -48,31 +61,42 @@ _OF_COLLECTIONS: Final = {
     "featureOnlineStores": _FILES,
     "featurestores": _FILES,
     "folders": _PROJECTS,
+    "indexEndpoints": _VECTORS,
+    "indexes": _VECTORS,
     "metadataStores": _TRACKING,
     "modelDeploymentMonitoringJobs": _NO_SERVING,
     "modelMonitors": _NO_SERVING,
     "nasJobs": "Search by a hyperparameterTuningJob whose parameters describe the model",
     "notebookExecutionJobs": "Run the notebook's code as a customJob",
+    "notebookRuntimeTemplates": _NOTEBOOKS,
+    "notebookRuntimes": _NOTEBOOKS,
     "organizations": _PROJECTS,
     "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
+    "publishers": _LANGUAGE_MODELS,
+    "ragCorpora": _LANGUAGE_MODELS,
+    "reasoningEngines": "Agents are not hosted here; a custom job runs any program",
     "schedules": "Submit the job from a scheduler of your own, such as cron",
     "serviceAccounts": _TOKENS,
     "services": "What is served here needs no enabling",
     "specialistPools": _FILES,
+    "tuningJobs": _LANGUAGE_MODELS,
     "tensorboards": "What TensorBoards show is counted nowhere; the blobs of a series are objects below the "
     "tensorboard's blobStoragePathPrefix, which any storage client reads; event files of a job are shown by "
     "`trainshed tensorboard JOB`",
 }
 """What to do instead of the methods below a collection, by its name in their paths."""
 _OF_VERBS: Final = {
+    "countTokens": _LANGUAGE_MODELS,
     "directPredict": _NO_SERVING,
     "directRawPredict": _NO_SERVING,
     "explain": _NO_SERVING,
+    "generateContent": _LANGUAGE_MODELS,
     "getIamPolicy": _TOKENS,
     "predict": _NO_SERVING,
     "rawPredict": _NO_SERVING,
     "serverStreamingPredict": _NO_SERVING,
     "setIamPolicy": _TOKENS,
+    "streamGenerateContent": _LANGUAGE_MODELS,
     "streamRawPredict": _NO_SERVING,
 }
 """The same by the custom verb at the end of a path, which takes precedence."""

@@ -303,20 +303,12 @@ async def suggest(
     services: Services, study: Study, *, parent: str, client: str, count: int
 ) -> Operation:
     """Ask the controller for `count` trials for `client`, and return the operation as it is after at most
-    PATIENCE. `parent`: the operation's name up to the number that ends it. Raises InvalidRequest,
-    FailedPrecondition (nothing can be handed out)."""
-    wrong: list[Violation] = []
+    PATIENCE. All clients without a name are one, which gets its active trials again. `parent`: the
+    operation's name up to the number that ends it. Raises InvalidRequest, FailedPrecondition (nothing can be
+    handed out)."""
     if not 1 <= count <= MOST_SUGGESTIONS:
-        wrong.append(Violation("suggestion_count", f"{count} is not from 1 to {MOST_SUGGESTIONS}."))
-    if not client:
-        wrong.append(
-            Violation(
-                "client_id",
-                "It is missing; name the client, so that it gets its pending trial back if it asks again.",
-            )
-        )
-    if wrong:
-        raise InvalidRequest(tuple(wrong))
+        text = f"{count} is not from 1 to {MOST_SUGGESTIONS}."
+        raise InvalidRequest((Violation("suggestion_count", text),))
     asked = Operation(
         name=f"{parent}{services.new_uid()}",
         kind=OperationKind.SUGGEST,

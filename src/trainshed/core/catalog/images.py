@@ -24,6 +24,12 @@ _NAMED = (
 )
 _NAME = re.compile(_NAMED)
 _IMAGE = re.compile(_REPOSITORY + _NAMED + r"(?::(?P<tag>latest|slim))?")
+# The first ones for PyTorch, with their Python in the name:
+# `gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview`.
+_FIRST = re.compile(
+    r"gcr\.io/cloud-ml-public/(?P<framework>pytorch)_(?P<device>cpu|gpu)_(?P<python>\d_\d+)"
+    r":(?P<version>\d+_\d+)(?:_\w+)?"
+)
 _REDUCTION_SERVER = re.compile(
     r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai-restricted/training/reductionserver(?::[\w.-]+)?"
 )
@@ -70,6 +76,9 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
     A name without a Python suffix means the oldest Python that is listed for its version. The tag must be
     `latest`, `slim` or absent.
     """
+    if first := _FIRST.fullmatch(uri):
+        version, python = (first[part].replace("_", ".") for part in ("version", "python"))
+        return PrebuiltImage(_FRAMEWORKS[first["framework"]], first["device"], version, python)
     match = _IMAGE.fullmatch(uri)
     if match is None or match["framework"] not in _FRAMEWORKS:
         return None

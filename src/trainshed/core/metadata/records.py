@@ -16,7 +16,9 @@ from trainshed.core.units import Nanos
 EXPERIMENT: Final = "system.Experiment"
 """The schema of contexts that are experiments."""
 EXPERIMENT_RUN: Final = "system.ExperimentRun"
-"""The schema of contexts to which several writers, such as a notebook and a job, add together."""
+"""The schema of contexts that are runs of experiments."""
+MERGED: Final = (EXPERIMENT, EXPERIMENT_RUN)
+"""The schemas of contexts to which several writers, such as a notebook and a job, add together."""
 
 
 TENSORBOARD_RUN: Final = "google.VertexTensorboardRun"

@@ -92,6 +92,12 @@ def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan 
                 "It is not applied here; leave it out, and choose by a filter_split or an "
                 "annotation_schema_uri.",
             )
+    if config.is_set("persistMlUseAssignment"):
+        config.fault(
+            "persistMlUseAssignment",
+            "A split is not written back to the dataset here; leave it out, and find the split in the "
+            "files below the destination.",
+        )
     if dataset is None:
         return None
     files = _fitting(dataset, annotation)

@@ -310,7 +310,13 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
         field = "containerArgs" if container_args else "args"
         return read_package(program, config if container_args else training, field)
     packaged = training.is_set("packageUris") or training.is_set("pythonModule")
-    if packaged and images.parse_prebuilt(image) is not None:
+    if packaged and (command or container_args):
+        config.fault(
+            "containerCommand" if command else "containerArgs",
+            "A job runs its Python package or the image's own program; leave out container_command and "
+            "container_args, or package_uris and python_module.",
+        )
+    if packaged:
         return Program(
             runtime=runtime,
             image_uri=image,
@@ -318,13 +324,7 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
             module=_module(training),
             args=args,
         )
-    if packaged:
-        training.fault(
-            "packageUris" if training.is_set("packageUris") else "pythonModule",
-            "Python packages run on a runtime version or a prebuilt training image; a custom image runs "
-            "its own program.",
-        )
-    elif needs_command(runtime, image) and not command:
+    if needs_command(runtime, image) and not command:
         config.fault(
             "containerCommand",
             "An environment of the service stands for this image, and needs a program: give a "

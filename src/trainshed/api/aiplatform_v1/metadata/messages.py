@@ -13,7 +13,7 @@ from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.metadata.merging import changed, merged
-from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind
+from trainshed.core.metadata.records import MERGED, Node, NodeKind
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.units import Nanos
@@ -127,12 +127,10 @@ def read_mask(paths: Iterable[str], kind: NodeKind) -> tuple[str, ...]:
 
 def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: Nanos) -> Node:
     """Return the node after an update. Without a mask all that the request sets is taken over. `etag`: of the
-    state that the request was made for, "" = any. Runs of experiments may have an outdated one, and are then
-    merged. An update that changes nothing leaves the etag as it is. Raises Aborted."""
+    state that the request was made for, "" = any. Experiments and their runs may have an outdated one, and
+    are then merged. An update that changes nothing leaves the etag as it is. Raises Aborted."""
     is_stale = etag not in ("", str(node.etag))
-    if is_stale and not (
-        node.schema_title == EXPERIMENT_RUN and etag.isascii() and etag.isdecimal()
-    ):
+    if is_stale and not (node.schema_title in MERGED and etag.isascii() and etag.isdecimal()):
         raise mismatch(node, etag)
     new = node
     for name in ("display_name", "description", "labels", "state", "uri"):
@@ -145,7 +143,7 @@ def updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, no
     if new == node and metadata == node.metadata:
         return node
     newest = max(node.etag + 1, now // 10**6)
-    if node.schema_title == EXPERIMENT_RUN:
+    if node.schema_title in MERGED:
         new = changed(new, metadata, newest)
     return replace(new, metadata=metadata, etag=newest, updated=now)
 

@@ -30,7 +30,7 @@ from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery, Order
 from trainshed.core.metadata.merging import changed
-from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
+from trainshed.core.metadata.records import MERGED, Node, NodeKind, NodeName, StoreName
 from trainshed.core.requests import Faults
 from trainshed.store.records import OperationKind
 from trainshed.wire import pool
@@ -147,7 +147,7 @@ def _new(call: Call, name: NodeName, fields: NodeFields) -> Node:
         labels=fields.labels,
     )
     metadata = fields.metadata or {}
-    if node.schema_title == EXPERIMENT_RUN:
+    if node.schema_title in MERGED:
         return changed(node, metadata, etag)
     return replace(node, metadata=metadata)
 
