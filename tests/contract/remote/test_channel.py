@@ -15,6 +15,9 @@ from trainshed.engines.remote.credentials import SERVER_NAME, client
 
 pytestmark = pytest.mark.anyio
 
+NESTED = b"\x81\xa1x" + b"\x91" * 1_000_000 + b"\xc0"
+"""One field that no message has, with a list in a list in a list."""
+
 AGENT = """
 import asyncio, sys, msgspec
 from tests.contract.remote.conftest import Message, Said
@@ -106,6 +109,7 @@ async def raw(place: Place, said: bytes) -> None:
         (b"\x00\x00\x00\x03abc", "is no message"),
         (b"\x00\x00\x00\x01\xc0", "is no message"),
         (len(text := msgspec.msgpack.encode({"type": "Stop"})).to_bytes(4) + text, "is no message"),
+        pytest.param(len(NESTED).to_bytes(4) + NESTED, "is no message", id="nested too deep"),
     ],
 )
 async def test_what_is_no_message_ends_the_conversation(

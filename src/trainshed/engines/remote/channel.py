@@ -32,6 +32,10 @@ MOST_POSTED: Final = 16 << 20
 """Bytes that wait here to be sent, beyond which `post` ends the conversation."""
 
 
+NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises of bytes that are no message: RecursionError if they nest too deep."""
+
+
 class ChannelClosed(ConnectionError):
     """The conversation has ended. The message says why; what ended it is the cause."""
 
@@ -142,7 +146,7 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
                 self._transport.resume_reading()
         try:
             return self._decoder.decode(frame)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except NO_MESSAGE as error:
             self._end(error)
             self._frames.clear()
             raise ChannelClosed(f"What came is no message: {error}.") from error

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from trainshed.engines.remote.channel import NO_MESSAGE
 from trainshed.engines.terminals import Terminal
 from trainshed.eventloop.background import joined
 
@@ -118,7 +119,7 @@ async def _show(terminal: Terminal, writer: asyncio.StreamWriter) -> None:
 
 async def _receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
     """Return the next message; None = the other side is gone, or sends something invalid."""
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, *NO_MESSAGE):
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length <= _LONGEST:
             return decoder.decode(await reader.readexactly(length))
