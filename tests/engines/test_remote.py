@@ -47,6 +47,7 @@ from trainshed.engines.remote.lease import beat, longest_silence
 _OWN = (
     *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),
     *("nothing_is_left", "outlive_the_service", "killed_at_any_step"),
+    *("without_a_slot", "reducers_are_lost"),
 )
 
 

@@ -25,6 +25,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.reduction import LOST_FILE
 from trainshed.core.streams import StreamSource
 from trainshed.engines.conformance.lab import Lab
 from trainshed.engines.port import (
@@ -59,7 +60,10 @@ class Place:
     incarnation: int = 0
     process: subprocess.Popen[bytes] | None = None
     stopped: bool = False
+    stalled: bool = False
     started: int = 0
+    #: When its program began or printed its last line, by `time.monotonic`.
+    heard: float = 0.0
     ends: dict[int, ReplicaEvent] = field(default_factory=dict[int, ReplicaEvent])
 
     def lost(self, incarnation: int, cause: str) -> ReplicaLost:
@@ -68,6 +72,7 @@ class Place:
 
 class ToyEngine:
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._streams = FileStreams(directory / "logs")
         self._gangs: dict[Gang, dict[ReplicaId, Place]] = {}
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
@@ -132,7 +137,7 @@ class ToyEngine:
         return tuple(self._gangs)
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
-        places = [self._place(plan) for plan in plans]
+        places = [self._place(plan.job_uid, plan.attempt, plan.replica) for plan in plans]
         for plan, place in zip(plans, places, strict=True):
             if plan.incarnation <= place.incarnation:
                 self._report(place, plan.incarnation)
@@ -154,9 +159,7 @@ class ToyEngine:
     async def stop_replica(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
-        place = self._gangs.get((job_uid, attempt), {}).get(replica)
-        if place is None:
-            return
+        place = self._place(job_uid, attempt, replica)
         if incarnation > place.incarnation:
             place.refused = max(place.refused, incarnation)
             self._end(place, incarnation, place.lost(incarnation, NEVER))
@@ -173,13 +176,18 @@ class ToyEngine:
     async def drop_reducers(
         self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
     ) -> None:
-        """No program here has a part in a reduction."""
+        gang = self._gangs.get((job_uid, attempt), {})
+        slots = [gang[replica].slot for replica in reducers if replica in gang]
+        if slots:
+            with self._lost((job_uid, attempt)).open("a") as file:
+                file.write("".join(f"{slot.host}:{slot.port}\n" for slot in slots))
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
         for place in self._gangs.get((job_uid, attempt), {}).values():
             if place.process is not None:
                 raise EngineUnavailable(f"{place.slot.replica} still runs; stop it first")
         self._gangs.pop((job_uid, attempt), None)
+        self._lost((job_uid, attempt)).unlink(missing_ok=True)
 
     async def watch(self) -> AsyncIterator[EngineEvent]:
         while (event := await self._events.get()) is not None:
@@ -187,11 +195,15 @@ class ToyEngine:
 
     # --- inside ---
 
-    def _place(self, plan: LaunchPlan) -> Place:
-        place = self._gangs.get((plan.job_uid, plan.attempt), {}).get(plan.replica)
+    def _place(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Place:
+        place = self._gangs.get((job_uid, attempt), {}).get(replica)
         if place is None:
-            raise LaunchRejected(f"{plan.replica} of job {plan.job_uid} has no slot")
+            raise LaunchRejected(f"{replica} of job {job_uid} has no slot; allocate first")
         return place
+
+    def _lost(self, gang: Gang) -> Path:
+        """Where programs read which reducers are lost."""
+        return self._directory / f"lost-{gang[0]}-{gang[1]}"
 
     def _report(self, place: Place, incarnation: int) -> None:
         """Say again what is known of an incarnation."""
@@ -212,11 +224,16 @@ class ToyEngine:
 
     def _start(self, place: Place, plan: LaunchPlan) -> None:
         place.incarnation, place.stopped, place.started = plan.incarnation, False, time.time_ns()
+        place.stalled, place.heard = False, time.monotonic()
+        environ = {"PATH": os.defpath} | dict(plan.environ)
+        if plan.reduction.packages:
+            self._lost(place.gang).touch()
+            environ[LOST_FILE] = str(self._lost(place.gang))
         try:
             # A session of its own, so that all of it can be ended at once.
             place.process = subprocess.Popen(
                 plan.argv,
-                env={"PATH": os.defpath} | dict(plan.environ),
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -226,17 +243,33 @@ class ToyEngine:
             self._end(place, plan.incarnation, place.lost(plan.incarnation, str(error)))
             return
         self._say(place, self._started(place))
-        follower = begin(self._follow(place, place.process), f"following {plan.replica}")
+        following = self._follow(place, place.process, plan.limits.stall_after / 1e9)
+        follower = begin(following, f"following {plan.replica}")
         self._followers.add(follower)
         follower.add_done_callback(self._followers.discard)
 
-    async def _follow(self, place: Place, process: subprocess.Popen[bytes]) -> None:
+    async def _watch(self, place: Place, stall_after: float) -> None:
+        """End a program that prints nothing for so many seconds; 0 = it may be silent."""
+        rest = stall_after
+        while rest > 0:
+            await asyncio.sleep(rest)
+            rest = place.heard + stall_after - time.monotonic()
+        if stall_after:
+            place.stalled = True
+            self._signal(place, signal.SIGKILL)
+
+    async def _follow(
+        self, place: Place, process: subprocess.Popen[bytes], stall_after: float
+    ) -> None:
         """Take down what the program prints, and how it ends: first its log, then the report."""
         source = StreamSource(*place.gang, place.slot.replica)
         segments = Segments(str(self._streams.directory(source)))
         loop = asyncio.get_running_loop()
 
+        watching = begin(self._watch(place, stall_after), "watching a program")
+
         def written() -> None:
+            place.heard = time.monotonic()
             event = LinesWritten(*place.gang, place.slot.replica, segments.lines)
             loop.call_soon_threadsafe(self._events.put_nowait, event)
 
@@ -249,6 +282,7 @@ class ToyEngine:
         # The program's end, not that of its output: a child that it left may hold that open.
         reading = joined(asyncio.to_thread(read))
         status = await asyncio.to_thread(process.wait)
+        watching.cancel()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await reading
@@ -262,6 +296,7 @@ class ToyEngine:
             ended=max(time.time_ns(), place.started),
             log_lines=segments.lines,
             stopped=place.stopped,
+            stalled=place.stalled,
         )
         place.process = None
         event = ReplicaExited(place.gang[1], place.slot.replica, place.incarnation, record)

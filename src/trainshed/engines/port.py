@@ -371,18 +371,21 @@ class Engine(Protocol):
         """Return slots for the whole gang or none. The same call again returns the same slots; a replica for
         which it names another node moves there, with its hostname and without its files, if none of its
         processes lives. Raises EngineUnavailable (also if a process of a replica that is to move lives),
-        LaunchRejected, StartFailed."""
+        LaunchRejected (also if a node is named that the engine never had), StartFailed."""
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         """Start programs in their slots, all at once. Returns when each start was handed over; the outcome
         of each comes through `watch`. A plan whose incarnation already started, ended or was stopped is
-        not started again, only reported again."""
+        not started again, only reported again. Raises LaunchRejected if a replica has no slot, and then
+        starts none of the programs; EngineUnavailable."""
         ...
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
-        """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Every replica
-        named in `allocate` is then reported: exited, or lost with cause "never started". Returns at once."""
+        """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Of every replica
+        named in `allocate` the end of its latest incarnation is then reported, again if it has ended already.
+        One that was never launched never will be: its incarnation 1 is reported lost with cause "never
+        started". Does nothing if the attempt has no slots. Returns at once."""
         ...
 
     async def stop_replica(
@@ -390,7 +393,8 @@ class Engine(Protocol):
     ) -> None:
         """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns; its end is reported, again if it has
         ended already. One that never started never will, and is reported lost with cause "never started".
-        Other incarnations are not touched. Returns at once."""
+        Other incarnations are not touched. Raises LaunchRejected if the replica has no slot. Returns at
+        once."""
         ...
 
     async def inject(

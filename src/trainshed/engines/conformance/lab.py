@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
+from trainshed.core.reduction import LOST_FILE
 from trainshed.engines.port import Engine
 
 
@@ -51,6 +52,8 @@ class Program(Struct, frozen=True):
     leaves: str = ""
     #: Word in the command line of a child that it leaves running; "" = it has none.
     child: str = ""
+    #: Before it ends it waits until it is told that these reducers (HOST:PORT) are lost, and no others.
+    awaits_lost: tuple[str, ...] = ()
 
     def argv(self) -> tuple[str, ...]:
         """Return the command line of a real program that does this."""
@@ -69,9 +72,16 @@ class Program(Struct, frozen=True):
             lines += ["eaten = []", "while True: eaten.append(b'x' * (1 << 20)); time.sleep(0.002)"]
         lines.append(f"end = time.monotonic() + {600 if self.runs is None else self.runs}")
         lines.append("while time.monotonic() < end:")
-        lines.append(f"    time.sleep(min({self.ticks or 0.02}, max(0, end - time.monotonic())))")
+        lasts = "max(0, end - time.monotonic())"
+        lines.append(
+            f"    time.sleep({lasts if self.ticks is None else f'min({self.ticks}, {lasts})'})"
+        )
         if self.ticks is not None:
             lines.append("    print('tick', time.monotonic())")
+        if self.awaits_lost:
+            lines.append(f"lost = {set(self.awaits_lost)!r}")
+            lines.append(f"while set(open(os.environ[{LOST_FILE!r}]).read().split()) != lost:")
+            lines.append("    time.sleep(0.02)")
         if self.signal is not None:
             lines.append(f"os.kill(os.getpid(), {self.signal})")
         lines.append(f"sys.exit({self.code})")

@@ -4,9 +4,10 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
-from trainshed.core.launch import LaunchPlan, Limits
+from trainshed.core.launch import LOST_REDUCERS, LaunchPlan, Limits, ReductionPart
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
@@ -14,6 +15,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.reduction import LOST_FILE
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.engines.conformance.holder import Call, Holder
 from trainshed.engines.conformance.lab import Lab, Program
@@ -28,10 +30,13 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.eventloop.background import begin
+from trainshed.reduction import trainshed_reduction
 
 PRIMARY = ReplicaId(0, 0)
 SECOND_REPLICA = ReplicaId(1, 0)
 SECOND = 10**9
+_REDUCTION = str(Path(trainshed_reduction.__path__[0]).parent)
+"""A directory with the package by which programs reduce."""
 
 Ended = ReplicaExited | ReplicaLost
 
@@ -165,7 +170,10 @@ class Stage:
         incarnation: int = 1,
         attempt: int = 1,
         memory_limit: int = 0,
+        stall_after: int = 0,
+        reduces: bool = False,
     ) -> LaunchPlan:
+        """Return a plan. `reduces`: it takes part in a Reduction Server."""
         slots = {slot.replica: slot for slot in self._gangs.get((uid, attempt), ())}
         plan = LaunchPlan(
             uid,
@@ -173,11 +181,12 @@ class Stage:
             replica,
             incarnation,
             argv=("true",),
-            environ=(),
+            environ=((LOST_FILE, LOST_REDUCERS),) if reduces else (),
             hostname=hostname(uid, replica),
             address=slots[replica].address if replica in slots else "",
             hosts=tuple((slot.hostname, slot.address) for slot in slots.values()),
-            limits=Limits(memory=memory_limit, cpu_weight=100),
+            limits=Limits(memory=memory_limit, cpu_weight=100, stall_after=stall_after),
+            reduction=ReductionPart(_REDUCTION) if reduces else ReductionPart(),
         )
         return self.lab.given(plan, program)
 
@@ -188,13 +197,15 @@ class Stage:
         await self.engine.launch([self.plan(uid, program, **fields)])
         return uid
 
-    async def run_together(self, *programs: Program) -> tuple[JobUid, list[ReplicaId]]:
+    async def run_together(
+        self, *programs: Program, **fields: Any
+    ) -> tuple[JobUid, list[ReplicaId]]:
         """Start a new job with a replica for each of these programs."""
         uid = self.job()
         replicas = [PRIMARY, *(ReplicaId(1, n) for n in range(len(programs) - 1))]
         await self.allocate(uid, *replicas)
         pairs = zip(programs, replicas, strict=True)
-        await self.engine.launch([self.plan(uid, *pair) for pair in pairs])
+        await self.engine.launch([self.plan(uid, *pair, **fields) for pair in pairs])
         return uid, replicas
 
     # --- what is seen ---

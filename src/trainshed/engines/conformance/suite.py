@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.names import ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.conformance.holder import Holder
@@ -108,9 +109,16 @@ class Conformance:
 
     @staged
     async def test_without_a_slot_nothing_is_launched(self, stage: Stage) -> None:
-        uid = stage.job()
-        with pytest.raises(LaunchRejected):
-            await stage.engine.launch([stage.plan(uid, FOREVER)])
+        uid, other = stage.job(), stage.job()
+        await stage.allocate(uid)
+        without = [(uid, SECOND_REPLICA), (other, PRIMARY)]
+        for plan in (stage.plan(job, FOREVER, replica) for job, replica in without):
+            with pytest.raises(LaunchRejected):
+                await stage.engine.launch([stage.plan(uid, FOREVER), plan])
+            with pytest.raises(LaunchRejected):
+                await stage.engine.stop_replica(plan.job_uid, 1, plan.replica, 1, 0)
+        await stage.for_a_while()
+        assert not stage.starts(uid), "all of them or none"
 
     @staged
     async def test_a_gang_starts_and_ends_each_by_itself(self, stage: Stage) -> None:
@@ -157,12 +165,25 @@ class Conformance:
         (start,) = {e for e in stage.seen(uid) if isinstance(e, ReplicaStarted)}
         assert start.at == end.exit.started
 
+    # --- limits ---
+
     @staged
     async def test_a_program_that_takes_too_much_memory_is_known_for_it(self, stage: Stage) -> None:
-        if not stage.engine.capabilities().oom_verdict:
-            pytest.skip("the engine does not declare `oom_verdict`")
+        can = stage.engine.capabilities()
+        if not can.enforced_memory:
+            pytest.skip("the engine does not declare `enforced_memory`")
         uid = await stage.run(Program(eats_memory=True, runs=None), memory_limit=64 << 20)
-        assert (await stage.exited(uid)).exit.oom
+        end = await stage.exited(uid)
+        assert end.exit.oom is can.oom_verdict and not end.exit.stopped
+
+    @staged
+    async def test_a_program_that_does_nothing_any_more_is_ended(self, stage: Stage) -> None:
+        works = Program(ticks=0.05, runs=2, code=3)
+        uid, (idle, busy) = await stage.run_together(FOREVER, works, stall_after=SECOND)
+        end = (await stage.exited(uid, idle)).exit
+        assert end.stalled and not end.stopped
+        end = (await stage.exited(uid, busy)).exit
+        assert (end.exit_code, end.stalled) == (3, False)
 
     # --- launches again ---
 
@@ -246,6 +267,23 @@ class Conformance:
         assert not stage.starts(uid) and not stage.lines(uid)
 
     @staged
+    async def test_a_stop_reports_the_latest_incarnation_of_each_replica(
+        self, stage: Stage
+    ) -> None:
+        uid, again = stage.job(), SECOND_REPLICA
+        await stage.allocate(uid, PRIMARY, again)
+        for incarnation in (1, 2):
+            plan = stage.plan(uid, Program(code=incarnation), again, incarnation=incarnation)
+            await stage.launch(plan)
+            await stage.exited(uid, again, incarnation=incarnation)
+        told = len(stage.seen(uid))
+        await stage.engine.stop(uid, 1, 0)
+        await stage.end(uid)
+        await stage.until(lambda: len(stage.ends(uid, again, incarnation=2)) > 1, "the end, again")
+        ends = {e for e in stage.seen(uid)[told:] if isinstance(e, ReplicaExited | ReplicaLost)}
+        assert {(e.replica, e.incarnation) for e in ends} == {(PRIMARY, 1), (again, 2)}
+
+    @staged
     async def test_one_replica_is_stopped_and_the_other_goes_on(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
@@ -295,6 +333,36 @@ class Conformance:
             if isinstance(end, ReplicaExited):
                 assert end.exit.signal == number and not end.exit.stopped
                 assert end.exit.oom is (fault is Fault.OOM)
+
+    # --- lost reducers ---
+
+    @staged
+    async def test_programs_are_told_which_reducers_are_lost(self, stage: Stage) -> None:
+        """Those that run, those that start later, and those of a service that was started again."""
+        uid, reducers = stage.job(), (ReplicaId(2, 0), ReplicaId(2, 1))
+        _, *slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, *reducers)
+        first, both = [tuple(f"{s.host}:{s.port}" for s in slots[1:n]) for n in (2, 3)]
+        waits = {PRIMARY: first, SECOND_REPLICA: both}
+        await stage.engine.launch(
+            [
+                stage.plan(uid, Program(prints=1, awaits_lost=lost), replica, reduces=True)
+                for replica, lost in waits.items()
+            ]
+        )
+        for replica in waits:
+            await stage.printed(uid, 1, replica)
+        await stage.for_a_while()
+        assert not stage.ends(uid, PRIMARY), "nothing is lost"
+        await stage.engine.drop_reducers(uid, 1, reducers[:1])
+        assert (await stage.exited(uid, PRIMARY)).exit.exit_code == 0
+        if stage.engine.capabilities().durable:
+            await stage.restart()
+        assert not stage.ends(uid, SECOND_REPLICA), "the other one is not lost"
+        await stage.engine.drop_reducers(uid, 1, reducers[1:])
+        assert (await stage.exited(uid, SECOND_REPLICA)).exit.exit_code == 0
+        later = stage.plan(uid, Program(awaits_lost=both), incarnation=2, reduces=True)
+        await stage.launch(later)
+        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
 
     # --- elsewhere ---
 

@@ -205,17 +205,11 @@ class RemoteEngine:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
-        for key in dict.fromkeys((plan.job_uid, plan.attempt) for plan in plans):
-            gang = self._attempts.gangs.get(key)
-            own = [plan for plan in plans if (plan.job_uid, plan.attempt) == key]
-            for plan in own:
-                seat = gang.record.seat(plan.replica) if gang else None
-                if gang is None or seat is None:
-                    raise LaunchRejected(
-                        f"{plan.replica} of job {plan.job_uid}, attempt {plan.attempt}, has no slot; "
-                        "allocate first"
-                    )
-            assert gang is not None
+        by_gang: dict[tuple[JobUid, int], tuple[Gang, list[LaunchPlan]]] = {}
+        for plan in plans:
+            gang, _ = self._attempts.seat(plan.job_uid, plan.attempt, plan.replica)
+            by_gang.setdefault(gang.key, (gang, []))[1].append(plan)
+        for gang, own in by_gang.values():
             await self._launch(gang, own)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:

@@ -79,7 +79,8 @@ class World:
             reported=self._reported,
         )
         self._gangs = Gangs()
-        self.dropped: dict[Gang, frozenset[ReplicaId]] = {}
+        #: HOST:PORT of all reducers of an attempt that will not come back.
+        self._lost: dict[Gang, frozenset[str]] = {}
         #: All incarnations that were ever handed over, in that order, whatever became of their slots.
         self.lived: list[tuple[SimSlot, Incarnation]] = []
 
@@ -115,7 +116,7 @@ class World:
         if self.refuse_launches:
             self.refuse_launches -= 1
             raise LaunchRejected("the simulated engine was told to refuse this launch")
-        sim_slots = [self._known(plan) for plan in plans]
+        sim_slots = [self._known(plan.job_uid, plan.attempt, plan.replica) for plan in plans]
         for plan, sim_slot in zip(plans, sim_slots, strict=True):
             if (
                 plan.incarnation not in sim_slot.incarnations
@@ -144,9 +145,7 @@ class World:
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
     ) -> None:
         self._answer()
-        sim_slot = self.sim_slot(job_uid, attempt, replica)
-        if sim_slot is None:
-            return
+        sim_slot = self._known(job_uid, attempt, replica)
         if (known := sim_slot.incarnations.get(incarnation)) is not None:
             self._stop(sim_slot, known, grace)
         else:
@@ -167,10 +166,13 @@ class World:
         self._answer()
         if (job_uid, attempt) not in self._gangs.names():
             return
-        self.dropped[job_uid, attempt] = frozenset(reducers)
-        for replica in reducers:
-            sim_slot = self.sim_slot(job_uid, attempt, replica)
-            if sim_slot is not None and sim_slot.latest is not None and sim_slot.latest.lives:
+        gang = self._gangs.of(job_uid, attempt)
+        lost = [gang[replica] for replica in reducers if replica in gang]
+        self._lost[job_uid, attempt] = self.lost_reducers(job_uid, attempt) | {
+            f"{sim_slot.slot.host}:{sim_slot.slot.port}" for sim_slot in lost
+        }
+        for sim_slot in lost:
+            if sim_slot.latest is not None and sim_slot.latest.lives:
                 self.violations.append(f"{_name(sim_slot)} is dropped and lives")
 
     def allocations(self) -> tuple[Gang, ...]:
@@ -183,6 +185,7 @@ class World:
             if sim_slot.latest is not None and sim_slot.latest.lives:
                 raise EngineUnavailable(f"{_name(sim_slot)} still lives; stop it first")
         self._gangs.release(job_uid, attempt)
+        self._lost.pop((job_uid, attempt), None)
 
     # --- what happens to it ---
 
@@ -223,6 +226,12 @@ class World:
         self._processes.lose(sim_slot, one, "its shim is gone")
         return True
 
+    def end(self, sim_slot: SimSlot, code: int) -> None:
+        """Let a running program end by itself, before its script has it."""
+        one = sim_slot.latest
+        assert one is not None and one.fate is Fate.RUNNING
+        self._processes.end(sim_slot, one, code, None)
+
     def kill_zygote(self, back_after: int) -> None:
         """Let nothing start for `back_after` ns, until another zygote is there; what runs goes on."""
         self._processes.no_starts_before(self.clock.now + back_after)
@@ -239,6 +248,10 @@ class World:
     def sim_slot(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot | None:
         return self._gangs.of(job_uid, attempt).get(replica)
 
+    def lost_reducers(self, job_uid: JobUid, attempt: int) -> frozenset[str]:
+        """Return the HOST:PORT of those that the attempt's programs were told of."""
+        return self._lost.get((job_uid, attempt), frozenset())
+
     def running(self) -> list[SimSlot]:
         """Return the slots with a running program."""
         return [
@@ -251,10 +264,10 @@ class World:
         if self.clock.now < self.unavailable_until:
             raise EngineUnavailable("the simulated engine was told not to answer now")
 
-    def _known(self, plan: LaunchPlan) -> SimSlot:
-        sim_slot = self.sim_slot(plan.job_uid, plan.attempt, plan.replica)
+    def _known(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot:
+        sim_slot = self.sim_slot(job_uid, attempt, replica)
         if sim_slot is None:
-            raise LaunchRejected(f"{plan.replica} of job {plan.job_uid} has no slot; allocate one")
+            raise LaunchRejected(f"{replica} of job {job_uid} has no slot; allocate one")
         return sim_slot
 
     def _hand_over(self, sim_slot: SimSlot, plan: LaunchPlan) -> None:
