@@ -9,6 +9,7 @@ import io
 import os
 import random
 import re
+import socket
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -263,6 +264,22 @@ def test_a_connection_that_breaks_costs_an_attempt(house: House) -> None:
     house.succeed(uid)
     assert any("could not be pulled: " in line for line in house.built(uid)), house.built(uid)
     assert house.service.lines(uid, "workerpool0-0") == ["all of it"]
+
+
+def test_a_registry_that_does_not_exist_fails_the_job_at_once_with_its_cause_first(
+    house: House,
+) -> None:
+    """spec/failures#service-failures: another attempt would ask for the same name."""
+    host = "registry.invalid"  # Which no DNS knows (RFC 6761).
+    with pytest.raises(socket.gaierror) as unknown:
+        socket.getaddrinfo(host, 443)
+    if unknown.value.errno == socket.EAI_AGAIN:
+        pytest.skip("NOT TESTED: a registry's name that DNS does not know: there is no DNS here")
+    uid = house.submit(f"{host}/{TEAM}:v1")
+    message = house.failure(uid)
+    assert message.startswith(f"The image {host}/{TEAM}:v1 could not be pulled"), message
+    assert f"No address of {host} is found. Check the name;" in message
+    assert [view["attempt"] for view in house.service.watch(uid, seconds=5)][-1] == 1
 
 
 def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(

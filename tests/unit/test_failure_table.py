@@ -279,6 +279,16 @@ def test_signals_are_published_bare_for_packages_and_plus_128_for_containers(
     assert f"exited with a non-zero status of {status}. Termination reason: Error." in error.message
 
 
+def test_an_image_that_cannot_be_had_is_told_by_its_cause_first() -> None:
+    """spec/failures#service-failures: no program ran whose status could be told."""
+    lacking = replace(met(Cause.PACKAGE), text="The image x:1 is nowhere.", is_package=False)
+    error = judge(lacking, FRESH, RULES).error
+    assert error is not None
+    assert error.message.startswith("The image x:1 is nowhere.\nTo find out more ")
+    error = judge(replace(lacking, is_package=True), FRESH, RULES).error
+    assert error is not None and "status of 1. Termination reason" in error.message
+
+
 def test_the_out_of_memory_message_is_the_public_one() -> None:
     """spec/failures#out-of-memory."""
     record = exited(signal=9, oom=True)

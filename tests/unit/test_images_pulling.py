@@ -153,6 +153,8 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
         ("x509: certificate signed by unknown authority", "does not trust the certificate of"),
         ('short-name "trainer" did not resolve to an alias', "docker.io/library/NAME:TAG"),
         ("write /x: no space left on device", "podman image prune"),
+        ("lookup registry.example.org: no such host", "Check the name; if it is right"),
+        ("lookup registry.example.org: server misbehaving", "Check the name; if it is right"),
     ],
 )
 def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(said: str, advice: str) -> None:

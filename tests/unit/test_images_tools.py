@@ -277,6 +277,9 @@ def test_an_error_is_told_in_the_words_that_matter(said: str, words: str) -> Non
         ("pinging container registry: invalid status code from registry 404 (Not Found)", True),
         ("no image found in manifest list for architecture amd64, OS linux", True),
         ("denied: requested access to the resource is denied", True),
+        ("dial tcp: lookup registry.example on 10.0.0.2:53: no such host", True),
+        ("dial tcp: lookup registry.example: Temporary failure in name resolution", False),
+        ("dial tcp: lookup registry.example on 10.0.0.2:53: server misbehaving", False),
         ("connection refused", False),
         ("invalid status code from registry 500 (Internal Server Error)", False),
         # The tool's own trouble on this machine, which no other name would help.

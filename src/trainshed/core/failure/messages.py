@@ -59,7 +59,7 @@ def _text(message: Message, evidence: Evidence) -> str:
         case Message.USER_CODE:
             return _user_code(evidence, evidence.status or 0, _tail(evidence))
         case Message.PACKAGE:
-            return _user_code(evidence, 1, evidence.text)
+            return _unprepared(evidence)
         case Message.DATA | Message.CANCELLED:
             return evidence.text
         case Message.REJECTED:
@@ -129,6 +129,14 @@ def _user_code(evidence: Evidence, status: int, body: str) -> str:
             f"{_MORE}{logs_link(evidence.name)}",
         )
     )
+
+
+def _unprepared(evidence: Evidence) -> str:
+    """The public services install packages in the replica, whose status that is; an image is fetched
+    before."""
+    if evidence.is_package:
+        return _user_code(evidence, 1, evidence.text)
+    return f"{evidence.text}\n{_MORE}{logs_link(evidence.name)}"
 
 
 def linked(message: str, name: JobName, uid: JobUid, pages: str) -> str:

@@ -48,6 +48,7 @@ _FINAL = (
     "short-name resolution enforced",
     "invalid reference format",
     "repository name not known",
+    "no such host",
 )
 """What registries and tools say if a repetition would get the same answer."""
 _OWN = ": permission denied"

@@ -62,6 +62,11 @@ _ADVICE = (
         "of Docker Hub, or let an operator map it to a runtime or to another image (setting images).",
     ),
     (
+        ("no such host", "failure in name resolution", "server misbehaving"),
+        "No address of {host} is found. Check the name; if it is right, the DNS of this service's machine "
+        "has to know it (getent hosts {host}).",
+    ),
+    (
         ("no space left",),
         "A disk is full: free some space on the one of {tool}'s images ({tool} image prune) and on "
         "the one of the cache "
