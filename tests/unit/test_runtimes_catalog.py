@@ -139,6 +139,14 @@ def test_pytorch_by_every_name_that_people_write(name: str) -> None:
     assert "PyTorch 2.13 on Python 3.11" in choice.notices[0]
 
 
+def test_packages_for_tpus_are_told_to_those_who_named_tpus_alone() -> None:
+    """The public image of PyTorch without GPUs is called XLA's, whether one has a TPU or not."""
+    catalog = LocalCatalog(Pythons((3, 11)))
+    for device, told in (("xla", False), ("gpu", False), ("tpu", True)):
+        choice = _chosen(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
+        assert any("torch-xla (no TPU" in notice for notice in choice.notices) is told, device
+
+
 @pytest.mark.parametrize(
     ("name", "variables"),
     [

@@ -350,8 +350,8 @@ class LocalCatalog:
             )
             notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
         lacks = () if image.slim else sheet.lacks(found.release, found.python)
-        if lacks:
-            named = ", ".join(map(str, lacks))
+        if missed := [each for each in lacks if each.device in ("", image.device)]:
+            named = ", ".join(map(str, missed))
             notices.append(
                 f"Packages of that image that are not installed here: {named}. {_NAME_THEM}"
             )

@@ -221,9 +221,9 @@ PYTORCH = Sheet(
     requirements=FOUNDATION,
     sources=SOURCES,
     left_out=(
-        LeftOut("torch-xla", "no TPU is served here"),
-        LeftOut("cloud-tpu-client", "no TPU is served here"),
-        LeftOut("tpu-info", "no TPU is served here"),
+        LeftOut("torch-xla", "no TPU is served here", device="tpu"),
+        LeftOut("cloud-tpu-client", "no TPU is served here", device="tpu"),
+        LeftOut("tpu-info", "no TPU is served here", device="tpu"),
     ),
     smoke=_smoke_test("pytorch"),
     preferred_pythons=((3, 10), (3, 13)),

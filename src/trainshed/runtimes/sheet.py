@@ -23,6 +23,8 @@ class LeftOut(Struct, frozen=True):
     reason: str
     #: The lowest and the highest Python without it; None = all are without it.
     pythons: tuple[Minor, Minor] | None = None
+    #: The device of which images hold it, as in their names; "" = of all. Jobs of others are not told.
+    device: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
