@@ -60,7 +60,13 @@ def make(directory: Path) -> None:
         told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
         needed.update(re.findall(r"(/\S+) \(0x", told))
     for name in needed:
-        _copy(Path(name), directory / Path(name).resolve().relative_to("/"))
+        # Pods have the service's Pythons where this machine has them, over what their image has there. So
+        # the image's own one finds its library where the system's are.
+        beside = Path(name).is_relative_to(sys.base_prefix) and sys.base_prefix != "/usr"
+        place = libraries / Path(name).name if beside else Path(name).resolve()
+        _copy(Path(name), directory / place.relative_to("/"))
+        if beside:
+            continue
         link = directory / Path(name).relative_to("/")
         if not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)

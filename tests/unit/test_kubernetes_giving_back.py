@@ -16,7 +16,7 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.engines.kubernetes import client, cluster, manifests
 from trainshed.engines.kubernetes.settings import parse
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
+from trainshed.engines.remote.cluster import AgentEnded, HoldName, NodeNeed
 
 pytestmark = pytest.mark.anyio
 
@@ -152,6 +152,31 @@ async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_de
         await giving_back
     await here.close()
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
+
+
+async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a Python that lacks its library; the API says 404 and nothing else when it is attached to."""
+
+    async def attach(*_: object) -> bool:
+        raise client.ApiFailure(404, "", "")
+
+    monkeypatch.setattr(client.ApiClient, "attach", attach)
+    api = Api("Pending", started=True)
+    here = await started(api, tmp_path, monkeypatch)
+    over = pod("Succeeded", 2)
+    over["status"]["containerStatuses"][0]["state"] = {
+        "terminated": {"exitCode": 127, "message": "python3: libpython3.13.so.1.0: no such file\n"}
+    }
+    async with asyncio.timeout(10):
+        hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
+        api.events.put_nowait(("MODIFIED", over))
+        with pytest.raises(
+            AgentEnded, match=r"exit code 127: python3: libpython3.13.so.1.0: no such"
+        ):
+            await here.start_agent(hold, "a", ["true"], Given(b""))
+    await here.close()
 
 
 async def test_a_pod_that_others_delete_is_lost_to_them(

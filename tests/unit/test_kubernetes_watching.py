@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.engines.inputs import Given
 from tests.unit import kubeconfig
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.objects import Pod
@@ -156,6 +157,22 @@ async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
     for answer in (broken, silent):
         with pytest.raises(ClusterUnavailable):
             await client_of(answer).list(PODS, Pod)
+
+
+async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: Any) -> None:
+    """As by a kubelet that has no such container, of which the API only passes on the status."""
+
+    def silent(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(404)
+
+    path = f"{PODS}/one"
+    words = "the API gives no reason for its answer to GET {} (404 Not Found)"
+    with pytest.raises(ApiFailure) as caught:
+        await client_of(silent).get(path, Pod)
+    assert str(caught.value) == words.format(path)
+    with pytest.raises(ApiFailure) as caught:
+        await client_of(silent).attach(path, "replica", Given(b""), b"taken")
+    assert str(caught.value) == words.format(f"{path}/attach")
 
 
 def started(uid: str, version: int, part: str = "spec.containers{replica}") -> dict[str, Any]:

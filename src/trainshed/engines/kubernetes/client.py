@@ -15,6 +15,7 @@ from httpx2.websockets import (
     HTTPXWSException,
     WebSocketDisconnect,
     WebSocketNetworkError,
+    WebSocketUpgradeError,
 )
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
@@ -53,7 +54,8 @@ class ApiFailure(Exception):
     """The API refused a request. `status`: of HTTP. `reason`: Kubernetes' own word for it."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{message or reason or 'no reason is given'} ({status} {reason})".strip())
+        words = message or reason or "no reason is given"
+        super().__init__(f"{words} ({f'{status} {reason}'.strip()})")
         self.status = status
         self.reason = reason
 
@@ -203,6 +205,8 @@ class ApiClient:
                 return await said.line(word.strip()) is not None
         except Exception as failure:
             one = _alone(failure)
+            if isinstance(one, WebSocketUpgradeError):
+                raise _failure(one.response) from None
             if isinstance(one, (WebSocketDisconnect, WebSocketNetworkError)):
                 return False
             if isinstance(one, (httpx2.HTTPError, HTTPXWSException, OSError, TimeoutError)):
@@ -291,9 +295,20 @@ def _decoded(answer: bytes, kind: Any) -> Any:
 
 def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     try:
-        status = msgspec.json.decode(answer.content, type=Status)
+        # That of a refused WebSocket was not read, and cannot be any more.
+        content = answer.content
+    except httpx2.ResponseNotRead:
+        content = b""
+    try:
+        status = msgspec.json.decode(content, type=Status)
     except msgspec.MsgspecError:
-        status = Status(answer.text[:200])
+        status = Status(content.decode(errors="replace").strip()[:200])
+    if not status.message:
+        request = answer.request
+        status = Status(
+            f"the API gives no reason for its answer to {request.method} {request.url.path}",
+            status.reason or answer.reason_phrase,
+        )
     failure = ApiFailure(answer.status_code, status.reason, status.message)
     return ClusterUnavailable(str(failure)) if answer.status_code >= 500 else failure
 

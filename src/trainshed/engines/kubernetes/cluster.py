@@ -246,19 +246,26 @@ class KubernetesCluster:
         try:
             taken = await self._api.attach(_path(pod), manifests.CONTAINER, given, TAKEN)
         except ApiFailure as failure:
+            # A container that has just ended cannot be attached to; how it ended says more than the API.
+            if failure.status == 404 and await self._is_soon_over(hold.name):
+                raise self._why_not_taken(hold.name, pod) from failure
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} was not given what its agent is to do: {failure}"
             ) from failure
         if not taken:
-            raise await self._why_not_taken(hold.name, pod)
+            await self._is_soon_over(hold.name)
+            raise self._why_not_taken(hold.name, pod)
 
-    async def _why_not_taken(self, name: HoldName, pod: Pod) -> ClusterUnavailable:
-        """Return the error that says why a Pod's process ended instead of becoming an agent."""
+    async def _is_soon_over(self, name: HoldName) -> bool:
+        """Wait a little for the end of a Pod. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING_SECONDS):
                 await self._until(lambda: True if self._is_over(name) else None)
-        now = self._mine.get(name, pod)
-        return _ended_early(self._end_of(now))
+        return self._is_over(name)
+
+    def _why_not_taken(self, name: HoldName, pod: Pod) -> ClusterUnavailable:
+        """Return the error that says why a Pod's process ended instead of becoming an agent."""
+        return _ended_early(self._end_of(self._mine.get(name, pod)))
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         if name in self._ends:
