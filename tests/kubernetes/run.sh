@@ -6,16 +6,19 @@
 set -eu
 cd "$(dirname "$0")/../.."
 cache=${TRAINSHED_TEST_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/trainshed-tests/kubernetes-1.20.2-2}
+# Only packages of what is missing: a kubectl of somebody else's package lets none of them be installed.
 missing=
-for command in etcd dockerd kubectl ip; do
-    command -v "$command" >/dev/null 2>&1 || [ -x "/usr/sbin/$command" ] || missing="$missing $command"
+for pair in etcd:etcd-server dockerd:docker.io kubectl:kubernetes-client ip:iproute2; do
+    command=${pair%%:*}
+    command -v "$command" >/dev/null 2>&1 || [ -x "/usr/sbin/$command" ] || missing="$missing ${pair#*:}"
 done
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
     if [ -n "$missing" ]; then
-        echo "Installing etcd, docker, kubectl and iproute2 for the lab (missing:$missing) ..." >&2
+        echo "Installing for the lab:$missing ..." >&2
         export DEBIAN_FRONTEND=noninteractive
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-            etcd-server docker.io kubernetes-client iproute2; } >/dev/null 2>&1 || true
+        # Each word is a package.
+        # shellcheck disable=SC2086
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null 2>&1 || true
     fi
     if [ ! -x "$cache/kubelet" ]; then
         echo "Building Kubernetes 1.20.2 into $cache, which takes some 10 minutes once ..." >&2
