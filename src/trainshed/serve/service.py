@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.eventloop.background import joined
+from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import limits
 from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
@@ -91,6 +91,7 @@ class Service:
         self._app = wire(bootstrap, self._stopping)
         self._console: LazyConsole | None = None
         self._memory = IdleMemory(bootstrap.store)
+        self._watching = Crew()
         bootstrap.tokens.refuse(self._is_over)
 
     async def run(self) -> None:
@@ -183,11 +184,13 @@ class Service:
         self._app.outbox.start()
         self._app.idling.start()
         self._memory.start()
+        self._watching.keep(self._bootstrap.store.watch, "watching the files of the database")
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
         """Stop what `_begin_work` started and the controller. The outbox comes last, because the controller's
         last commits may still put something into it."""
+        await self._watching.close()
         await self._memory.close()
         await self._app.idling.close()
         await self._app.retention.close()

@@ -358,6 +358,12 @@ class Store(Protocol):
         affected. Raises Unavailable."""
         ...
 
+    async def watch(self) -> None:
+        """Notice at once that somebody removes or replaces the store's files. All that was acknowledged is
+        then saved, and until they are back each write raises Unavailable, which says what to do. Runs until
+        it is cancelled; without it, the next write notices. Returns where nothing can be watched."""
+        ...
+
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         """From now on call `told` with each record that is set aside, on any thread."""
         ...

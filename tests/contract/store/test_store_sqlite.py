@@ -33,6 +33,7 @@ from trainshed.store.sqlite.connections import load_statements, open_writer
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.jobs import SqliteIntake
 from trainshed.store.sqlite.places import walk
+from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate, scripts
 from trainshed.store.sqlite.setting_aside import FileSettingAside
@@ -170,7 +171,8 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / DATABASE_FILE)
     migrate(connection)
     aside = FileSettingAside(tmp_path / DATABASE_FILE)
-    writer, snapshots = Writer(connection, aside), Snapshots(tmp_path / DATABASE_FILE, aside)
+    files = OpenFiles(tmp_path / DATABASE_FILE)
+    writer, snapshots = Writer(connection, aside, files), Snapshots(tmp_path / DATABASE_FILE, aside)
     intake, reader = SqliteIntake(writer), SqliteReader(snapshots)
     await intake.create_job(make_job(1), [])
     (pages,) = connection.execute("PRAGMA page_count").fetchone()

@@ -415,8 +415,10 @@ def executable_in_memory(name: str, content: bytes) -> int:
 
 IN_MODIFY = 0x2
 IN_CLOSE_WRITE = 0x8
+IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
+IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_UNMOUNT = 0x2000

@@ -1,5 +1,6 @@
 """Opens the SQLite store of a data directory: lock, schema, writer, readers, ports."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -7,7 +8,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from trainshed.replica.system import durable
+from trainshed.core.errors import Unavailable
+from trainshed.replica.system import durable, kernel
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import (
@@ -25,6 +27,12 @@ from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteModels
 from trainshed.store.sqlite.notifications import SqliteNotifications
 from trainshed.store.sqlite.operations import SqliteOperations
+from trainshed.store.sqlite.presence import (
+    OpenFiles,
+    require_content,
+    require_not_older,
+    require_present,
+)
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.secrets import SqliteSecrets
@@ -36,9 +44,19 @@ from trainshed.store.sqlite.writer import Writer
 
 DATABASE_FILE = "trainshed.db"
 LOCK_FILE = "trainshed.lock"
-_OPEN = b"open\n"
-_CLOSED = b"closed\n"
-"""The end of the lock file: whether the service that has, or had, the database open has closed it."""
+_OPEN = "open"
+_CLOSED = "closed"
+"""The last line of the lock file: whether the service that has, or had, the database open has closed it."""
+
+_CHANGES = (
+    kernel.IN_CREATE
+    | kernel.IN_DELETE
+    | kernel.IN_MOVED_FROM
+    | kernel.IN_MOVED_TO
+    | kernel.IN_MOVE_SELF
+    | kernel.IN_ONLYDIR
+)
+"""What happens in a data directory when a file in it is removed or replaced; not when it is written."""
 
 _OLDEST_SQLITE = (3, 38, 0)
 """The first version with STRICT tables, and with JSON functions in every build."""
@@ -48,15 +66,21 @@ class SqliteStore:
     """An open store (`store.port.Store`), made by `open_database`."""
 
     def __init__(
-        self, lock: int, writer: Writer, snapshots: Snapshots, aside: FileSettingAside
+        self,
+        directory: Path,
+        lock: "_Lock",
+        writer: Writer,
+        snapshots: Snapshots,
+        aside: FileSettingAside,
     ) -> None:
+        self._directory = directory
         self._lock = lock
         self._aside = aside
         self._writer = writer
         self._snapshots = snapshots
         self._open = True
         self.intake = SqliteIntake(writer)
-        self.ledger = SqliteLedger(writer, snapshots)
+        self.ledger = SqliteLedger(writer, snapshots, lock.note_epoch)
         self.reader = SqliteReader(snapshots)
         self.studies = SqliteStudies(writer, snapshots)
         self.models = SqliteModels(writer, snapshots)
@@ -74,6 +98,29 @@ class SqliteStore:
         self._snapshots.here(release_pages)
         await self._snapshots.aside(release_pages)
 
+    async def watch(self) -> None:
+        try:
+            handle = kernel.watch_handle(str(self._directory), _CHANGES)
+        except OSError:
+            return  # It is noticed with the next write.
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def hear() -> None:
+            if DATABASE_FILE.encode() in os.read(handle, 65536):
+                changed.set()
+
+        loop.add_reader(handle, hear)
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                # The writer looks before each transaction, and saves what can be saved.
+                with contextlib.suppress(Unavailable):
+                    await self._writer.run("watch", _change_nothing)
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         self._aside.told = told
 
@@ -83,9 +130,7 @@ class SqliteStore:
         self._open = False
         self._snapshots.close()
         self._writer.close()
-        with contextlib.suppress(OSError):  # On a full disk the next start checks the database.
-            _say(self._lock, _CLOSED)
-        os.close(self._lock)
+        self._lock.close()
 
 
 def open_database(directory: Path) -> SqliteStore:
@@ -104,17 +149,21 @@ def open_database(directory: Path) -> SqliteStore:
         directory.mkdir(mode=0o700, parents=True)
         durable.sync_directory(str(directory.parent))
     with contextlib.ExitStack() as undo:
-        lock, before = _lock(directory)
-        undo.callback(os.close, lock)
+        lock = _Lock(directory)
+        undo.callback(os.close, lock.handle)
         database = directory / DATABASE_FILE
         try:
-            if before:
+            require_present(database, had_one=bool(lock.before))
+            if lock.before:
                 require_not_emptied(database)
             connection = open_writer(database)
             undo.callback(connection.close)
-            if before == _OPEN:
+            if lock.before == _OPEN:
                 require_sound(connection, database)
+            require_content(connection, database, had_one=bool(lock.before))
             migrate(connection)
+            ((epoch,),) = connection.execute("SELECT epoch FROM leader").fetchall()
+            require_not_older(database, epoch, lock.epoch)
             finish_deleting(connection)
         except sqlite3.OperationalError as failure:
             raise StoreUnreadable(
@@ -124,38 +173,61 @@ def open_database(directory: Path) -> SqliteStore:
         except sqlite3.DatabaseError as failure:
             raise damaged(database, str(failure)) from failure
         durable.sync_directory(str(directory))
-        _say(lock, b"%d\n%s" % (os.getpid(), _OPEN))
+        lock.note_epoch(epoch)
         aside = FileSettingAside(database)
         snapshots = Snapshots(database, aside)
+        files = OpenFiles(database)
         undo.pop_all()
-    return SqliteStore(lock, Writer(connection, aside), snapshots, aside)
+    return SqliteStore(directory, lock, Writer(connection, aside, files), snapshots, aside)
 
 
-def _lock(directory: Path) -> tuple[int, bytes]:
-    """Take an exclusive lock that ends with the process in any case; the file names its owner. Return its
-    descriptor and how the last owner left the database: `_OPEN` (not closed), `_CLOSED`, or b"" (there was
-    none). Raises StoreInUse, OSError."""
-    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        said = os.read(descriptor, 32).decode("ascii", "replace")
-        owner = said.partition("\n")[0].strip() or "unknown"
-        os.close(descriptor)
-        raise StoreInUse(
-            f"the data directory {directory} is in use by the service with process id {owner}; stop that "
-            "one first, or start this one with another data directory"
-        ) from None
-    except OSError:
-        os.close(descriptor)
-        raise
-    said = os.pread(descriptor, 64, 0)
-    before = next((mark for mark in (_OPEN, _CLOSED) if said.endswith(mark)), b"")
-    # A crash before there is a database must not leave a mark as if there were one.
-    _say(descriptor, b"%d\n%s" % (os.getpid(), before))
-    return descriptor, before
+def _change_nothing(connection: sqlite3.Connection) -> None:
+    del connection
 
 
-def _say(lock: int, text: bytes) -> None:
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, text, 0)
+class _Lock:
+    """The lock of a data directory, which ends with the process in any case. The file's lines: the process
+    id of its owner, the epoch of the last leader that it has seen, and how it left the database."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take it. Raises StoreInUse, OSError."""
+        self.handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner, _ = self._lines()
+            os.close(self.handle)
+            raise StoreInUse(
+                f"the data directory {directory} is in use by the service with process id "
+                f"{owner or 'unknown'}; stop that one first, or start this one with another data directory"
+            ) from None
+        except OSError:
+            os.close(self.handle)
+            raise
+        _, words = self._lines()
+        #: How the last owner left the database: `_OPEN` (not closed), `_CLOSED`, or "" (there was none).
+        self.before = next((word for word in words if word in (_OPEN, _CLOSED)), "")
+        #: The epoch of the last leader; 0 = it is not known.
+        self.epoch = int(next((word for word in words if word.isdecimal()), "0"))
+        # A crash before there is a database must not leave a mark as if there were one.
+        self._say(self.before)
+
+    def note_epoch(self, epoch: int) -> None:
+        """Note that the database is open, and has that epoch or a later one. Raises OSError."""
+        self.epoch = epoch
+        self._say(_OPEN)
+
+    def close(self) -> None:
+        """Note that the database was closed, and give the lock back."""
+        with contextlib.suppress(OSError):  # On a full disk the next start checks the database.
+            self._say(_CLOSED)
+        os.close(self.handle)
+
+    def _lines(self) -> tuple[str, list[str]]:
+        owner, *words = os.pread(self.handle, 64, 0).decode("ascii", "replace").split("\n")
+        return owner.strip(), words
+
+    def _say(self, mark: str) -> None:
+        text = f"{os.getpid()}\n{self.epoch}\n{mark}\n".encode()
+        os.pwrite(self.handle, text, 0)
+        os.ftruncate(self.handle, len(text))

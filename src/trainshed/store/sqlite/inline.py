@@ -106,6 +106,9 @@ class InlineStore:
     async def release_memory(self) -> None:
         """Do nothing: memory holds nothing but stored data."""
 
+    async def watch(self) -> None:
+        """Return: memory has no files."""
+
     def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
         self._told = told
 

@@ -1,8 +1,9 @@
 """Implements, for jobs, tuning jobs and pipelines, the requests' writes (`store.port.Intake`) and the
 controller's (`store.port.Ledger`) on SQLite."""
 
+import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from trainshed.core.capacity import QuotaKey
@@ -216,9 +217,16 @@ def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, st
 
 
 class SqliteLedger:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
+    def __init__(
+        self,
+        writer: Writing,
+        snapshots: Reading,
+        acquired: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._writer = writer
         self._snapshots = snapshots
+        #: Called with each epoch that was acquired. Raises OSError.
+        self._acquired = acquired
 
     async def acquire(self, owner: str) -> int:
         def work(connection: sqlite3.Connection) -> int:
@@ -226,7 +234,11 @@ class SqliteLedger:
             ((epoch,),) = connection.execute(_SQL["acquire"], {"owner": owner}).fetchall()
             return epoch
 
-        return await self._writer.run("acquire", work)
+        epoch = await self._writer.run("acquire", work)
+        # On a full disk only the next start knows less.
+        with contextlib.suppress(OSError):
+            self._acquired(epoch)
+        return epoch
 
     async def create(self, epoch: int, made: NewWork) -> None:
         store = storing(made)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
+from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.setting_aside import SettingAside
 from trainshed.store.sqlite.snapshots import unreadable
 
@@ -38,10 +39,14 @@ class _Command(Struct, eq=False):
 
 
 class Writer:
-    """Executes writes in its thread. Owns `connection` (opened with `isolation_level=None`) until `close`."""
+    """Executes writes in its thread. Owns `connection` (opened with `isolation_level=None`) until `close`.
+    `files`: those of the open database; nothing is written while one of them is missing."""
 
-    def __init__(self, connection: sqlite3.Connection, set_aside: SettingAside) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, set_aside: SettingAside, files: OpenFiles
+    ) -> None:
         self._connection = connection
+        self._files = files
         self._set_aside = set_aside
         self._queue: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._closed = False
@@ -81,6 +86,8 @@ class Writer:
         self._closed = True
         self._queue.put(None)
         self._thread.join()
+        # What is only in files that were removed goes with this process.
+        self._files.fault(self._connection)
         self._connection.close()
 
     def _serve(self) -> None:
@@ -88,12 +95,18 @@ class Writer:
             batch = [first]
             last = self._drain_into(batch)
             try:
+                self._require_files()
                 self._execute(batch)
             except Exception as error:
                 self._fail_all(batch, error)
             _answer(batch)
             if last:
                 return
+
+    def _require_files(self) -> None:
+        """Raise Unavailable if what would be committed now would be gone at the next start."""
+        if fault := self._files.fault(self._connection):
+            raise Unavailable(f"nothing was stored: {fault}")
 
     def _drain_into(self, batch: list[_Command]) -> bool:
         """Add the commands that wait to the batch, without waiting for more. Return whether the end of the

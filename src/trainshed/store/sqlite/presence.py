@@ -1,0 +1,158 @@
+"""Tells whether a database is missing where there was one, and whether an open one is still at its path.
+
+SQLite itself notices neither: it begins a new database where there is none, and goes on writing into files
+that were removed, which are gone when the process ends (docs/adr/0164).
+"""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from trainshed.replica.system import durable
+from trainshed.store.port import StoreUnreadable
+
+log = logging.getLogger(__name__)
+
+RESCUED: Final = "trainshed-rescued.db"
+"""A copy that a service made of its database when the file was removed under it."""
+_LOG, _INDEX = "-wal", "-shm"
+_OF_JOBS: Final = ("slots", "logs", "autopsies")
+"""Directories with one entry for each job, named by its number."""
+_OF_ENGINES: Final = "engines"
+
+
+def traces(directory: Path) -> Iterator[str]:
+    """Yield what in a data directory only a service leaves that had a database."""
+    for name in _OF_JOBS:
+        with suppress(OSError):
+            if jobs := sum(entry.name.isdecimal() for entry in os.scandir(directory / name)):
+                yield f"{name}/ of {jobs} {'jobs' if jobs > 1 else 'job'}"
+    with suppress(OSError):
+        if any(os.scandir(directory / _OF_ENGINES)):
+            yield f"{_OF_ENGINES}/"
+
+
+def require_present(database: Path, *, had_one: bool) -> None:
+    """Raise StoreUnreadable if there is no database, though there was one. `had_one`: an earlier service has
+    said so."""
+    if not database.exists():
+        _require_new(database, "is gone", had_one=had_one)
+
+
+def require_content(connection: sqlite3.Connection, database: Path, *, had_one: bool) -> None:
+    """Raise StoreUnreadable if nothing is in a database in which there was something."""
+    if connection.execute("PRAGMA user_version").fetchone() == (0,):
+        _require_new(
+            database, f"has lost its content (with {database.name}{_LOG})", had_one=had_one
+        )
+
+
+def _require_new(database: Path, what: str, *, had_one: bool) -> None:
+    directory = database.parent
+    left = list(traces(directory))
+    if not (left or had_one):
+        return
+    rescued = directory / RESCUED
+    back = (
+        "Put it back; or restore a backup into a new directory: trainshed restore BACKUP --data NEW"
+    )
+    if rescued.exists():
+        back = f"The service has saved it when that happened: {_put_back(database)}"
+    because = f"; {', '.join(left)} {'are' if len(left) > 1 else 'is'} left of it" if left else ""
+    raise StoreUnreadable(
+        f"the job database {database} {what}{because}. {back}. Or begin anew: mv {directory} {directory}.old "
+        f"(or another --data). Until then nothing is started or ended: programs of its jobs run on"
+    )
+
+
+def require_not_older(database: Path, epoch: int, known: int) -> None:
+    """Raise StoreUnreadable if the last service on this directory has seen a newer state of the database.
+    `epoch`: of the database's leader, which each start raises; `known`: the one of that service."""
+    if epoch < known:
+        raise StoreUnreadable(
+            f"the job database {database} is older than what lies beside it: {known - epoch} start(s) of a "
+            f"service are not in it. An older copy was put in its place, or its log ({database.name}{_LOG}) "
+            "was removed after a crash. Put the newer one back; or restore a backup into a new directory: "
+            "trainshed restore BACKUP --data NEW. To go on with this one all the same: "
+            f"rm {database.parent}/trainshed.lock; programs of jobs that it does not know are then ended"
+        )
+
+
+class OpenFiles:
+    """The files of an open database, as they were when it was opened. Used by the thread that writes."""
+
+    def __init__(self, database: Path) -> None:
+        """Called while a connection has the database open. Raises OSError."""
+        self._database = database
+        self._paths = [database.with_name(f"{database.name}{end}") for end in ("", _LOG, _INDEX)]
+        self._opened = [_identity(path) for path in self._paths]
+        self._lost: list[str] = []
+        self._advice = ""
+
+    def fault(self, connection: sqlite3.Connection) -> str:
+        """Return what is wrong, and what to do, if some of them are not at their paths any more; "" = all
+        are. Saves everything that was committed, when it sees that for the first time. Takes microseconds
+        otherwise."""
+        pairs = zip(self._paths, self._opened, strict=True)
+        lost = [path.name for path, opened in pairs if _identity(path) != opened]
+        if lost and lost != self._lost:
+            self._advice = self._save(connection, lost)
+            log.error("%s", self._advice)
+        self._lost = lost
+        return self._advice if lost else ""
+
+    def _save(self, connection: sqlite3.Connection, lost: list[str]) -> str:
+        database, process = self._database, os.getpid()
+        what = f"{', '.join(lost)} in {database.parent} was removed or replaced while the service uses it"
+        up = f"trainshed up --data {database.parent}"
+        if database.name not in lost:
+            # All of it goes into the database itself.
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return f"{what}. Programs run on, nothing is lost. Start it anew: kill {process}; {up}"
+        if failure := self._copy(connection):
+            return (
+                f"{what}, and what it holds could not be saved ({failure}): it goes with process {process}. "
+                "Put the file back: it may only have been moved"
+            )
+        return (
+            f"{what}. Programs run on, and all that it holds was saved. Start it anew: kill {process}; "
+            f"{_put_back(database)}; {up}"
+        )
+
+    def _copy(self, connection: sqlite3.Connection) -> str:
+        """Copy the open database page by page. Return why that failed; "" = it did not."""
+        fresh, rescued = (
+            self._database.with_name(f"{RESCUED}.new"),
+            self._database.with_name(RESCUED),
+        )
+        try:
+            fresh.unlink(missing_ok=True)
+            fresh.touch(mode=0o600)
+            with closing(sqlite3.connect(fresh)) as copy:
+                connection.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
+            fresh.replace(rescued)
+            durable.sync_directory(str(rescued.parent))
+        except (OSError, sqlite3.Error) as error:
+            return str(error)
+        return ""
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _put_back(database: Path) -> str:
+    rescued = database.with_name(RESCUED)
+    return f"rm -f {database}{_LOG} {database}{_INDEX}; mv {rescued} {database}"

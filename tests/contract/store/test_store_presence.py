@@ -1,0 +1,224 @@
+"""A database that is missing where there was one, and files that are removed or replaced under a service
+(docs/adr/0164)."""
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.store.store_samples import make_job
+from trainshed.core.errors import NotFound, Unavailable
+from trainshed.core.names import JobUid
+from trainshed.store.port import Store, StoreUnreadable, open_store
+from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE
+from trainshed.store.sqlite.presence import RESCUED
+
+pytestmark = pytest.mark.anyio
+
+
+async def known(store: Store, *uids: int) -> None:
+    for uid in uids:
+        assert (await store.reader.job_by_uid(JobUid(uid)))[0].uid == uid
+
+
+async def with_jobs(directory: Path, *uids: int) -> Store:
+    store = open_store("sqlite", directory)
+    for uid in uids:
+        await store.intake.create_job(make_job(uid), [])
+    return store
+
+
+def commands(text: str) -> list[str]:
+    """Those that a message says to run, without the end and the start of the service."""
+    words = text[text.index("kill ") :].split("; ")
+    assert words[0].startswith("kill ") and words[-1].startswith("trainshed up --data ")
+    return words[1:-1]
+
+
+def run(words: list[str]) -> None:
+    for word in words:
+        subprocess.run(["/bin/sh", "-c", word], check=True, timeout=20)
+
+
+@pytest.mark.parametrize("left", ["lock", "slots", "logs"])
+async def test_no_new_database_is_begun_where_there_was_one(tmp_path: Path, left: str) -> None:
+    (await with_jobs(tmp_path, 1)).close()
+    (tmp_path / DATABASE_FILE).unlink()
+    if left != "lock":
+        (tmp_path / LOCK_FILE).unlink()
+        (tmp_path / left / "7529846868474925823").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(StoreUnreadable) as refusal:
+            open_store("sqlite", tmp_path)
+        text = str(refusal.value)
+        assert f"{tmp_path / DATABASE_FILE} is gone" in text
+        assert "trainshed restore BACKUP --data NEW" in text
+        assert f"mv {tmp_path} {tmp_path}.old" in text
+        assert left == "lock" or f"{left}/ of 1 job is left" in text
+        assert not (tmp_path / DATABASE_FILE).exists()
+
+
+async def test_what_comes_without_a_database_keeps_no_service_from_starting(tmp_path: Path) -> None:
+    """A local run, and a volume for logs."""
+    for name in ("buckets/mine", "local-runs", "logs/lost+found", "slots/.trash"):
+        (tmp_path / name).mkdir(parents=True)
+    open_store("sqlite", tmp_path).close()
+
+
+_CHILD = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.contract.store.store_samples import make_job
+from trainshed.core.errors import NotFound, Unavailable
+from trainshed.store.port import open_store
+
+async def main():
+    store = open_store("sqlite", Path(sys.argv[1]))
+    await store.ledger.acquire("child")
+    first = int(sys.argv[2])
+    for uid in (first, first + 1):
+        try:
+            await store.intake.create_job(make_job(uid), [])
+            print("stored", flush=True)
+        except Unavailable as refusal:
+            print(refusal, flush=True)
+        if not sys.stdin.readline():
+            break
+    store.close()
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def child_with_a_job(directory: Path, uid: int) -> Generator["subprocess.Popen[str]"]:
+    """A process that has stored a job, and tries another when a line comes; killed at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(directory), str(uid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout and child.stdout.readline() == "stored\n"
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+async def test_a_log_that_is_removed_after_a_kill_is_missed(tmp_path: Path, lives: int) -> None:
+    """Of a young database everything is in it, of an older one what came last."""
+    for uid in range(1, lives):
+        (await with_jobs(tmp_path, uid)).close()
+    with child_with_a_job(tmp_path, 9):
+        pass
+    kept = tmp_path.with_name("kept-wal")
+    (tmp_path / f"{DATABASE_FILE}-wal").rename(kept)
+    with pytest.raises(StoreUnreadable, match="-wal"):
+        open_store("sqlite", tmp_path)
+    kept.rename(tmp_path / f"{DATABASE_FILE}-wal")
+    store = open_store("sqlite", tmp_path)
+    await known(store, 9, *range(1, lives))
+    store.close()
+
+
+async def test_an_older_copy_is_not_taken_for_the_database(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (await with_jobs(data, 1)).close()
+    copy = shutil.copy(data / DATABASE_FILE, tmp_path)
+    store = await with_jobs(data, 2)
+    await store.ledger.acquire("a service")
+    store.close()
+    shutil.copy(copy, data / DATABASE_FILE)
+    with pytest.raises(StoreUnreadable, match=r"older.*1 start.*rm .*trainshed\.lock") as refusal:
+        open_store("sqlite", data)
+    text = str(refusal.value)
+    run([text[text.index("rm ") :].partition(";")[0]])
+    store = open_store("sqlite", data)
+    await known(store, 1)
+    store.close()
+
+
+def answer(child: "subprocess.Popen[str]") -> str:
+    assert child.stdin and child.stdout
+    child.stdin.write("try another\n")
+    child.stdin.flush()
+    return child.stdout.readline().strip()
+
+
+REMOVALS = {
+    "unlinked wal": ["rm {db}-wal"],
+    "unlinked shm": ["rm {db}-shm"],
+    "unlinked database": ["rm {db}"],
+    "all unlinked": ["rm {db} {db}-wal {db}-shm"],
+    "replaced file": ["mv {db} {db}.away", "cp {db}.away {db}"],
+}
+
+
+@pytest.mark.parametrize("case", REMOVALS)
+@pytest.mark.parametrize("end", ["killed", "closed"])
+async def test_nothing_is_acknowledged_that_would_be_gone(
+    tmp_path: Path, case: str, end: str
+) -> None:
+    """The next write is refused, and the message's commands bring back what was acknowledged, also after a
+    kill."""
+    (await with_jobs(tmp_path, 1)).close()
+    with child_with_a_job(tmp_path, 2) as child:
+        run([word.format(db=tmp_path / DATABASE_FILE) for word in REMOVALS[case]])
+        text = answer(child)
+        if end == "closed":
+            child.communicate(timeout=30)
+    assert (
+        "nothing was stored" in text and "Programs run on" in text and f"kill {child.pid}" in text
+    )
+    run(commands(text))
+    store = open_store("sqlite", tmp_path)
+    await known(store, 1, 2)
+    with pytest.raises(NotFound):
+        await store.reader.job_by_uid(JobUid(3))
+    await store.intake.create_job(make_job(4), [])
+    store.close()
+
+
+async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
+    store = await with_jobs(tmp_path, 1)
+    database, away = tmp_path / DATABASE_FILE, tmp_path / "away"
+    database.rename(away)
+    with pytest.raises(Unavailable):
+        await store.intake.create_job(make_job(2), [])
+    away.rename(database)
+    await store.intake.create_job(make_job(2), [])
+    await known(store, 1, 2)
+    store.close()
+
+
+async def test_a_removal_is_noticed_without_a_write(tmp_path: Path) -> None:
+    store = await with_jobs(tmp_path, 1)
+    watching = asyncio.create_task(store.watch())
+    await asyncio.sleep(0)
+    (tmp_path / DATABASE_FILE).unlink()
+    async with asyncio.timeout(10):
+        while not (tmp_path / RESCUED).exists():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    store.close()
+    with pytest.raises(StoreUnreadable, match="has saved it") as refusal:
+        open_store("sqlite", tmp_path)
+    text = str(refusal.value)
+    run(text[text.index("rm -f") :].partition(". Or")[0].split("; "))
+    store = open_store("sqlite", tmp_path)
+    await known(store, 1)
+    store.close()
+
+
+async def test_what_nobody_noticed_is_saved_at_the_end(tmp_path: Path) -> None:
+    store = await with_jobs(tmp_path, 1)
+    (tmp_path / DATABASE_FILE).unlink()
+    store.close()
+    assert (tmp_path / RESCUED).stat().st_mode & 0o777 == 0o600
+    with pytest.raises(StoreUnreadable, match="has saved it"):
+        open_store("sqlite", tmp_path)
