@@ -139,8 +139,16 @@ def _database(settings: Settings) -> Iterator[Finding]:
     from trainshed.store.records import ADVICE
     from trainshed.store.sqlite.copying import check_database, set_aside_in
     from trainshed.store.sqlite.database import DATABASE_FILE
+    from trainshed.store.sqlite.presence import require_present
 
     database = settings.data / DATABASE_FILE
+    try:
+        require_present(database, had_one=False)
+    except StoreUnreadable as failure:
+        told, _, remedy = f"{failure}.".partition(". ")
+        cause = "It was removed, or the directory was copied in part."
+        yield bad("database", f"{told}.", cause=cause, remedy=remedy)
+        return
     if not os.access(database, os.R_OK | os.W_OK):
         return
     try:
