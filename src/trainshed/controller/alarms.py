@@ -5,45 +5,75 @@ from collections.abc import Callable
 
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
 
 LONGEST_DELAY = 24 * 3600.0
-"""Seconds; a later deadline is checked again after this, so that a changed clock is noticed."""
+"""Seconds; timers of a later deadline are set again after this."""
+_ROUNDING = 1e-6
+"""Seconds by which an alarm is later, because the loop's clock is a float."""
+
+
+class _Alarm:
+    """A job's deadlines. All of them are distances from something that has happened, so that they are
+    measured by the loop's clock, which nobody sets, from the moment at which this service learns of them
+    (docs/adr/0165)."""
+
+    __slots__ = ("deadline", "due", "handle")
+
+    def __init__(
+        self, due: dict[Nanos, float], deadline: Deadline, handle: asyncio.TimerHandle
+    ) -> None:
+        #: When each of them comes, in seconds of the loop's clock.
+        self.due = due
+        #: The earliest one, and its timer.
+        self.deadline = deadline
+        self.handle = handle
 
 
 class Alarms:
-    """The alarms of all jobs, at most one per job, on the running event loop. `ring`: called when a deadline
-    has come."""
+    """The alarms of all jobs, at most one per job, on the running event loop. `now`: nanoseconds since the
+    epoch. `ring`: called when a deadline has come."""
 
     def __init__(self, now: Callable[[], int], ring: Callable[[JobUid, Deadline], None]) -> None:
         self._now = now
         self._ring = ring
-        self._pending: dict[JobUid, tuple[Deadline, asyncio.TimerHandle]] = {}
+        self._pending: dict[JobUid, _Alarm] = {}
 
     def set(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
         """Replace the job's alarm by its earliest deadline; no deadlines clear it."""
-        earliest = min(deadlines, key=lambda deadline: deadline.at, default=None)
-        pending = self._pending.get(uid)
+        pending = self._pending.pop(uid, None)
+        known = pending.due if pending is not None else {}
+        here, now = asyncio.get_running_loop().time(), self._now()
+        due = {
+            d.at: known.get(d.at, here + max(d.at - now, 0) / 1e9 + _ROUNDING) for d in deadlines
+        }
+        earliest = min(deadlines, key=lambda deadline: due[deadline.at], default=None)
+        if pending is not None and earliest == pending.deadline and earliest.at in known:
+            pending.due = due
+            self._pending[uid] = pending
+            return
         if pending is not None:
-            if pending[0] == earliest:
-                return
-            pending[1].cancel()
-            del self._pending[uid]
+            pending.handle.cancel()
         if earliest is not None:
-            self._arm(uid, earliest)
+            self._arm(uid, due, earliest)
 
     def close(self) -> None:
-        for _, handle in self._pending.values():
-            handle.cancel()
+        for alarm in self._pending.values():
+            alarm.handle.cancel()
         self._pending.clear()
 
-    def _arm(self, uid: JobUid, deadline: Deadline) -> None:
-        delay = min(max(deadline.at - self._now(), 0) / 1e9, LONGEST_DELAY)
-        handle = asyncio.get_running_loop().call_later(delay, self._check, uid, deadline)
-        self._pending[uid] = (deadline, handle)
+    def _arm(self, uid: JobUid, due: dict[Nanos, float], deadline: Deadline) -> None:
+        loop = asyncio.get_running_loop()
+        at = min(due[deadline.at], loop.time() + LONGEST_DELAY)
+        handle = loop.call_at(at, self._check, uid)
+        self._pending[uid] = _Alarm(due, deadline, handle)
 
-    def _check(self, uid: JobUid, deadline: Deadline) -> None:
-        del self._pending[uid]
-        if self._now() < deadline.at:
-            self._arm(uid, deadline)
-        else:
-            self._ring(uid, deadline)
+    def _check(self, uid: JobUid) -> None:
+        alarm = self._pending[uid]
+        deadline = alarm.deadline
+        if asyncio.get_running_loop().time() < alarm.due[deadline.at]:
+            self._arm(uid, alarm.due, deadline)
+            return
+        # What of the job's deadlines is measured already stays so; one that comes again is measured anew.
+        del alarm.due[deadline.at]
+        self._ring(uid, deadline)

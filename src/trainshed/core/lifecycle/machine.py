@@ -134,7 +134,8 @@ def _take_of_replica(
         case ReplicaPlaced():
             _replica_placed(transition, replica, event)
         case ReplicaStarted():
-            up = transition.fire_replica(replica.id, ReplicaTrigger.STARTED, started=event.at)
+            began = _began(transition, event.at)
+            up = transition.fire_replica(replica.id, ReplicaTrigger.STARTED, started=began)
             if up is not None:
                 if transition.job.delay is not None:
                     transition.change(delay=None)
@@ -274,8 +275,14 @@ def _node_left(transition: Transition, event: NodeLeft) -> None:
             transition.record(timeline.asked_to_leave(job, replica, event.reason, transition.now))
 
 
+def _began(transition: Transition, at: Nanos) -> Nanos:
+    """Return when a replica started: not before its job was created, and not later than now, whatever a clock
+    has shown meanwhile. Limits count from it. 0 = it has not."""
+    return max(min(at, transition.now), transition.job.created) if at else 0
+
+
 def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExited) -> None:
-    started = replica.started or event.exit.started
+    started = replica.started or _began(transition, event.exit.started)
     ended = transition.fire_replica(
         replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit
     )

@@ -282,7 +282,8 @@ class Agent:
         """Renew the lease for as long as there is a connection."""
         with contextlib.suppress(ChannelClosed):
             while True:
-                connection.post(messages.Beat(self._lease.say(time.monotonic())))
+                number = self._lease.say(time.monotonic())
+                connection.post(messages.Beat(number, clock=time.time_ns()))
                 await asyncio.sleep(beat(self._lease.seconds))
 
     async def _tell(self, connection: Connection) -> None:
@@ -299,6 +300,8 @@ class Agent:
                         changes = partial(self._sender.changes, replica)
                         async for part in _in_threads(changes):
                             await connection.send(part)
+                    if isinstance(news, messages.Timed):
+                        news = replace(news, clock=time.time_ns())
                     if news is not None:
                         await connection.send(news)
                         if isinstance(news, messages.SharedFiles) and news.until:

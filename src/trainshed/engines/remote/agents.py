@@ -16,6 +16,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,
     ReplicaNoted,
 )
+from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     Capabilities,
     EngineUnavailable,
@@ -28,6 +29,7 @@ from trainshed.engines.remote import messages
 from trainshed.engines.remote.agent_handle import AgentHandle, Connection
 from trainshed.engines.remote.attempts import Attempts, never_started
 from trainshed.engines.remote.channel import ChannelClosed
+from trainshed.engines.remote.clocks import Reading, told_skew
 from trainshed.engines.remote.cluster import (
     Cluster,
     ClusterReport,
@@ -65,6 +67,8 @@ _LOADING = 10.0
 """Seconds that an agent may take from its start until it counts its lease."""
 _LEAVING = 10.0
 """Seconds that an agent has to clean up, before its node is given back."""
+_CLOCK = "clock"
+"""What says that a node's clock is wrong, in the place of an agent: the next one there has the same clock."""
 _FAREWELL = 2.0
 """Seconds that agents have to learn that the service ends."""
 
@@ -346,10 +350,10 @@ class Agents:
                 self._attempts.emit(MetricsWritten(uid, attempt, replica))
             case messages.Started(event) | messages.Noted(event):
                 if self._is_of(gang, agent, event):
-                    self._attempts.report(gang, event)
+                    self._attempts.report(gang, self._reading(news.clock).of(event))
             case messages.Exited(event) | messages.Lost(event):
                 if self._is_of(gang, agent, event):
-                    self._learn_end(gang, agent, event)
+                    self._learn_end(gang, agent, self._reading(news.clock).of(event))
             case messages.SharedFiles():
                 self._see_files(gang, agent, news)
             case messages.Current():
@@ -358,6 +362,7 @@ class Agents:
                 agent.is_ending = True
             case messages.Beat(number):
                 agent.acknowledge(number)
+                self._see_clock(agent, self._reading(news.clock))
             case _:
                 raise ChannelClosed(f"{type(news).__name__} was not expected")
 
@@ -384,10 +389,23 @@ class Agents:
         live = next((seat for seat in gang.seats_of(agent) if gang.is_live(seat)), None)
         if live is not None:
             name, severity = (FILES_BACK, "INFO") if seen.until else (FILES_STALLED, "WARNING")
-            at = seen.until or seen.since
+            at = self._reading(seen.clock).ours_at(seen.until or seen.since)
             place = agent.attempt, live.replica, live.launched
             # Number 0: a program's and its shim's own notes are counted from 1.
             self._attempts.report(gang, ReplicaNoted(*place, 0, at, name, severity, text))
+
+    def _reading(self, clock: Nanos) -> Reading:
+        """Return an agent's clock, as it was just told, beside the service's."""
+        return Reading(clock, round(self._now() * 1e9))
+
+    def _see_clock(self, agent: AgentHandle, reading: Reading) -> None:
+        """Have it told if a node's clock is wrong. Limits and moments do not depend on it."""
+        skew = (reading.theirs - reading.ours) / 1e9 if reading.theirs else 0.0
+        if abs(skew - agent.skew) >= 1:  # Messages take their time, which varies.
+            agent.skew = skew
+            wrong = told_skew(skew)
+            what = f"{wrong}: times in logs and curves from there are off by that" if wrong else ""
+            self._nodes.tell_trouble(agent.node, _CLOCK, what)
 
     def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
         """Whether an event is about one of the agent's own replicas."""

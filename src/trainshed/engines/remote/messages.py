@@ -367,25 +367,31 @@ class Appended(msgspec.Struct, frozen=True, tag=True):
     anew: bool = False
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """News with moments of the agent's clock, in ns since the epoch."""
+
+    #: What that clock showed when this was sent; 0 = not told.
+    clock: Nanos = 0
+
+
+class Started(Timed, frozen=True, tag=True):
     event: ReplicaStarted
 
 
-class Exited(msgspec.Struct, frozen=True, tag=True):
+class Exited(Timed, frozen=True, tag=True):
     event: ReplicaExited
 
 
-class Lost(msgspec.Struct, frozen=True, tag=True):
+class Lost(Timed, frozen=True, tag=True):
     event: ReplicaLost
 
 
-class Noted(msgspec.Struct, frozen=True, tag=True):
+class Noted(Timed, frozen=True, tag=True):
     event: ReplicaNoted
 
 
-class SharedFiles(msgspec.Struct, frozen=True, tag=True):
-    """File systems that the node shares with the service hang, or answer again. Moments are in ns since the
-    epoch."""
+class SharedFiles(Timed, frozen=True, tag=True):
+    """File systems that the node shares with the service hang, or answer again."""
 
     #: Since when they have not answered.
     since: Nanos
@@ -414,7 +420,7 @@ class Ending(msgspec.Struct, frozen=True, tag=True):
     """The agent is ending: it ends its programs, starts nothing more, and then exits."""
 
 
-class Beat(msgspec.Struct, frozen=True, tag=True):
+class Beat(Timed, frozen=True, tag=True):
     """A sign of life, sent several times within a lease. Its answer renews the lease."""
 
     number: int

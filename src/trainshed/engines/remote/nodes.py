@@ -202,7 +202,7 @@ class ClusterNodes:
             self._attempts.emit(NodeChanged(node, NodeState.UP, after))
 
     def _trouble_of(self, node: str) -> str:
-        return next(iter(self._trouble.get(node, {}).values()), "")
+        return "; ".join(dict.fromkeys(self._trouble.get(node, {}).values()))
 
     async def _follow(self) -> None:
         async for report in self._cluster.watch():

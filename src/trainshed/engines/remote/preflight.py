@@ -7,11 +7,10 @@ from msgspec import Struct
 
 from trainshed.engines.launch.devices import Devices
 from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.remote.clocks import told_skew
 
 LEAST_DISK = 1 << 30
 """Bytes that must be free where agents and their programs write."""
-LARGEST_SKEW = 10.0
-"""Seconds by which a node's clock may differ from the service's; the first word takes its time to come."""
 _GIB = 1 << 30
 
 
@@ -52,9 +51,8 @@ def failures(found: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...
     if found.memory_bytes is not None and found.memory_bytes < memory_bytes:
         there, needed = _gib(found.memory_bytes), _gib(memory_bytes)
         wrong.append(f"{there} of memory are free, {needed} are needed")
-    if found.skew is not None and abs(found.skew) > LARGEST_SKEW:
-        way = "ahead of" if found.skew > 0 else "behind"
-        wrong.append(f"its clock is {abs(found.skew):.0f} s {way} the service's")
+    if clock := told_skew(found.skew or 0.0):
+        wrong.append(clock)
     if found.gpus is not None and found.gpus < gpus:
         wrong.append(f"the driver names {found.gpus} GPUs, {gpus} are needed")
     return tuple(wrong)

@@ -1,0 +1,37 @@
+"""Moments of a node whose clock is wrong, as the service has them (docs/adr/0165)."""
+
+import pytest
+
+from trainshed.core.job.exits import ExitRecord
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
+from trainshed.core.names import ReplicaId
+from trainshed.engines.remote.clocks import Reading, told_skew
+
+SECOND = 10**9
+NOW = 1_700_000_000 * SECOND
+R = ReplicaId("workerpool0", 0)
+
+
+@pytest.mark.parametrize("skew", [-7200, 0, 7200])
+def test_moments_are_told_by_the_services_clock(skew: int) -> None:
+    theirs = NOW + skew * SECOND
+    reading = Reading(theirs, NOW)
+    started = ReplicaStarted(1, R, 1, theirs - 5 * SECOND)
+    assert reading.of(started).at == NOW - 5 * SECOND
+    noted = ReplicaNoted(1, R, 1, 1, theirs, "disk_full", "INFO", "text")
+    assert reading.of(noted).at == NOW
+    record = ExitRecord(0, None, oom=False, started=theirs - 9 * SECOND, ended=theirs - SECOND)
+    told = reading.of(ReplicaExited(1, R, 1, record)).exit
+    assert (told.started, told.ended) == (NOW - 9 * SECOND, NOW - SECOND)
+
+
+def test_what_is_not_known_stays_as_it_was() -> None:
+    assert Reading(0, NOW).ours_at(17) == 17, "an agent of an earlier version"
+    assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never began"
+    assert Reading(NOW - 60 * SECOND, NOW).ours_at(NOW) == NOW, "set back since"
+
+
+def test_only_a_clock_that_is_off_is_told() -> None:
+    assert told_skew(-7200.4) == "its clock is 7200 s behind the service's"
+    assert told_skew(60) == "its clock is 60 s ahead of the service's"
+    assert told_skew(9) == told_skew(-9) == ""
