@@ -56,6 +56,14 @@ def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> N
     assert life.job.ended == life.now
 
 
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_nothing_starts_before_its_creation_or_in_the_future(hours: int) -> None:
+    """Whatever the clock showed by which an engine reports (docs/adr/0165)."""
+    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), RuntimePrepared(1))
+    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED + hours * HOUR))
+    assert life.job.started == (life.now if hours > 0 else CREATED)
+
+
 def test_the_primary_may_end_before_all_replicas_are_up() -> None:
     """spec/lifecycle#end, parallel start: straight to the final state, startTime at that moment."""
     life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, PRIMARY, 1, CREATED))

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import trainshed
 from trainshed.engines.port import NodeState
+from trainshed.engines.remote.clocks import told_skew
 from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed.engines.remote.node_directory import make_ours
 from trainshed.engines.slurm import commands
@@ -77,11 +79,12 @@ def _program() -> str:
     """Return the code that nodes run, which only needs the standard library."""
     lines = (
         "from __future__ import annotations",
-        "import contextlib, json, os, socket, stat, sys",
+        "import contextlib, json, os, socket, stat, sys, time",
         "from pathlib import Path",
         inspect.getsource(make_ours),
         inspect.getsource(look_round),
-        "print(json.dumps(look_round(json.loads(sys.argv[1]))))",
+        "wrong = look_round(json.loads(sys.argv[1]))",
+        "print(json.dumps({'wrong': wrong, 'clock': time.time()}))",
     )
     return "\n".join(lines)
 
@@ -170,6 +173,7 @@ async def _look(
         qos=settings.qos,
         extra=settings.extra,
     )
+    asked = time.time()
     try:
         answer = await client.answer(command, wish.user)
     except ClusterUnavailable as failure:
@@ -177,9 +181,20 @@ async def _look(
             return None
         return [str(failure)]
     try:
-        return [str(one) for one in json.loads(answer)]
-    except ValueError:
+        found: dict[str, Any] = json.loads(answer)
+        clock = told_clock(float(found["clock"]), asked, time.time())
+        return [*(str(one) for one in found["wrong"]), *clock]
+    except (ValueError, KeyError, TypeError):
         return [f"its answer is not understood: {answer[:200]!r}"]
+
+
+def told_clock(clock: float, asked: float, answered: float) -> list[str]:
+    """Return what is wrong with a node's clock, which showed `clock` at some moment between the other two.
+    Pure."""
+    wrong = told_skew(clock - min(max(clock, asked), answered))
+    return (
+        [f"{wrong}: times in logs from there are off by that (chronyc tracking)"] if wrong else []
+    )
 
 
 def _shared(settings: SlurmSettings, cache: Path | None) -> Iterator[Path]:

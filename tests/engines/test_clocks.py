@@ -1,0 +1,90 @@
+"""A node whose clock is hours away from the service's (docs/adr/0165): real agents over nodes that are
+processes, and a service whose clock is off."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.engines.process_cluster import NODES
+from tests.engines.remote_lab import new_engine
+from tests.engines.test_preflight import port
+from tests.unit.jobs import PRIMARY, job
+from trainshed.core.job.spec import Scheduling
+from trainshed.core.launch import LaunchPlan, Limits
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.machine import deadlines, step
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.names import JobUid
+from trainshed.engines.port import NodeChanged, NodeState, ReplicaReport, SlotRequest
+
+__all__ = ["port"]
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root"),
+]
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+
+
+@pytest.mark.parametrize("ahead", [7200, -7200])
+async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, ahead: int) -> None:
+    """Start, end and limit by the service's clock; the node says how far its own is off."""
+
+    def now() -> float:
+        return time.time() + ahead
+
+    engine = new_engine(tmp_path, port, now=now)
+    created = round(now() * 1e9)
+    started: ReplicaStarted | None = None
+    exited: ReplicaExited | None = None
+    told: NodeChanged | None = None
+    await engine.start()
+    try:
+        [slot] = await engine.allocate(JobUid(1), 1, [SlotRequest(PRIMARY, "r0", NODES[0])])
+        plan = LaunchPlan(
+            JobUid(1),
+            1,
+            PRIMARY,
+            1,
+            argv=("true",),
+            environ=(),
+            hostname="r0",
+            address=slot.address,
+            hosts=(("r0", slot.address),),
+            limits=Limits(memory=0, cpu_weight=100),
+        )
+        await engine.launch([plan])
+        async with asyncio.timeout(60):
+            async for event in engine.watch():
+                match event:
+                    case ReplicaReport(event=ReplicaStarted() as start):
+                        started = start
+                    case ReplicaReport(event=ReplicaExited() as end):
+                        exited = end
+                    case NodeChanged(state=NodeState.UP) if event.cause:
+                        told = event
+                    case _:
+                        continue
+                if started and exited and told:
+                    break
+        await engine.release(JobUid(1), 1)
+    finally:
+        await engine.close()
+    assert started and exited and told
+    seen = round(now() * 1e9)
+    assert created <= started.at <= seen
+    assert created <= exited.exit.started <= exited.exit.ended <= seen
+    way = "behind" if ahead > 0 else "ahead of"
+    assert told.node == NODES[0]
+    assert f"s {way} the service's: times in logs" in told.cause
+    life = replace(job(1, scheduling=Scheduling(timeout=HOUR)), created=created)
+    for what in (JobAdmitted(((PRIMARY, NODES[0]),)), RuntimePrepared(1), started):
+        life = step(life, what, seen).job
+    limit = max(deadline.at for deadline in deadlines(life))
+    assert 0 <= limit - (created + HOUR) <= seen - created
