@@ -10,7 +10,7 @@ from trainshed.serve.slurm_node_doctor import told_clock
 
 SECOND = 10**9
 NOW = 1_700_000_000 * SECOND
-R = ReplicaId("workerpool0", 0)
+R = ReplicaId(0, 0)
 
 
 @pytest.mark.parametrize("skew", [-7200, 0, 7200])

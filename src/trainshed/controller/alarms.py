@@ -48,14 +48,14 @@ class Alarms:
             d.at: known.get(d.at, here + max(d.at - now, 0) / 1e9 + _ROUNDING) for d in deadlines
         }
         earliest = min(deadlines, key=lambda deadline: due[deadline.at], default=None)
-        if pending is not None and earliest == pending.deadline and earliest.at in known:
+        if pending is None or earliest != pending.deadline or pending.deadline.at not in known:
+            if pending is not None:
+                pending.handle.cancel()
+            if earliest is not None:
+                self._arm(uid, due, earliest)
+        else:
             pending.due = due
             self._pending[uid] = pending
-            return
-        if pending is not None:
-            pending.handle.cancel()
-        if earliest is not None:
-            self._arm(uid, due, earliest)
 
     def close(self) -> None:
         for alarm in self._pending.values():

@@ -63,8 +63,8 @@ class AgentHandle:
         self.is_current = False
         #: When it was last heard, or first could have been, in seconds of the monotonic clock.
         self.heard = time.monotonic()
-        #: Seconds by which its clock was ahead of the service's, as it was told last.
-        self.skew = 0.0
+        #: Seconds by which its clock was ahead of the service's, as it was told last; None = not yet.
+        self.skew: float | None = None
         #: Its connection was closed because nothing was heard on it any more.
         self.is_unheard = False
         #: The cluster is just being asked to start it.

@@ -401,7 +401,8 @@ class Agents:
     def _see_clock(self, agent: AgentHandle, reading: Reading) -> None:
         """Have it told if a node's clock is wrong. Limits and moments do not depend on it."""
         skew = (reading.theirs - reading.ours) / 1e9 if reading.theirs else 0.0
-        if abs(skew - agent.skew) >= 1:  # Messages take their time, which varies.
+        # Messages take their time, which varies.
+        if agent.skew is None or abs(skew - agent.skew) >= 1:
             agent.skew = skew
             wrong = told_skew(skew)
             what = f"{wrong}: times in logs and curves from there are off by that" if wrong else ""
