@@ -38,6 +38,13 @@ LOG_GOES_ON_TEXT = (
     "the disk takes its log again: all that it has said is written down, and it goes on."
 )
 
+LOG_REMOVED = "disk_log_removed"
+"""Name of the note that somebody removed the log while it was written."""
+LOG_REMOVED_TEXT = (
+    "its log was removed or replaced while it is written (logs/ of the data directory): it was made anew, "
+    "from its line %d on, and goes on there. The service alone deletes logs: trainshed gc."
+)
+
 _FIRST = 1.0
 """Seconds from the start to the first measurement, early enough for short programs to be measured."""
 _MOMENT = 0.002

@@ -51,13 +51,16 @@ class Segments:
     __slots__ = (
         "_directory",
         "_file",
+        "_identity",
         "_last_time",
+        "_name",
         "_size",
         "_tail",
         "_unsynced",
         "lines",
         "mask",
         "readable",
+        "removed",
     )
 
     def __init__(self, directory: str, mask: "masking.Mask | None" = None) -> None:
@@ -68,6 +71,9 @@ class Segments:
         self.lines = 0
         #: Number of lines that are in the files.
         self.readable = 0
+        #: Called when the file was removed or replaced, and has been written anew, with the number of its
+        #: first line: what came before is gone. None = nobody is told.
+        self.removed: "Callable[[int], None] | None" = None
         self._last_time = 0
         self._tail: "list[str]" = []
         self._unsynced = False
@@ -77,14 +83,24 @@ class Segments:
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))
         self.readable = self.lines
+        self._name = names[-1] if names else ""
+        self._identity = (0, 0)
         self._file = self._reopen(names[-1]) if names else self._open()
 
     def _path(self) -> str:
-        return os.path.join(self._directory, "%012d%s" % (self.lines, _SUFFIX))
+        return os.path.join(self._directory, self._name)
 
     def _open(self) -> growing_files.Appender:
+        name = "%012d%s" % (self.lines, _SUFFIX)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return growing_files.Appender(os.open(self._path(), flags, 0o600))
+        handle = os.open(os.path.join(self._directory, name), flags, 0o600)
+        self._name = name
+        return self._appender(handle)
+
+    def _appender(self, handle: int) -> growing_files.Appender:
+        found = os.fstat(handle)
+        self._identity = found.st_dev, found.st_ino
+        return growing_files.Appender(handle)
 
     def _read_end(self, path: str) -> None:
         """Find where a segment's complete lines end; an incomplete last line, which was never readable, is
@@ -107,7 +123,7 @@ class Segments:
     def _reopen(self, name: str) -> growing_files.Appender:
         handle = os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_APPEND)
         os.ftruncate(handle, self._size)
-        return growing_files.Appender(handle)
+        return self._appender(handle)
 
     def write(self, stream: str, texts: "list[str]") -> None:
         """Append complete lines. This is the hot path: one formatting pass and one write system call."""
@@ -179,8 +195,37 @@ class Segments:
         """Sync the log, so that it survives a power cut. Returns False if there is no room for that now, so
         that it has to be repeated."""
         if self._unsynced:
-            self._unsynced = not self._file.sync()
+            self._unsynced = not (self.go_on() and self._file.sync())
         return not self._unsynced
+
+    def go_on(self) -> bool:
+        """Write the file anew if somebody has removed or replaced it, or its directory, and go on there.
+        Returns False if there is no room for that now; other failures are tried again with the next sync."""
+        try:
+            found = os.stat(self._path())
+            if (found.st_dev, found.st_ino) == self._identity:
+                return True
+        except OSError:
+            pass  # It is not there, or nobody can say so.
+        fresh = self._path() + ".new"
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+            try:
+                self._file.copy(handle)
+                os.replace(fresh, self._path())
+                durable.sync_directory(self._directory)
+            except OSError:
+                os.close(handle)
+                raise
+        except OSError as error:
+            return not growing_files.takes_nothing(error)
+        self._file.continue_in(handle)
+        found = os.fstat(handle)
+        self._identity = found.st_dev, found.st_ino
+        if self.removed is not None:
+            self.removed(int(self._name[: -len(_SUFFIX)]))
+        return True
 
     def close(self) -> None:
         """Close the log without syncing it."""
@@ -300,8 +345,12 @@ class Transcript:
         events: loop.Loop,
         tell: "Callable[[int], None]",
         retries: growing_files.DiskRetries,
+        *,
+        removed: "Callable[[int], None] | None" = None,
     ) -> None:
+        """`removed`: as of `Segments`."""
         self._log = Segments(logs, mask)
+        self._log.removed = removed
         self._loop = events
         #: Called with the number of lines that can be read.
         self._tell = tell
@@ -387,7 +436,7 @@ class Transcript:
 
     def save(self) -> bool:
         """Write and sync all lines; return False if there is no room for that now."""
-        return self._log.flush() and self._log.sync()
+        return self._log.flush() and self._log.go_on() and self._log.sync()
 
     def seal(self) -> "tuple[int, str]":
         """Close the log; return the number of lines and the last output (`Segments.seal`)."""
