@@ -1,5 +1,7 @@
 """The service's own authority and server certificate, and the ones that a user gives."""
 
+import errno
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
+from trainshed.serve.bootstrap import advice_on
 from trainshed.serve.certificates import CertificatesUnusable, given, make, names_of, own
 
 NOW = 1_760_000_000.0
@@ -206,3 +209,17 @@ def test_bad_files_are_named_with_what_to_do(
     with pytest.raises(CertificatesUnusable, match=words) as refused:
         given(chain, key, tmp_path / "tls")
     assert "--tls-key" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.EACCES, "Make the directory writable."),
+        (errno.EROFS, "Make the directory writable."),
+        (errno.EINVAL, "Its file system cannot do what a service needs"),
+        (errno.EIO, "Mend that, or choose another directory with --data."),
+    ],
+)
+def test_a_failure_is_told_with_what_mends_it(code: int, advice: str) -> None:
+    """Issue 42: EINVAL was told as "make the directory writable"."""
+    assert advice_on(OSError(code, os.strerror(code))).startswith(advice)

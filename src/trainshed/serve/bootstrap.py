@@ -231,8 +231,7 @@ def _bucket_listeners(setup: BucketSetup) -> Listeners:
     except OSError as failure:
         raise StartFailed(
             f"The buckets cannot be listened for at {setup.host}:{setup.port} and in "
-            f"{Path(setup.replicas).parent}: {failure}. Make the directory writable, or choose another "
-            "--port."
+            f"{Path(setup.replicas).parent}: {failure}. {advice_on(failure)}"
         ) from failure
 
 
@@ -245,7 +244,7 @@ def _program_sockets(data: Path) -> ProgramSockets:
         return listen_for_programs(data)
     except OSError as failure:
         raise StartFailed(
-            f"Programs cannot be listened to in {data}: {failure}. Make the directory writable."
+            f"Programs cannot be listened to in {data}: {failure}. {advice_on(failure)}"
         ) from failure
 
 
@@ -276,8 +275,24 @@ def _certified(look_after: Callable[[], T], directory: Path) -> T:
         raise StartFailed(str(failure)) from failure
     except OSError as failure:
         raise StartFailed(
-            f"The certificates in {directory} cannot be kept: {failure}. Make the directory writable."
+            f"The certificates in {directory} cannot be kept: {failure}. {advice_on(failure)}"
         ) from failure
+
+
+def advice_on(failure: OSError) -> str:
+    """Return what to do about a failure in the data directory. A full disk is told elsewhere."""
+    match failure.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "Make the directory writable."
+        case errno.EADDRINUSE | errno.EADDRNOTAVAIL:
+            return "Choose another --port, or an address of this machine with --host."
+        case errno.EINVAL | errno.ENOTSUP | errno.ENOSYS | errno.ENOLCK:
+            return (
+                "Its file system cannot do what a service needs (synced files, links, locks, sockets): "
+                "choose a directory on a local one with --data."
+            )
+        case _:
+            return "Mend that, or choose another directory with --data."
 
 
 def _grpc_ports(

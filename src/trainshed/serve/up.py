@@ -183,6 +183,10 @@ def _serve(
 
     handle = spawner.start()
     from trainshed.serve.bootstrap import assembled
+    from trainshed.serve.private_files import close_to_others
+
+    for mended in close_to_others(settings.data):
+        click.echo(f"NOTE: {mended}", err=True)
 
     with assembled(settings, origins, handle, _load_the_rest) as bootstrap:
         _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs)
@@ -193,8 +197,9 @@ def _refusals() -> tuple[type[Exception], ...]:
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve.bootstrap import StartFailed
+    from trainshed.serve.private_files import Exposed
 
-    return StartFailed, LevelUnavailable, Unavailable, SettingsError
+    return StartFailed, Exposed, LevelUnavailable, Unavailable, SettingsError
 
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
