@@ -1,5 +1,5 @@
 """A data directory without its database, and one from which it is removed under a running service
-(docs/adr/0164): no program is ended, nothing is acknowledged that would be gone, and all comes back."""
+(spec/invariants#a-missing-database): no program is ended, nothing is acknowledged that would be gone, and all comes back."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A node whose clock is hours away from the service's (docs/adr/0165): real agents over nodes that are
+"""A node whose clock is hours away from the service's (spec/invariants#one-clock): real agents over nodes that are
 processes, and a service whose clock is off."""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Alarms are measured by a clock that nobody sets (docs/adr/0165), under virtual time."""
+"""Alarms are measured by a clock that nobody sets (spec/invariants#one-clock), under virtual time."""
 
 import asyncio
 
