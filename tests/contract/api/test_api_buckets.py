@@ -61,3 +61,18 @@ async def test_a_directory_that_will_not_be_there_is_warned_of(
     )
     quiet = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
     assert "no such directory" not in quiet
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/../../x", "gs://bucket/a/./b", "gs://bucket/.."])
+async def test_no_directory_leads_out_of_its_bucket(house: House, path: str) -> None:
+    """Issue: `baseOutputDirectory gs://mine/../../x` was taken."""
+    output = custom_job(baseOutputDirectory={"outputUriPrefix": path})
+    packages = custom_job(package(packageUris=[f"{path}/p.whl"]))
+    for url, body in (
+        (f"{LOCATION}/customJobs", output),
+        (f"{LOCATION}/customJobs", packages),
+        ("/v1/projects/p1/jobs", ml_job(jobDir=path)),
+    ):
+        answer = await house.call("POST", url, body)
+        (violation,) = answer.error["details"][0]["fieldViolations"]
+        assert "has a . or .. between its slashes" in violation["description"]

@@ -48,6 +48,8 @@ def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
         )
     if needs_object and not name.strip("/"):
         return f"{uri!r} names a bucket only; give the object too: gs://{bucket}/PATH."
+    if any(part in (".", "..") for part in name.split("/")):
+        return f"{uri!r} has a . or .. between its slashes; write the path without it."
     if "\n" in name or "\r" in name or len(name.encode()) > MAX_OBJECT_BYTES:
         return f"the object name in {uri!r} must have at most {MAX_OBJECT_BYTES} bytes and no line break."
     return ""
