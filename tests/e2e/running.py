@@ -29,7 +29,7 @@ CACHE = ROOT / "build" / "test-cache"
 """Runtimes built once for all test runs of a checkout; never the user's own cache."""
 
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim"
-PROJECT, REGION = "demo-project", "us-central1"
+PROJECT, REGION = "trainshed", "us-central1"
 
 
 @dataclass
@@ -116,6 +116,16 @@ class Service:
         )
         with urllib.request.urlopen(request, timeout=60) as response:
             assert response.status == 200
+
+    def read(self, bucket: str, name: str) -> bytes:
+        """The content of an object."""
+        quoted = urllib.parse.quote(name, safe="")
+        request = urllib.request.Request(
+            f"{self.rest}/storage/v1/b/{bucket}/o/{quoted}?alt=media",
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.read()
 
     def kill(self) -> None:
         self.process.kill()

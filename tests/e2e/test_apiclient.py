@@ -17,6 +17,7 @@ from tests.e2e.running import SKLEARN, Service
 
 PROJECT = "apiclient"
 PARENT = f"projects/{PROJECT}"
+BUCKET = f"trainshed-{PROJECT}"
 REGION = "us-central1"
 
 SHOW = """
@@ -54,6 +55,7 @@ def built(service: Service, api: str, version: str) -> Any:
 
 @pytest.fixture(scope="module")
 def ml(service: Service) -> Any:
+    service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": BUCKET})
     return built(service, "ml", "v1")
 
 
@@ -76,7 +78,7 @@ def package_job(job_id: str = "never", **more: Any) -> dict[str, Any]:
     return {
         "jobId": job_id,
         "trainingInput": {
-            "packageUris": ["gs://trainshed/package.tar.gz"],
+            "packageUris": [f"gs://{BUCKET}/package.tar.gz"],
             "pythonModule": "trainer.task",
             "region": REGION,
         }
@@ -103,7 +105,7 @@ def finished(ml: Any, service: Service) -> dict[str, dict[str, Any]]:
         "workerConfig": {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", SHOW]},
     }
     bodies: list[dict[str, Any]] = [
-        image_job("census_1", SHOW, jobDir="gs://trainshed/census", **workers)
+        image_job("census_1", SHOW, jobDir=f"gs://{BUCKET}/census", **workers)
         | {"labels": {"team": "red"}},
         image_job("census_2", "print('two')"),
         image_job("other", "print('other')"),
@@ -136,7 +138,7 @@ def test_a_job_with_workers_in_an_image(finished: dict[str, Any], service: Servi
             # (spec/lifecycle#success).
             assert role == "worker"
             continue
-        assert said(lines, "ARGV") == ["--job-dir", "gs://trainshed/census"]
+        assert said(lines, "ARGV") == ["--job-dir", f"gs://{BUCKET}/census"]
         for variable in ("CLUSTER_SPEC", "TF_CONFIG"):
             spec = said(lines, variable)
             assert {role: len(hosts) for role, hosts in spec["cluster"].items()} == {

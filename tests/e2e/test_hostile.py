@@ -24,7 +24,7 @@ from tests.e2e.hostile.table import (
     strongest,
 )
 from tests.e2e.hostile.warm import FORKED, SERVICE, ReadyYard, WarmYard
-from tests.e2e.hostile.yard import MEMORY, OWN, RootYard, Yard, opened
+from tests.e2e.hostile.yard import MEMORY, OWN, STAGED, STAGING, RootYard, Yard, opened
 from tests.e2e.running import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -182,6 +182,9 @@ def test_others_are_as_they_were(siege: Siege) -> None:
     assert found == ["FAILED", "RUNNING"], states
     listed = service.call("GET", "/storage/v1/b/attacked/o")["items"]
     assert [item["name"] for item in listed] == ["secret"]
+    assert [service.read(bucket, STAGED) for bucket in STAGING[:2]] == [b"theirs", b"theirs"]
+    there = {item["name"] for item in service.call("GET", "/storage/v1/b")["items"]}
+    assert there.isdisjoint(STAGING[2:])
 
 
 def test_the_page_shows_the_table_that_is_tested() -> None:

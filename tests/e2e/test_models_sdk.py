@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import ByTransport, Service, given_by_env, running, seen_by, start
+from tests.e2e.running import PROJECT, ByTransport, Service, given_by_env, running, seen_by, start
 
 _PROGRAM = """
 import json, sys
@@ -188,7 +188,7 @@ def test_gcloud_keeps_models(service: Service, tmp_path: Path) -> None:
     ]
     listed = gcloud.run("ai", "models", "list-version", "by-gcloud", region, "--format=json")
     assert [each["versionId"] for each in json.loads(listed.stdout)] == ["1"]
-    model_name = "projects/demo-project/locations/us-central1/models/by-gcloud"
+    model_name = f"projects/{PROJECT}/locations/us-central1/models/by-gcloud"
     targets = f"--source-model={model_name}", f"--destination-parent-model={model_name}"
     gcloud.run("ai", "models", "copy", region, *targets)
     gcloud.run("ai", "models", "delete", "by-gcloud", region, "--quiet")

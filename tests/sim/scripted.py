@@ -12,6 +12,7 @@ from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.datasets.port import Account, SplitCounts, Written
 from trainshed.engines.port import (
@@ -238,7 +239,9 @@ class ScriptedRuntimes:
         self.failure: Exception | None = None
         self.prepared = self.looks = 0
 
-    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+    def ready(
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
+    ) -> PreparedRuntime | None:
         self.looks += 1
         return PreparedRuntime("") if self.warm else None
 
@@ -251,7 +254,7 @@ class ScriptedRuntimes:
     async def prepare(
         self,
         choice: RuntimeChoice,
-        package_uris: tuple[str, ...],
+        packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
         await self.gate.wait()

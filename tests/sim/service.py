@@ -14,6 +14,7 @@ from trainshed.controller.ports import Ports
 from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.datasets.port import Account, DataUnwritten, Written
 from trainshed.datasets.port import Progress as Tell
@@ -45,8 +46,11 @@ class SimRuntimes:
         self._random = random.Random(seed)
         self._built: set[str] = set()
 
-    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
-        special = {BROKEN, BAD_PACKAGE, COLD}.intersection(package_uris) - self._built
+    def ready(
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
+    ) -> PreparedRuntime | None:
+        uris = {package.uri for package in packages}
+        special = {BROKEN, BAD_PACKAGE, COLD}.intersection(uris) - self._built
         return None if special else PreparedRuntime("")
 
     def reduction(self) -> str | None:
@@ -58,13 +62,14 @@ class SimRuntimes:
     async def prepare(
         self,
         choice: RuntimeChoice,
-        package_uris: tuple[str, ...],
+        packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
+        uris = {package.uri for package in packages}
         await asyncio.sleep(self._random.uniform(0.1, 90))
-        if BROKEN in package_uris and self._random.random() < 0.6:
+        if BROKEN in uris and self._random.random() < 0.6:
             raise BuildFailed("no interpreter could be had")
-        if BAD_PACKAGE in package_uris:
+        if BAD_PACKAGE in uris:
             raise PackageFailed("the package has no setup.py")
         self._built.add(COLD)
         return PreparedRuntime("")

@@ -12,6 +12,7 @@ from trainshed.buckets.admission import (
     GRANTS,
     Holding,
     admit,
+    admit_name,
     admit_project,
     allowed,
     readable,
@@ -32,7 +33,10 @@ from trainshed.buckets.callers import (
     storage_key,
 )
 from trainshed.buckets.errors import Forbidden, Unauthenticated
+from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.routes import parse_target
+from trainshed.buckets.setup import BucketRules
+from trainshed.core.names import default_bucket
 
 PERSON = Caller(Kind.PERSON, "owner@x")
 PROGRAM = Caller(Kind.REPLICA, "sa@p", "p", "7", 1, "workerpool0-0")
@@ -110,6 +114,28 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
     assert readable("p", OWN)
     assert not readable("p", OTHER)
     assert readable("p", granted("roles/storage.objectViewer", "serviceAccount:any@where"))
+
+
+@pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "code"])
+def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> None:
+    """Issue: staging per project. Whoever is first with such a name would be given another project's code."""
+    rules = BucketRules("code", default="code")
+    program = Caller(Kind.REPLICA, "sa@p", project)
+    own = default_bucket("code", "code", project)
+    for name in (own, "codes", "my-code-q", f"{project}-vertex-staging-us-central1-12ab"):
+        admit_name(program, name, rules)
+    for name in ("code-q", "code-", "q-vertex-staging-us-central1-12ab", "code-q-vertex-staging-x"):
+        with pytest.raises(Forbidden, match="belongs to the project in it"):
+            admit_name(program, name, rules)
+        admit_name(PERSON, name, rules)
+
+
+def test_default_buckets_have_names_that_are_legal_and_of_one_project_alone() -> None:
+    projects = ["own", "p", "a.b", "a:b", "a-b", "A-b", "p" * 56, "p" * 57, "p" * 60, "own-", "1"]
+    names = [default_bucket("trainshed", "own", project) for project in projects]
+    assert len(set(names)) == len(names)
+    assert [validate_bucket_name(name) for name in names] == names
+    assert names[:2] == ["trainshed", "trainshed-p"]
 
 
 def test_refusals_say_why_and_what_to_do() -> None:

@@ -47,7 +47,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
         "vision",
     )
     rules = bucket_rules("own", "default-1", "a-1, b-1", (far, near))
-    assert rules.shared == {"default-1", "a-1", "b-1"}
+    assert (rules.shared, rules.default) == ({"a-1", "b-1"}, "default-1")
     setup = BucketSetup("/r", rules=rules)
     assert BucketSetup.decode(setup.encode()) == setup
 
@@ -143,3 +143,15 @@ def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
     assert (list(first.bindings), list(second.bindings)) == ([], [{"role": "r", "members": ["m"]}])
     here.delete("mine-1")
     assert there.holding("mine-1") is None
+
+
+def test_the_default_bucket_belongs_to_the_services_own_project_whoever_made_it(
+    tmp_path: Path,
+) -> None:
+    """A local run of another project may have, on the same data directory; or the setting has changed."""
+    BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p", default="home-1")).ensure(
+        "home-1"
+    )
+    catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own", default="home-1"))
+    held = catalog.holding("home-1")
+    assert held and (held.project, held.shared) == ("own", False)

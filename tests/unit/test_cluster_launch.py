@@ -424,7 +424,7 @@ def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
     subject = replace(job(1), spec=spec, replicas=replicas, attempt=1)
     slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
     program = spec.pools[0].program
-    prepared = {(program.runtime, program.package_uris): PreparedRuntime("")}
+    prepared = {(program.runtime, program.packages): PreparedRuntime("")}
     return launch_plans(subject, slots, prepared, LaunchDefaults(), {r.id: 1 for r in replicas})
 
 

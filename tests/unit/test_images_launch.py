@@ -40,7 +40,7 @@ def vertex(request: Request) -> JobSpec:
 
 def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     program = spec.pool(0).program
-    prepared = {(program.runtime, program.package_uris): PreparedRuntime("", image=image)}
+    prepared = {(program.runtime, program.packages): PreparedRuntime("", image=image)}
     replicas = (Replica(PRIMARY, node="node", incarnation=1),)
     subject = replace(job(1), spec=spec, replicas=replicas, attempt=1)
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
@@ -139,7 +139,7 @@ def test_packages_are_installed_by_the_images_python_before_the_module_starts() 
     argv = plan(vertex(custom_job(package(packageUris=uris, args=["--x", "1"])))).argv
     assert argv[:2] == ("python3", "-c")
     compile(argv[2], "executor", "exec")
-    assert argv[3:] == (*uris, "--", "python3", "-m", "trainer.task", "--x", "1")
+    assert argv[3:] == (uris[0], "", uris[1], "", "--", "python3", "-m", "trainer.task", "--x", "1")
 
 
 def test_what_is_not_known_of_an_image_a_command_of_the_job_does_without() -> None:

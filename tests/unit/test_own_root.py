@@ -30,7 +30,7 @@ def is_own(label: str, setting: bool, runtime: PreparedRuntime = PREBUILT) -> bo
     )
     program = spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
-    prepared = {(program.runtime, program.package_uris): runtime}
+    prepared = {(program.runtime, program.packages): runtime}
     defaults = LaunchDefaults(own_root=setting)
     return launch_plans(subject, slots, prepared, defaults, {PRIMARY: 1})[0].software.own_root
 

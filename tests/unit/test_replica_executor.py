@@ -4,6 +4,7 @@ facts/lifecycle#executor).
 pip is played by a module that says what it was asked for.
 """
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -48,11 +49,15 @@ def endpoint() -> Iterator[str]:
     server.server_close()
 
 
-def run(place: Path, endpoint: str, *uris: str) -> subprocess.CompletedProcess[str]:
-    """Install the packages and go on as a program, in a home directory `place`."""
+def run(
+    place: Path, endpoint: str, *uris: str, digest: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Install the packages, pinned to `digest`, and go on as a program, in a home directory `place`."""
     (place / "pip.py").write_text(PIP)
     show = "import os, sys; print('program', sys.argv[1:], os.environ['PATH'])"
-    python, *rest = wrapped(uris, (sys.executable, "-c", show, "--x"))
+    python, *rest = wrapped(
+        tuple((uri, digest) for uri in uris), (sys.executable, "-c", show, "--x")
+    )
     assert python == "python3"
     return subprocess.run(
         [sys.executable, *rest],
@@ -110,3 +115,17 @@ def test_a_package_that_is_gone_is_named(tmp_path: Path, endpoint: str) -> None:
     done = run(tmp_path, endpoint, "gs://b/missing.whl")
     assert done.returncode == 1
     assert "gs://b/missing.whl cannot be fetched" in done.stderr
+
+
+def test_a_package_that_is_not_the_pinned_one_is_not_installed(
+    tmp_path: Path, endpoint: str
+) -> None:
+    """Issue: its digest is checked when it is installed, whoever replaced it after the service has looked."""
+    content = b"/storage/v1/b/b/o/one.whl?alt=media"
+    digest = hashlib.sha256(content).hexdigest()
+    assert run(tmp_path, endpoint, "gs://b/one.whl", digest=digest).returncode == 0
+    done = run(tmp_path, endpoint, "gs://b/two.whl", digest=digest)
+    assert done.returncode == 1
+    assert "gs://b/two.whl is not the one that the job was made with" in done.stderr
+    assert digest in done.stderr
+    assert "pip" not in done.stdout and "program" not in done.stdout

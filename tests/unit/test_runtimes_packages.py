@@ -1,5 +1,6 @@
 """A job's packages: fetched, named by content, looked into (spec/program, facts/packaging#packages)."""
 
+import hashlib
 import io
 import tarfile
 import zipfile
@@ -8,6 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
+from trainshed.core.packages import JobPackage
 from trainshed.runtimes.archives import look_at
 from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, PackageFailed
@@ -38,6 +40,10 @@ class Bucket:
         return self.objects[uri]
 
 
+def unpinned(*uris: str) -> tuple[JobPackage, ...]:
+    return tuple(map(JobPackage, uris))
+
+
 _URI = "gs://b/aiplatform-2026-11-20-03:24:25.811/trainer-0.1.tar.gz?x=1"
 
 
@@ -46,16 +52,16 @@ def test_packages_are_fetched_in_order_and_once(tmp_path: Path) -> None:
     bucket.write(_URI, b"one")
     bucket.write("gs://b/two.whl", b"two")
     packages = Packages(tmp_path, bucket)
-    uris = (_URI, "gs://b/two.whl")
-    assert packages.known(uris) is None
-    fetched = packages.fetch(uris)
-    assert [package.uri for package in fetched] == list(uris)
+    wanted = unpinned(_URI, "gs://b/two.whl")
+    assert packages.known(wanted) is None
+    fetched = packages.fetch(wanted)
+    assert [package.uri for package in fetched] == [_URI, "gs://b/two.whl"]
     assert [package.path.read_bytes() for package in fetched] == [b"one", b"two"]
-    assert packages.known(uris) == fetched
-    assert packages.fetch(uris) == fetched
-    assert bucket.opened == list(uris)
+    assert packages.known(wanted) == fetched
+    assert packages.fetch(wanted) == fetched
+    assert bucket.opened == [_URI, "gs://b/two.whl"]
     # Another service on the same cache knows them too.
-    assert Packages(tmp_path, bucket).known(uris) == fetched
+    assert Packages(tmp_path, bucket).known(wanted) == fetched
 
 
 def test_a_cache_that_cannot_be_written_is_the_services_failure(tmp_path: Path) -> None:
@@ -65,36 +71,59 @@ def test_a_cache_that_cannot_be_written_is_the_services_failure(tmp_path: Path) 
     bucket.write(_URI, b"one")
     (tmp_path / "cache").write_text("no directory")
     with pytest.raises(BuildFailed, match=f"{tmp_path}/cache.*TRAINSHED_CACHE"):
-        Packages(tmp_path / "cache", bucket).fetch((_URI,))
+        Packages(tmp_path / "cache", bucket).fetch(unpinned(_URI))
 
 
 def test_a_new_content_under_the_same_name_is_noticed(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.write(_URI, b"one")
     packages = Packages(tmp_path, bucket)
-    (first,) = packages.fetch((_URI,))
+    (first,) = packages.fetch(unpinned(_URI))
     bucket.write(_URI, b"two")
-    assert packages.known((_URI,)) is None
-    (second,) = packages.fetch((_URI,))
+    assert packages.known(unpinned(_URI)) is None
+    (second,) = packages.fetch(unpinned(_URI))
     assert second.digest != first.digest
     bucket.write(_URI, b"two")
-    (third,) = packages.fetch((_URI,))
+    (third,) = packages.fetch(unpinned(_URI))
     assert third == second
+
+
+def test_a_content_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    """Issue: the digest of each package is checked when it is installed. What others put there is not even
+    taken for an environment that is ready."""
+    bucket = Bucket()
+    bucket.write(_URI, b"mine")
+    mine, theirs = (hashlib.sha256(content).hexdigest() for content in (b"mine", b"theirs"))
+    packages = Packages(tmp_path, bucket)
+    pinned, by_its_path = JobPackage(_URI, mine), JobPackage(_URI, mine[:32])
+    (fetched,) = packages.fetch((pinned,))
+    assert packages.known((pinned,)) == packages.known((by_its_path,)) == (fetched,)
+    bucket.write(_URI, b"theirs")
+    for package in (pinned, by_its_path):
+        with pytest.raises(PackageFailed) as refused:
+            packages.fetch((package,))
+        for word in (_URI, package.digest, theirs, "put the former content back"):
+            assert word in str(refused.value)
+        assert packages.known((package,)) is None
+    # Somebody else's job was made with it.
+    assert packages.known((JobPackage(_URI, theirs),))
+    bucket.write(_URI, b"mine")
+    assert packages.fetch((pinned,)) == (fetched,)
 
 
 def test_without_fingerprints_nothing_is_known_but_everything_works(tmp_path: Path) -> None:
     bucket = Bucket(fingerprints=False)
     bucket.write(_URI, b"one")
     packages = Packages(tmp_path, bucket)
-    assert packages.fetch((_URI,)) == packages.fetch((_URI,))
-    assert packages.known((_URI,)) is None
+    assert packages.fetch(unpinned(_URI)) == packages.fetch(unpinned(_URI))
+    assert packages.known(unpinned(_URI)) is None
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     packages = Packages(tmp_path, Bucket())
-    assert packages.known((_URI,)) is None
+    assert packages.known(unpinned(_URI)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/aiplatform.*does not exist"):
-        packages.fetch((_URI,))
+        packages.fetch(unpinned(_URI))
 
 
 def test_an_interrupted_read_leaves_nothing(tmp_path: Path) -> None:
@@ -105,7 +134,7 @@ def test_an_interrupted_read_leaves_nothing(tmp_path: Path) -> None:
     bucket = Broken()
     bucket.write(_URI, b"one")
     with pytest.raises(PackageFailed):
-        Packages(tmp_path, bucket).fetch((_URI,))
+        Packages(tmp_path, bucket).fetch(unpinned(_URI))
     assert not list(tmp_path.iterdir())
 
 
@@ -126,7 +155,7 @@ def test_file_names_keep_what_installers_must_know(tmp_path: Path, uri: str, nam
     `aiplatform-MOMENT-` in front)."""
     bucket = Bucket()
     bucket.write(uri, b"content")
-    (package,) = Packages(tmp_path, bucket).fetch((uri,))
+    (package,) = Packages(tmp_path, bucket).fetch(unpinned(uri))
     assert package.path.name == name
 
 

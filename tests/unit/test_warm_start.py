@@ -154,7 +154,7 @@ def planned(
     program = subject.spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
     defaults = LaunchDefaults(warm_starts=setting, ready_interpreters=ready)
-    prepared = {(program.runtime, program.package_uris): runtime}
+    prepared = {(program.runtime, program.packages): runtime}
     return launch_plans(subject, slots, prepared, defaults, {PRIMARY: 1})[0].warm
 
 

@@ -7,7 +7,7 @@ and write the objects of shared buckets, and elsewhere has what a bucket's IAM p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
@@ -15,6 +15,8 @@ from trainshed.access.permissions import ON_BUCKETS
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.routes import Endpoint, Target
+from trainshed.buckets.setup import BucketRules
+from trainshed.core.names import default_bucket
 
 _GET, _LIST = "storage.objects.get", "storage.objects.list"
 _CREATE, _UPDATE, _DELETE = (
@@ -115,6 +117,30 @@ def admit_project(caller: Caller, permission: str, project: str) -> None:
         raise Forbidden(
             f"{_named(caller)} does not have {permission} access to the project {project}. "
             f"Its job belongs to the project {caller.project}; ask for that one."
+        )
+
+
+_SDK_STAGING: Final = "-vertex-staging-"
+"""What follows the project in the names of the buckets in which the Vertex SDK stages code by itself."""
+
+
+def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
+    """Raise Forbidden if a program would make a bucket in which clients stage another project's code.
+
+    Names are shared by all projects, so whoever makes such a bucket first would be given that code.
+    """
+    if caller.kind is not Kind.REPLICA:
+        return
+    project, mark, _ = bucket.partition(_SDK_STAGING)
+    if mark:
+        is_others = project != caller.project
+    else:
+        own = default_bucket(rules.default, rules.project, caller.project)
+        is_others = bucket.startswith(f"{rules.default}-") and bucket != own
+    if is_others:
+        raise Forbidden(
+            f"{_named(caller)} may not create the bucket {bucket}: a name of this form belongs to the "
+            "project in it, for its code. Choose another name, or have a person create it."
         )
 
 

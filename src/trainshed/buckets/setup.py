@@ -53,6 +53,8 @@ class BucketRules(Struct, frozen=True):
     #: The buckets that are open to the programs of all projects.
     shared: frozenset[str] = frozenset()
     tables: tuple[BucketTable, ...] = ()
+    #: The bucket in which that project's code is staged; those of further projects are named after it.
+    default: str = "trainshed"
 
     def table(self, name: str) -> BucketTable | None:
         """Returns what the configuration says about a bucket."""

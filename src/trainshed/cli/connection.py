@@ -44,9 +44,10 @@ class Endpoint:
     roots: str = ""
     #: A PEM file of authorities to trust for https.
     ca: str = ""
-    #: The service's default project, region and bucket.
+    #: The project and region for which nobody names others: the service's, unless the environment says.
     project: str = ""
     region: str = ""
+    #: The default bucket of that project.
     bucket: str = ""
     #: The service's process id. Only known of a service on this machine, as are the next two; 0 = not known.
     pid: int = 0
@@ -255,17 +256,19 @@ def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> E
     )
 
 
-def answering(endpoint: Endpoint) -> Endpoint:
+def answering(endpoint: Endpoint, project: str | None = None) -> Endpoint:
     """Ask the service for its status, and return the endpoint with the service's defaults where it has none.
+    `project`: whose default bucket is wanted; None = that of the endpoint's project, else of the service's.
 
     Raises Refused, Unreachable.
     """
-    status = read(endpoint.client().get("/trainshed/v1/status"), Status)
+    named = project or endpoint.project or None
+    status = read(endpoint.client().get("/trainshed/v1/status", project=named), Status)
     return replace(
         endpoint,
-        project=endpoint.project or status.project,
+        project=named or status.project,
         region=endpoint.region or status.region,
-        bucket=endpoint.bucket or status.bucket,
+        bucket=status.bucket or endpoint.bucket,
     )
 
 

@@ -44,6 +44,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import NEVER_STARTED, ReplicaLost
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import JobUid
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.datasets.port import Account, DataRefused, DataUnwritten, summary
 from trainshed.engines.port import (
@@ -74,7 +75,7 @@ _GATHER = 0.2
 _LONGEST_TOLD = 300
 """Characters of a line that are shown on the timeline; the log has all of them."""
 
-Package = tuple[RuntimeChoice, tuple[str, ...]]
+Package = tuple[RuntimeChoice, tuple[JobPackage, ...]]
 """A runtime and the packages on top of it."""
 Prepared = Mapping[Package, PreparedRuntime]
 """Environments that are built and ready."""
@@ -326,7 +327,7 @@ async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 def packages(job: Job) -> tuple[Package, ...]:
     """Return the environments that a job needs, each once: most jobs run the same program in every pool."""
-    wanted = {(pool.program.runtime, pool.program.package_uris) for pool in job.spec.pools}
+    wanted = {(pool.program.runtime, pool.program.packages) for pool in job.spec.pools}
     return tuple(sorted(wanted, key=repr))
 
 
@@ -350,8 +351,8 @@ def preparation_message(job: Job) -> str:
     """Return the timeline message that says what a job waits for before its programs can start."""
     wanted = [
         _title(choice)
-        + (f" with {len(uris)} package{'s' if len(uris) > 1 else ''}" if uris else "")
-        for choice, uris in packages(job)
+        + (f" with {len(on_top)} package{'s' if len(on_top) > 1 else ''}" if on_top else "")
+        for choice, on_top in packages(job)
     ]
     if job.spec.data is not None:
         wanted.append(f"the splits of the dataset {job.spec.data.dataset.dataset_id}")
@@ -368,8 +369,8 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
     await begin_log(ports, job)
     await _probe_job_dir(ports, job)
     async with BuildOutput(job.uid, attempt, ports.log, ports.report) as output:
-        for choice, uris in packages(job):
-            await ports.runtimes.prepare(choice, uris, output.hear)
+        for choice, on_top in packages(job):
+            await ports.runtimes.prepare(choice, on_top, output.hear)
         if has_reducers(job.spec):
             await ports.runtimes.prepare_reduction(output.hear)
         await _split_dataset(ports, job, attempt, output)

@@ -26,6 +26,7 @@ from trainshed.core.launch import (
 )
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId, log_task_name
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.units import Bytes
 from trainshed.engines.port import Slot, SlotRequest
@@ -38,7 +39,7 @@ _VERDICT_AFTER = 20 * 10**9
 """ns that a worker's program may take until it is first heard to use reducers; then its processes are looked
 at."""
 
-Prepared = Mapping[tuple[RuntimeChoice, tuple[str, ...]], PreparedRuntime]
+Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
 
 
@@ -181,7 +182,7 @@ def _plan(
     part: ReductionPart,
 ) -> LaunchPlan:
     pool = job.spec.pool(replica.id.pool)
-    runtime = prepared[pool.program.runtime, pool.program.package_uris]
+    runtime = prepared[pool.program.runtime, pool.program.packages]
     image = runtime.image
     environ = environment(
         gang,
@@ -329,4 +330,4 @@ def _argv(
     # Imported here, because an idle service should not hold what is only needed inside images.
     from trainshed.replica.supervisor import executor
 
-    return executor.wrapped(program.package_uris, argv)
+    return executor.wrapped(tuple((each.uri, each.digest) for each in program.packages), argv)

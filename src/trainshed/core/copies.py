@@ -2,12 +2,14 @@
 create is sent. Pure."""
 
 import copy
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from trainshed.core.names import Api
+from trainshed.core.packages import COPY_LABEL
 from trainshed.core.units import Nanos
 
 _TAKEN: Final[Mapping[Api, tuple[str, ...]]] = {
@@ -39,13 +41,16 @@ _PIPELINES: Final = (
 _OF_ML: Final = ("trainingInput", "predictionInput", "training_input", "prediction_input")
 _OF_MADE_MODEL: Final = frozenset({"name", "versionId"})
 """Fields that a pipeline adds to its model to upload once it has made the model."""
+_PACKAGES: Final = re.compile(r"packageUris|package_uris")
 _COPY: Final = re.compile(r"_copy\d+$")
 
 
-def copy_of(api: Api, job: Mapping[str, Any], now: Nanos) -> dict[str, Any]:
-    """Return the request that creates such a job again. `now`: nanoseconds, which make an id that no other
-    job has."""
+def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str, Any]:
+    """Return the request that creates such a job again, with the packages that it was made with. `now`:
+    nanoseconds, which make an id that no other job has; `uid`: the job's own."""
     fresh = {key: copy.deepcopy(job[key]) for key in _TAKEN[api] if job.get(key)}
+    if _PACKAGES.search(json.dumps(fresh)):
+        fresh["labels"] = {**fresh.get("labels", {}), COPY_LABEL: uid}
     if api is Api.ML:
         stem = _COPY.sub("", str(job.get("jobId", "job")))
         return {"jobId": f"{stem}_copy{now // 10**6}", **fresh}

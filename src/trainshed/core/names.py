@@ -219,6 +219,22 @@ def project_number(project_id: str) -> int:
     return 10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11)
 
 
+_LONGEST_BUCKET: Final = 63
+_IN_BUCKETS: Final = re.compile(r"[a-z0-9_-]*[a-z0-9]")
+
+
+def default_bucket(base: str, own: str, project_id: str) -> str:
+    """Return the name of the bucket in which a project's code is staged. `base`: that of the service's own
+    project `own`; "" = there are none."""
+    if project_id == own or not base:
+        return base
+    name = f"{base}-{project_id}"
+    if _IN_BUCKETS.fullmatch(project_id) and len(name) <= _LONGEST_BUCKET:
+        return name
+    # Upper case, dots and colons of a domain's project, or too long: no other project has such a name.
+    return f"{base}--{hashlib.sha256(project_id.encode()).hexdigest()[:16]}"
+
+
 def host_token(uid: JobUid) -> str:
     """Return ten hexadecimal digits that the hostnames of all replicas of a job share
     (facts/program#cluster_spec)."""

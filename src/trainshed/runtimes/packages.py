@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
+from trainshed.core.packages import JobPackage
 from trainshed.runtimes.confinement import MOST_UNPACKED
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PackageSource, Progress
 
@@ -36,29 +37,38 @@ class Packages:
         self._source = source
         self._known: dict[tuple[str, str], str] = {}
 
-    def known(self, uris: Sequence[str]) -> tuple[Package, ...] | None:
-        """Return the packages if all of them were fetched before and have not changed since, else None. Fast,
-        fetches nothing."""
+    def known(self, packages: Sequence[JobPackage]) -> tuple[Package, ...] | None:
+        """Return the packages if all of them were fetched before, have not changed since and are the pinned
+        ones, else None. Fast, fetches nothing."""
         found: list[Package] = []
-        for uri in uris:
+        for package in packages:
+            uri = package.uri
             try:
                 fingerprint = self._source.fingerprint(uri)
             except OSError:
                 return None
             digest = self._digest(uri, fingerprint) if fingerprint else ""
-            if not digest:
+            if not digest or package.fault(digest):
                 return None
             found.append(Package(uri, digest, self._place(uri, digest)))
         return tuple(found)
 
-    def fetch(self, uris: Sequence[str], progress: Progress | None = None) -> tuple[Package, ...]:
+    def fetch(
+        self, packages: Sequence[JobPackage], progress: Progress | None = None
+    ) -> tuple[Package, ...]:
         """Return the packages, in order, read from the bucket where needed, which is reported to `progress`.
         Blocks.
 
-        Raises PackageFailed if one does not exist or is too large, BuildFailed if it cannot be read or stored
-        here.
+        Raises PackageFailed if one does not exist, is too large or is not the pinned one, BuildFailed if it
+        cannot be read or stored here.
         """
-        return tuple(self._fetch(uri, progress) for uri in uris)
+        return tuple(self._pinned(package, progress) for package in packages)
+
+    def _pinned(self, package: JobPackage, progress: Progress | None) -> Package:
+        fetched = self._fetch(package.uri, progress)
+        if fault := package.fault(fetched.digest):
+            raise PackageFailed(fault)
+        return fetched
 
     def _fetch(self, uri: str, progress: Progress | None) -> Package:
         try:

@@ -6,6 +6,7 @@ from typing import BinaryIO, Protocol
 
 from msgspec import Struct
 
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 
 
@@ -89,18 +90,21 @@ Progress = Callable[[str], None]
 class Runtimes(Protocol):
     """Builds and caches environments. Every method is safe to repeat and to call from several tasks."""
 
-    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+    def ready(
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
+    ) -> PreparedRuntime | None:
         """Return the environment if nothing has to be built or fetched, else None. Never blocks for long."""
         ...
 
     async def prepare(
         self,
         choice: RuntimeChoice,
-        package_uris: tuple[str, ...],
+        packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
         """Build what is missing, once for all callers that wait. Each caller gets the `progress` from the
-        moment at which it began to wait. Raises PackageFailed, BuildFailed."""
+        moment at which it began to wait. Raises PackageFailed, also for a package that is not the pinned one,
+        and BuildFailed."""
         ...
 
     def reduction(self) -> str | None:

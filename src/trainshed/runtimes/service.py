@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.eventloop.background import heed, joined
 from trainshed.runtimes.cache_cleaner import REDUCTION
@@ -24,7 +25,6 @@ from trainshed.runtimes.packages import Package, Packages
 from trainshed.runtimes.port import (
     BuildFailed,
     ContainerImages,
-    PackageFailed,
     PackageSource,
     Preloadable,
     PreparedRuntime,
@@ -83,7 +83,7 @@ class LocalRuntimes:
         self._packages = Packages(cache / "packages", source)
         self._reduction = Reduction(cache / REDUCTION)
         self._images = images
-        self._contained = ContainerRuntimes(images, source)
+        self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[Prefix](self._workers)
         # Unlike a base, a layer runs setup scripts of users and is of no use to other jobs, so it is
@@ -112,10 +112,12 @@ class LocalRuntimes:
             self._images.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
-    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+    def ready(
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
+    ) -> PreparedRuntime | None:
         """See the port. A few stat calls for each package; nothing is read, run or fetched."""
         if choice.family == CONTAINER:
-            return self._contained.ready(choice, package_uris)
+            return self._contained.ready(choice, packages)
         try:
             sheet, release, interpreter = self._resolve(choice)
             base = self._environments.find(sheet, release, interpreter)
@@ -124,34 +126,34 @@ class LocalRuntimes:
             return None
         if base is None:
             return None
-        if not package_uris:
+        if not packages:
             return self._prepared(sheet, base, None, interpreter)
-        packages = self._packages.known(package_uris)
-        layer = self._layers.find(base, packages) if packages else None
+        known = self._packages.known(packages)
+        layer = self._layers.find(base, known) if known else None
         return self._prepared(sheet, base, layer, interpreter) if layer else None
 
     async def prepare(
         self,
         choice: RuntimeChoice,
-        package_uris: tuple[str, ...],
+        packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
         """See the port. A cancelled caller stops no build that others wait for."""
         if choice.family == CONTAINER:
-            return await self._contained.prepare(choice, package_uris, progress)
+            return await self._contained.prepare(choice, packages, progress)
         sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)
         building = joined(self._base(sheet, release, interpreter, progress))
-        if not package_uris:
+        if not packages:
             return self._prepared(sheet, await building, None, interpreter)
         # The packages are fetched while the base is built; if that fails, this caller stops waiting for the
         # base.
         building.add_done_callback(looked_at)
-        fetching = asyncio.to_thread(self._packages.fetch, package_uris, progress)
+        fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
         try:
-            base, packages = await asyncio.gather(building, fetching)
+            base, fetched = await asyncio.gather(building, fetching)
         finally:
             building.cancel()
-        layer = await self._layer(base, interpreter, packages, progress)
+        layer = await self._layer(base, interpreter, fetched, progress)
         return self._prepared(sheet, base, layer, interpreter)
 
     def reduction(self) -> str | None:
@@ -224,27 +226,25 @@ def _unheard(line: str) -> None:
 
 class ContainerRuntimes:
     """Prepares container images as runtimes. Packages are installed in the image when its program starts
-    (`trainshed.replica.supervisor.executor`)."""
+    (`trainshed.replica.supervisor.executor`); whether they are there and are the pinned ones is checked
+    before."""
 
-    def __init__(self, images: ContainerImages | None, source: PackageSource) -> None:
+    def __init__(self, images: ContainerImages | None, packages: Packages) -> None:
         #: None if none can be run.
         self._images = images
-        self._source = source
+        self._packages = packages
 
-    def ready(self, choice: RuntimeChoice, package_uris: tuple[str, ...]) -> PreparedRuntime | None:
+    def ready(
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
+    ) -> PreparedRuntime | None:
         """See `Runtimes`."""
-        if self._images is None:
-            return None
-        try:
-            self._look(package_uris)
-        except (PackageFailed, BuildFailed):
-            # `prepare` will report it, where a failure belongs.
+        if self._images is None or self._packages.known(packages) is None:
             return None
         image = self._images.ready(choice.image)
         return PreparedRuntime("", image=image) if image else None
 
     async def prepare(
-        self, choice: RuntimeChoice, package_uris: tuple[str, ...], progress: Progress | None
+        self, choice: RuntimeChoice, packages: tuple[JobPackage, ...], progress: Progress | None
     ) -> PreparedRuntime:
         """See `Runtimes`."""
         if self._images is None:
@@ -252,16 +252,5 @@ class ContainerRuntimes:
                 f"The image {choice.image} cannot be run: this service does not run container "
                 "images any more."
             )
-        await asyncio.to_thread(self._look, package_uris)
+        await asyncio.to_thread(self._packages.fetch, packages, progress)
         return PreparedRuntime("", image=await self._images.prepare(choice.image, progress))
-
-    def _look(self, package_uris: tuple[str, ...]) -> None:
-        for uri in package_uris:
-            try:
-                self._source.fingerprint(uri)
-            except FileNotFoundError as missing:
-                raise PackageFailed(
-                    f"The package {uri} does not exist. Upload it, or correct the job's package URIs."
-                ) from missing
-            except OSError as failure:
-                raise BuildFailed(f"The package {uri} cannot be looked at: {failure}.") from failure

@@ -1,12 +1,14 @@
 """Adapts the bucket store to the protocols of other packages: packages, job directories, bucket names,
 accesses, summaries, copies."""
 
+import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.calling import BucketCalls
 from trainshed.buckets.disk.catalog import state_directory
@@ -27,7 +29,7 @@ from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.resume.traffic import Access
-from trainshed.core.units import Nanos
+from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile, Met
@@ -96,6 +98,16 @@ class BucketAdapter:
         except BucketsError:
             return None
 
+    def ensure(self, name: str, location: str, project: str) -> None:
+        """Make a project's bucket, as the protocol says."""
+        try:
+            self._store.ensure_bucket(name, location, project)
+        except OSError as failure:
+            raise errors.Unavailable(
+                f"The bucket gs://{name} of the project {project} cannot be made: {failure.strerror}. Make "
+                "room, or mount the disk for writing, and try again."
+            ) from failure
+
     def bucket_location(self, name: str) -> str | None:
         """Return a bucket's location; None if there is no such bucket (none has an illegal name)."""
         try:
@@ -110,6 +122,27 @@ class BucketAdapter:
     def is_remote(self, name: str) -> bool:
         """Whether a bucket's objects lie in a remote store, and not on this disk."""
         return self._store.is_remote(name)
+
+    def digest(self, uri: str, limit: Bytes) -> ContentDigest:
+        """Return the digest of an object's content, as the protocol says."""
+        hashed, size = hashlib.sha256(), 0
+        try:
+            bucket, name = parse_gs_uri(uri)
+            if self._store.is_remote(bucket):
+                return ContentDigest(unknown="lies in a store elsewhere")
+            with self._store.open(bucket, name) as content:
+                while block := content.read(_BLOCK):
+                    hashed.update(block)
+                    size += len(block)
+                    if size > limit:
+                        return ContentDigest(
+                            size=Bytes(size), unknown="is too large to be read now"
+                        )
+        except (NotFound, InvalidRequest):
+            return ContentDigest(unknown="is not there yet")
+        except (BucketsError, OSError) as failure:
+            return ContentDigest(unknown=f"cannot be read ({failure})")
+        return ContentDigest(hashed.hexdigest(), Bytes(size))
 
     def has_object(self, uri: str) -> bool:
         """Whether there is an object that matches the URI, with its wildcards."""
@@ -157,6 +190,7 @@ class BucketHistory:
         return self._adapter.last_written(uri)
 
 
+_BLOCK: Final = 1 << 20
 _INCOMPLETE = 308
 """Status of a part of an upload that is not its last part."""
 

@@ -55,9 +55,8 @@ def names_of(text: str) -> Iterator[str]:
 def bucket_rules(
     project: str, default_bucket: str, shared: str, tables: tuple[BucketTable, ...]
 ) -> BucketRules:
-    """Return the rules that follow from the settings of these names. The default bucket is open to all
-    projects, because staging needs it."""
-    return BucketRules(project, frozenset((default_bucket, *names_of(shared))), tables)
+    """Return the rules that follow from the settings of these names."""
+    return BucketRules(project, frozenset(names_of(shared)), tables, default_bucket)
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:

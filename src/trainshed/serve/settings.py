@@ -99,7 +99,8 @@ class Settings(Struct, frozen=True):
     #: Project and region of clients that name none.
     project: Project = "trainshed"
     region: Region = "us-central1"
-    #: Bucket for the demo and for staging, made at the first start.
+    #: Bucket for the demo and for code of the service's own project, made at the first start; those of other
+    #: projects are named after it.
     default_bucket: BucketName = "trainshed"
     #: Buckets that are open to the programs of all projects, with commas in between.
     shared_buckets: BucketNames = ""

@@ -4,6 +4,7 @@ The test plays the controller: it moves jobs on with the real machine and commit
 """
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
-from trainshed.api.calls.services import ApiSettings, Services
+from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
 from trainshed.controller.data_exports import DataExporter
 from trainshed.controller.model_exports import ModelExporter
@@ -31,6 +32,7 @@ from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid, ReplicaId
 from trainshed.core.study.records import StudyUid
+from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
 from trainshed.store.logs.reader import LogReader
@@ -50,6 +52,14 @@ class Buckets:
     locations: dict[str, str] = field(
         default_factory=lambda: {"bucket": "US", "theirs": "US", "afar": "US"}
     )
+    #: Whose those are that were made.
+    projects: dict[str, str] = field(default_factory=dict[str, str])
+    #: Of packages, by URI; None = it is not there.
+    contents: dict[str, str | None] = field(default_factory=dict[str, str | None])
+
+    def ensure(self, name: str, location: str, project: str) -> None:
+        self.locations[name] = location
+        self.projects[name] = project
 
     def bucket_location(self, name: str) -> str | None:
         return self.locations.get(name)
@@ -62,6 +72,13 @@ class Buckets:
 
     def has_object(self, uri: str) -> bool:
         return "missing" not in uri
+
+    def digest(self, uri: str, limit: Bytes) -> ContentDigest:
+        """Every package contains its own URI, unless a test says what it contains."""
+        content = self.contents.get(uri, uri)
+        if content is None:
+            return ContentDigest(unknown="is not there yet")
+        return ContentDigest(hashlib.sha256(content.encode()).hexdigest(), Bytes(len(content)))
 
 
 @dataclass

@@ -267,7 +267,8 @@ async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
     force_setattr(house.services, "settings", settings)
     board = await board_made(house)
     found = await ok(house, "GET", board)
-    assert found["blobStoragePathPrefix"] == "trainshed/tensorboards/p1"
+    assert found["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"
+    assert house.buckets.projects == {"trainshed-p1": "p1"}
     (listed,) = (await ok(house, "GET", BOARDS))["tensorboards"]
     assert listed["blobStoragePathPrefix"] == found["blobStoragePathPrefix"]
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import pytest
 
 from tests.caches import remove_cache, wait_until_finished
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.replica.sandbox import levels
 from trainshed.runtimes.confinement import InstallationTerms
@@ -95,7 +96,8 @@ class Workshop:
     refused: Mapping[str, str]
 
     def prepare(self, *uris: str) -> PreparedRuntime:
-        return asyncio.run(self.runtimes.prepare(self.choice, uris, self.said.append))
+        packages = tuple(map(JobPackage, uris))
+        return asyncio.run(self.runtimes.prepare(self.choice, packages, self.said.append))
 
 
 @dataclass

@@ -16,8 +16,10 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.contract.runtimes.podman import storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, Image, PackageFailed
 from trainshed.runtimes.service import ContainerRuntimes
 
@@ -251,7 +253,7 @@ def test_without_a_tool_an_image_is_refused_with_the_reason(shop: Shop) -> None:
 
 
 def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
-    shop: Shop, reference: str
+    shop: Shop, reference: str, tmp_path: Path
 ) -> None:
     """spec/failures#rules."""
 
@@ -263,10 +265,11 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(
             raise FileNotFoundError(uri)
 
     choice = RuntimeChoice(CONTAINER, "", "", image=reference)
-    contained = ContainerRuntimes(shop.images(), Nothing())  # pyright: ignore[reportArgumentType] -- nothing is opened
-    assert contained.ready(choice, ("gs://b/p.tar.gz",)) is None
+    packages = Packages(tmp_path, Nothing())  # pyright: ignore[reportArgumentType] -- nothing is opened
+    contained = ContainerRuntimes(shop.images(), packages)
+    assert contained.ready(choice, (JobPackage("gs://b/p.tar.gz"),)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/p.tar.gz does not exist"):
-        asyncio.run(contained.prepare(choice, ("gs://b/p.tar.gz",), None))
+        asyncio.run(contained.prepare(choice, (JobPackage("gs://b/p.tar.gz"),), None))
 
 
 @as_root_only

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.runtimes.conftest import Workshop, probe, sdist
+from trainshed.core.packages import JobPackage
 from trainshed.runtimes.port import PackageFailed
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
@@ -132,7 +133,9 @@ def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop
     runtimes = LocalRuntimes(workshop.cache, workshop.objects, settings, now=time.monotonic_ns)
     said: list[str] = []
     with pytest.raises(PackageFailed) as refused:
-        asyncio.run(runtimes.prepare(workshop.choice, ("gs://b/termless.tar.gz",), said.append))
+        asyncio.run(
+            runtimes.prepare(workshop.choice, (JobPackage("gs://b/termless.tar.gz"),), said.append)
+        )
     runtimes.close()
     level = workshop.terms.level
     message = str(refused.value)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
+from trainshed.core.packages import JobPackage
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
@@ -50,7 +51,7 @@ def test_a_package_that_needs_nothing_new_is_all_that_is_installed(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     uri = _package(workshop, "trainer", ["numpy>=1.20", "scikit-learn", "cloudml-hypertune"])
-    assert workshop.runtimes.ready(workshop.choice, (uri,)) is None
+    assert workshop.runtimes.ready(workshop.choice, (JobPackage(uri),)) is None
     prepared = workshop.prepare(uri)
     assert _site(prepared) == ["_trainshed_base.pth", "trainer", "trainer-0.1.dist-info"]
     assert any("trainer 0.1" in notice for notice in prepared.notices)
@@ -68,13 +69,13 @@ def test_many_jobs_with_one_package_build_one_layer_which_is_ready_at_once(
 
     async def all_at_once() -> list[PreparedRuntime]:
         return await asyncio.gather(
-            *(workshop.runtimes.prepare(workshop.choice, (uri,)) for _ in range(5))
+            *(workshop.runtimes.prepare(workshop.choice, (JobPackage(uri),)) for _ in range(5))
         )
 
     first, *others = asyncio.run(all_at_once())
     assert all(other == first for other in others)
     started = time.perf_counter()
-    assert workshop.runtimes.ready(workshop.choice, (uri,)) == first
+    assert workshop.runtimes.ready(workshop.choice, (JobPackage(uri),)) == first
     assert time.perf_counter() - started < 0.02
 
 

@@ -141,6 +141,12 @@ ROWS = (
         "the same by another replica's endpoint, or that one's token",
         _EVERYWHERE,
     ),
+    Row(
+        "staged packages",
+        "to replace or delete packages that clients have staged for other projects, or to make the bucket "
+        "for them, by its directory and by requests",
+        _EVERYWHERE,
+    ),
     Row("API without a token", "the service's API without a token", _EVERYWHERE),
     Row(
         "API with its token",

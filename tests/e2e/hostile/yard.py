@@ -25,6 +25,12 @@ from trainshed.replica.system import trees
 
 OWN, OTHER = "attacking-project", "attacked-project"
 REGION = "us-central1"
+STAGING = (
+    *("trainshed", f"trainshed-{OTHER}"),
+    *("trainshed-third-project", f"third-project-vertex-staging-{REGION}-12ab"),
+)
+"""Buckets for code of other projects: the first two are there and have a package, the others may come."""
+STAGED = "trainshed-run/0123456789abcdef/task.whl"
 PROGRAMS = Path(__file__).parents[1] / "programs" / "hostile"
 PROCESSES = 60
 MEMORY = 192 << 20
@@ -143,6 +149,8 @@ class Yard:
             "other_project": OTHER,
             "other_number": str(project_number(OTHER)),
             "other_bucket": "attacked",
+            "staging": list(STAGING),
+            "staged": STAGED,
             "other_job": other,
             "other_endpoint": place,
             "other_port": int(port),
@@ -269,8 +277,10 @@ Y = TypeVar("Y", bound=Yard)
 def furnished(yard: Y) -> Y:
     """With a bucket of each project's, and something in it."""
     service = yard.service
-    for bucket, project in (("attacking", OWN), ("attacked", OTHER)):
+    for bucket, project in (("attacking", OWN), ("attacked", OTHER), (STAGING[1], OTHER)):
         service.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
+    for bucket in STAGING[:2]:
+        service.put(bucket, STAGED, b"theirs")
     service.put("attacking", "mine", b"mine")
     service.put("attacked", "secret", yard.secret().encode())
     return yard

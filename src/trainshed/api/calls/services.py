@@ -19,7 +19,7 @@ from trainshed.core.retention import LogCollection, Retention, RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.core.units import Nanos
+from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.curves import Curves
@@ -51,8 +51,23 @@ class CreateWorks(Protocol):
         ...
 
 
+class ContentDigest(Struct, frozen=True):
+    """What an object contains."""
+
+    #: SHA-256 in hexadecimal digits; "" = it is not known.
+    sha256: str = ""
+    size: Bytes = Bytes(0)
+    #: Why it is not known, as a clause about the object; "" = it is.
+    unknown: str = ""
+
+
 class BucketProbe(Protocol):
-    """What validation asks of the buckets. Cheap, unless noted: it reads small files at most."""
+    """What the API asks of the buckets. Cheap, unless noted: it reads small files at most."""
+
+    def ensure(self, name: str, location: str, project: str) -> None:
+        """Make a project's bucket if it is not there. Waits for the disk: call it in a thread. Raises
+        Unavailable."""
+        ...
 
     def bucket_location(self, name: str) -> str | None:
         """Return a bucket's location (`US`, `us-central1`); None if there is no bucket of this name."""
@@ -64,6 +79,11 @@ class BucketProbe(Protocol):
 
     def is_remote(self, name: str) -> bool:
         """Whether a bucket lies elsewhere, so that programs do not see it as /gcs/NAME."""
+        ...
+
+    def digest(self, uri: str, limit: Bytes) -> "ContentDigest":
+        """Return the digest of an object's content, if that has at most `limit` bytes. It reads all of the
+        content: call it in a thread."""
         ...
 
     def has_object(self, uri: str) -> bool:

@@ -4,12 +4,14 @@ Named buckets must exist; the record and its first timeline entries are stored i
 the plan that the label `trainshed-drill` names (spec/operations#drills); the controller is woken.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, assert_never
 
 from msgspec.structs import replace
 
 from trainshed.api.calls.services import BucketProbe, Services
+from trainshed.api.resources.pinning import pinned
 from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, NotFound, Unavailable, Violation
@@ -19,7 +21,7 @@ from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.timeline import drill_ordered
-from trainshed.core.names import JobName, JobUid, public_replica_name
+from trainshed.core.names import JobName, JobUid, default_bucket, public_replica_name
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import named
 from trainshed.core.pipelines.records import Pipeline
@@ -133,9 +135,12 @@ def kept_json(public: Mapping[str, Any]) -> str:
 
 
 async def store_works(services: Services, principal: str, *works: Work) -> None:
-    """Store new works, all or none, a job with the drills of the plan that its label names, and wake the
-    controller. Raises AlreadyExists, InvalidRequest (wrong labels, no such plan), Unavailable (the service
-    stops)."""
+    """Store new works, all or none, with their packages pinned, a job with the drills of the plan that its
+    label names, and wake the controller. Their project gets its default bucket.
+
+    Raises AlreadyExists, InvalidRequest (wrong labels, no such plan), FailedPrecondition (`pinning.pinned`),
+    Unavailable (the service stops).
+    """
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and takes no new jobs; submit again when it is up again."
@@ -145,9 +150,21 @@ async def store_works(services: Services, principal: str, *works: Work) -> None:
         check_labels(services, work)
         if isinstance(work, TuningJob):
             refuse_plan(work)
-        planned = await with_planned_drills(services, work) if isinstance(work, Job) else work
-        made.append(NewWork(planned, _first_entries(planned, principal)))
+        new = await pinned(services, work)
+        if isinstance(new, Job):
+            new = await with_planned_drills(services, new)
+        made.append(NewWork(new, _first_entries(new, principal)))
+    for project in {work.name.project_id for work in works}:
+        await require_default_bucket(services, project)
     await services.create(*made)
+
+
+async def require_default_bucket(services: Services, project: str) -> None:
+    """Make a project's default bucket if it is not there. Raises Unavailable."""
+    settings = services.settings
+    name = default_bucket(settings.bucket, settings.project, project)
+    if name and services.buckets.bucket_location(name) is None:
+        await asyncio.to_thread(services.buckets.ensure, name, settings.region, project)
 
 
 def check_labels(services: Services, work: Work) -> None:

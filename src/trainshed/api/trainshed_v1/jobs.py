@@ -35,6 +35,7 @@ from trainshed.api.trainshed_v1.timeline import (
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import default_bucket
 from trainshed.core.retention import RetentionReport
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
@@ -50,8 +51,11 @@ _LARGEST_PAGE: Final = 500
 
 
 async def status(call: JsonCall) -> records.Status:
-    """`GET /trainshed/v1/status`: return the service's state, and the defaults for clients."""
+    """`GET /trainshed/v1/status[?project=P]`: return the service's state, and the defaults for clients.
+    `bucket` is the default bucket of the project, else of the service's own; it may have to be made first."""
     settings = call.services.settings
+    asked = call.parameter("project")
+    project = _project(asked) if asked else settings.project
     return records.Status(
         version=settings.version,
         start_time=text_micros(call.services.started),
@@ -59,7 +63,7 @@ async def status(call: JsonCall) -> records.Status:
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
         project=settings.project,
         region=settings.region,
-        bucket=settings.bucket,
+        bucket=default_bucket(settings.bucket, settings.project, project),
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
         retention=_retention(call.services.retention()),

@@ -143,6 +143,9 @@ class BucketCatalog:
     def _hold(self, record: BucketRecord) -> Holding:
         rules, table = self.rules, self.rules.table(record.name)
         told = table.project if table is not None else ""
+        if record.name == rules.default:
+            # Also if the service was told another project meanwhile, or a local run of another one made it.
+            told = told or rules.project
         shared = record.name in rules.shared or (table is not None and table.shared)
         return Holding(record.name, told or record.project or rules.project, shared, record.policy)
 

@@ -8,7 +8,7 @@ import binascii
 import re
 from typing import Any, cast
 
-from trainshed.buckets.admission import admit_project, held, nobody
+from trainshed.buckets.admission import admit_name, admit_project, held, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
@@ -85,6 +85,7 @@ async def _insert(call: Call) -> Response:
     name = resource.get("name")
     if not isinstance(name, str):
         raise InvalidRequest("Required: a bucket resource with a 'name'.")
+    admit_name(call.caller, name, call.store.catalog.rules)
     location = str(resource.get("location") or DEFAULT_LOCATION)
     record = await call.run(
         call.store.catalog.create, name, location, resource, _valid_project(call.project)

@@ -41,6 +41,7 @@ from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import ending, show, watched
+from trainshed.cli.run.sending import require_bucket
 from trainshed.cli.sdist import build_demo_sdist
 from trainshed.cli.spelling import typed
 from trainshed.cli.text.colours import faint, state_colour
@@ -364,6 +365,8 @@ def _uploaded(endpoint: Endpoint, now: Nanos) -> DemoPlaces:
             " demo on the machine where it runs, with --data."
         )
     sdist = build_demo_sdist()
+    if endpoint.buckets is None:
+        require_bucket(endpoint, {"project": endpoint.project, "region": endpoint.region})
     places = demo_places(endpoint.bucket, sdist, now)
     endpoint.storage_client().upload(
         places.bucket, places.package, sdist.content, "application/gzip"

@@ -119,7 +119,7 @@ def _copy(old: dict[str, Any], changes: Changes, now: Nanos) -> tuple[JobFile, d
     api = Api(old["api"])
     parts = str(old["name"]).split("/")
     region = parts[3] if api is Api.VERTEX else ""
-    job = copied(api, old.get("resource") or {}, changes, now)
+    job = copied(api, old.get("resource") or {}, changes, now, str(old["uid"]))
     return JobFile(api, job), {"project": parts[1], "region": region}
 
 

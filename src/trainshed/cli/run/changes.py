@@ -31,10 +31,13 @@ class Changes:
     arguments: Sequence[str] = ()
 
 
-def copied(api: Api, job: Mapping[str, Any], changes: Changes, now: Nanos) -> dict[str, Any]:
+def copied(
+    api: Api, job: Mapping[str, Any], changes: Changes, now: Nanos, uid: str
+) -> dict[str, Any]:
     """Return the body that creates a changed copy of a job. `now`: nanoseconds since the epoch, for an id
-    that no other job has. Raises click.UsageError for a change that is impossible for a job of its kind."""
-    fresh = copy_of(api, job, now)
+    that no other job has; `uid`: the job's own. Raises click.UsageError for a change that is impossible for a
+    job of its kind."""
+    fresh = copy_of(api, job, now, uid)
     if changes.labels:
         fresh["labels"] = {**fresh.get("labels", {}), **changes.labels}
     if api is Api.ML:

@@ -185,17 +185,18 @@ def command(context: click.Context, session: Session, endpoint: Endpoint, **opti
     arguments: tuple[str, ...] = context.meta["trainshed.arguments"]
     form: str = options["form"]
     client = endpoint.client()
-    if not (endpoint.project and endpoint.region and endpoint.bucket):
-        endpoint = answering(endpoint)
-    place = {
-        "project": options["project"] or endpoint.project,
-        "region": options["region"] or endpoint.region,
-    }
+    known = endpoint.project and endpoint.region and endpoint.bucket
+    elsewhere = (options["project"] or endpoint.project) != endpoint.project
+    if not known or elsewhere:
+        endpoint = answering(endpoint, options["project"])
+    place = {"project": endpoint.project, "region": options["region"] or endpoint.region}
     sending.require_place(endpoint, place)
     packed: Program | None = None
     if options["file"] is not None:
         job = _of_file(context, options, arguments, place, session.now())
     else:
+        if elsewhere or endpoint.buckets is None:
+            sending.require_bucket(endpoint, place)
         job, packed = _of_program(endpoint, options, arguments, session.now())
     answer: dict[str, Any] = client.post(
         "/trainshed/v1/jobs:explain",

@@ -2,26 +2,27 @@
 
 import hashlib
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import click
 
-from trainshed.cli.client import Client
+from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.jobs.job_files import JobFile
 from trainshed.cli.run.program import Package
 from trainshed.core.names import Api, JobName
+from trainshed.core.packages import staged_name
 
-_PACKAGES = "trainshed-run"
-"""Directory of the packages in the bucket."""
 _SEARCHES = ("trialJobSpec", "trial_job_spec")
 """Fields by which a tuning job is recognised."""
 
 
 def package_uri(bucket: str, package: Package) -> str:
     """Return the gs:// URI of a package. It contains a digest, so that equal packages have the same URI."""
-    digest = hashlib.sha256(package.content).hexdigest()[:16]
-    return f"gs://{bucket}/{_PACKAGES}/{digest}/{package.filename}"
+    digest = hashlib.sha256(package.content).hexdigest()
+    return f"gs://{bucket}/{staged_name(digest, package.filename)}"
 
 
 def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
@@ -30,6 +31,19 @@ def upload(endpoint: Endpoint, packages: Sequence[Package]) -> None:
     for package in packages:
         name = package_uri(endpoint.bucket, package).removeprefix(f"gs://{endpoint.bucket}/")
         storage.upload(endpoint.bucket, name, package.content, "application/octet-stream")
+
+
+def require_bucket(endpoint: Endpoint, place: dict[str, str]) -> None:
+    """Make the project's default bucket if it is not there. Raises Refused, Unreachable."""
+    storage = endpoint.storage_client()
+    try:
+        storage.get(f"/storage/v1/b/{endpoint.bucket}")
+    except Refused as refused:
+        if refused.status != HTTPStatus.NOT_FOUND:
+            raise
+        project = quote(place["project"], safe="")
+        bucket = {"name": endpoint.bucket, "location": place["region"]}
+        storage.post(f"/storage/v1/b?project={project}", bucket)
 
 
 def create(client: Client, job: JobFile, place: dict[str, str]) -> str:

@@ -241,7 +241,7 @@ async def retry(visit: Visit) -> Response:
         )
     api, parts = Api(job.api), job.name.split("/")
     region = parts[3] if api is Api.VERTEX else ""
-    body = copy_of(api, job.resource or {}, visit.now)
+    body = copy_of(api, job.resource or {}, visit.now, job.uid)
     return await create_job(visit, body, job.project, region)
 
 

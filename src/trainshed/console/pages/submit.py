@@ -7,6 +7,7 @@ from typing import Final
 from trainshed.console.pages.drafts import Draft, draft_of, form_of
 from trainshed.console.pages.job import create_job, describe, explain_job, place_of
 from trainshed.console.visits import View, Visit
+from trainshed.core.copies import copy_of
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -60,13 +61,13 @@ async def page(visit: Visit) -> View:
     """`/submit[?from=JOB]`: a form with an example, or filled in from an existing job. Raises Refused."""
     form = default_form(visit)
     if visit.query("from"):
-        form |= _as_it_was(await describe(visit, visit.query("from")))
+        form |= _as_it_was(visit, await describe(visit, visit.query("from")))
     return await _shown(visit, form)
 
 
-def _as_it_was(job: JobDescription) -> dict[str, str]:
+def _as_it_was(visit: Visit, job: JobDescription) -> dict[str, str]:
     """Return the form of an existing job. Raises Refused if the form cannot express a job of its kind."""
-    found = form_of(dict(job.resource) if job.resource else {})
+    found = form_of(copy_of(Api(job.api), job.resource or {}, visit.now, job.uid))
     if not found:
         raise Refused(
             StatusCode.FAILED_PRECONDITION,

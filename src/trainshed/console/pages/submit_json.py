@@ -38,7 +38,7 @@ async def page(visit: Visit) -> View:
     if visit.query("from"):
         job = await describe(visit, visit.query("from"))
         api, place = Api(job.api), job.name.split("/")
-        body = copy_of(api, job.resource or {}, visit.now)
+        body = copy_of(api, job.resource or {}, visit.now, job.uid)
         project, region = place[1], place[3] if api is Api.VERTEX else region
     else:
         body = _example(visit, visit.query("kind"))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from trainshed.core.datasets.plans import SplitPlan
 from trainshed.core.names import Api, ReplicaId
+from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import RuntimeChoice
 
 
@@ -52,12 +53,20 @@ class Program(Struct, frozen=True):
     #: The image of a container, or the executor image of a package job.
     image_uri: str = ""
     package_uris: tuple[str, ...] = ()
+    #: SHA-256 of each of them when the job was made, or its beginning; "" = it is not pinned, () = none is.
+    package_digests: tuple[str, ...] = ()
     module: str | None = None
     #: Overrides the entry point of a container's image (facts/program#arguments).
     command: tuple[str, ...] = ()
     #: Arguments of the module; of a container they override those of its image (facts/program#arguments).
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def packages(self) -> tuple[JobPackage, ...]:
+        """The packages in the order in which they are installed."""
+        digests = self.package_digests or ("",) * len(self.package_uris)
+        return tuple(map(JobPackage, self.package_uris, digests))
 
 
 class WorkerPool(Struct, frozen=True):

@@ -4,6 +4,7 @@ The text of this module is given to the image's Python on the command line, so t
 ours.
 """
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -19,22 +20,26 @@ _END = "--"
 _SCHEME = "gs://"
 
 
-def wrapped(package_uris: "tuple[str, ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
-    """Return the command line that installs the packages in their order and continues as `argv`."""
+def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
+    """Return the command line that installs the packages in their order and continues as `argv`. `packages`:
+    the URI of each, and what the SHA-256 of its content begins with, "" = it is not pinned."""
     import inspect
 
     source = inspect.getsource(sys.modules[__name__])
-    return ("python3", "-c", source, *package_uris, _END, *argv)
+    words = (word for package in packages for word in package)
+    return ("python3", "-c", source, *words, _END, *argv)
 
 
 def main(given: "list[str]") -> None:
-    """Run the module inside the image. `given`: package URIs, `--`, the command line of the program."""
+    """Run the module inside the image. `given`: URI and digest of each package, `--`, the command line of the
+    program."""
     end = given.index(_END)
     settle_base()
     scratch = tempfile.mkdtemp(prefix="packages-")
-    for number, uri in enumerate(given[:end]):
+    for number in range(0, end, 2):
+        uri, digest = given[number : number + 2]
         say("Installing the package: %s" % uri)
-        install(fetched(uri, os.path.join(scratch, str(number))))
+        install(fetched(uri, digest, os.path.join(scratch, str(number // 2))))
     shutil.rmtree(scratch)
     command = given[end + 1 :]
     say("Running command: %s" % " ".join(command))
@@ -55,27 +60,49 @@ def settle_base() -> None:
     os.environ["PATH"] = os.environ.get("PATH", os.defpath) + os.pathsep + os.path.join(base, "bin")
 
 
-def fetched(uri: str, directory: str) -> str:
-    """Return the path of the package: its file below /gcs where the bucket is mounted, else a copy fetched
-    from the storage endpoint into `directory`. Exits if that fails."""
+def fetched(uri: str, digest: str, directory: str) -> str:
+    """Return the path of a copy of the package in `directory`: of its file below /gcs where the bucket is
+    mounted, else fetched from the storage endpoint. Exits if that fails, or if it is not the pinned one."""
     bucket, _, name = uri[len(_SCHEME) :].partition("/")
     shown = os.path.join("/gcs", bucket, name)
+    os.mkdir(directory)
+    place = os.path.join(directory, os.path.basename(name))
+    # A copy, because others may write to the bucket while it is checked and installed.
     if os.path.isfile(shown):
-        return shown
+        shutil.copyfile(shown, place)
+    else:
+        download(uri, bucket, name, place)
+    check(uri, digest, place)
+    return place
+
+
+def check(uri: str, digest: str, path: str) -> None:
+    """Exit if the package is not the pinned one."""
+    hashed = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            hashed.update(block)
+    if not hashed.hexdigest().startswith(digest):
+        sys.exit(
+            "The package %s is not the one that the job was made with: the SHA-256 of that begins with %s, "
+            "and that of what lies there now is %s. Nothing of it was run."
+            % (uri, digest, hashed.hexdigest())
+        )
+
+
+def download(uri: str, bucket: str, name: str, place: str) -> None:
+    """Fetch the package from the storage endpoint. Exits if that fails."""
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
     address = "%s/storage/v1/b/%s/o/%s?alt=media" % (
         endpoint,
         urllib.parse.quote(bucket, safe=""),
         urllib.parse.quote(name, safe=""),
     )
-    os.mkdir(directory)
-    place = os.path.join(directory, os.path.basename(name))
     try:
         with urllib.request.urlopen(address) as answer, open(place, "wb") as file:
             shutil.copyfileobj(answer, file)
     except OSError as failure:
         sys.exit("The package %s cannot be fetched: %s" % (uri, failure))
-    return place
 
 
 def install(path: str) -> None:

@@ -214,8 +214,8 @@ class Run:
 
     async def _environment(self, runtimes: LocalRuntimes, job: Job) -> PreparedRuntime:
         asked = job.spec.pools[0].program
-        ready = runtimes.ready(asked.runtime, asked.package_uris)
-        return ready or await runtimes.prepare(asked.runtime, asked.package_uris, self._tell)
+        ready = runtimes.ready(asked.runtime, asked.packages)
+        return ready or await runtimes.prepare(asked.runtime, asked.packages, self._tell)
 
     def _slot(self, job: Job) -> Path:
         layout = Layout(self._workspace.directory.resolve())
@@ -257,7 +257,7 @@ class Run:
         (plan,) = launch_plans(
             job,
             slots,
-            {(asked.runtime, asked.package_uris): prepared},
+            {(asked.runtime, asked.packages): prepared},
             self._defaults(),
             {jobs.REPLICA: 1},
             buckets=buckets,

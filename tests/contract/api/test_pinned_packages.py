@@ -1,0 +1,132 @@
+"""Jobs are pinned to the content that their packages have when they are made (docs/adr/0163)."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from msgspec.structs import force_setattr, replace
+
+from tests.contract.api.house import LOCATION, House
+from tests.unit.specs_requests import custom_job, ml_job, package
+from tests.unit.test_specs_tuning import tuning_job
+from trainshed.core.copies import copy_of
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import Api, JobUid
+from trainshed.core.packages import JobPackage, digest_in, staged_name
+from trainshed.core.tuning.records import TuningJob
+
+pytestmark = pytest.mark.anyio
+ONE, TWO = "gs://bucket/one.whl", "gs://bucket/two.tar.gz"
+CUSTOM_JOBS = f"{LOCATION}/customJobs"
+
+
+def sha256(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+async def made(house: House, path: str, body: Any) -> Job | TuningJob:
+    """The record of the job that such a request makes."""
+    answer = await house.call("POST", path, body)
+    assert answer.status == 200, answer.body
+    jobs = (await house.call("GET", "/trainshed/v1/jobs?project=-&limit=1")).json["jobs"]
+    work, _ = await house.store.reader.job_by_uid(JobUid(int(jobs[0]["uid"])))
+    assert isinstance(work, Job | TuningJob)
+    return work
+
+
+def pins(work: Job | TuningJob) -> set[tuple[JobPackage, ...]]:
+    spec = work.spec if isinstance(work, Job) else work.spec.trial
+    return {pool.program.packages for pool in spec.pools}
+
+
+async def refusal(house: House, body: Any) -> str:
+    answer = await house.call("POST", CUSTOM_JOBS, body)
+    assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION"), answer.body
+    return str(answer.error["message"])
+
+
+async def test_every_kind_of_job_is_pinned(house: House) -> None:
+    packages = package(packageUris=[ONE, TWO])
+    vertex = custom_job(packages, {**packages, "replicaCount": "2"})
+    expected = {(JobPackage(ONE, sha256(ONE)), JobPackage(TWO, sha256(TWO)))}
+    assert pins(await made(house, CUSTOM_JOBS, vertex)) == expected
+    old = ml_job(packageUris=[ONE, TWO])
+    assert pins(await made(house, "/v1/projects/p1/jobs", old)) == expected
+    trials = tuning_job(trialJobSpec=vertex["jobSpec"])
+    path = f"{LOCATION}/hyperparameterTuningJobs"
+    assert pins(await made(house, path, trials)) == expected
+
+
+async def test_a_project_gets_its_default_bucket_with_its_first_job(house: House) -> None:
+    settings = replace(house.services.settings, bucket="code", project="p1")
+    force_setattr(house.services, "settings", settings)
+    for project in ("p1", "p2", "p2"):
+        await made(house, CUSTOM_JOBS.replace("p1", project), custom_job())
+    assert house.buckets.projects == {"code": "p1", "code-p2": "p2"}
+
+
+async def test_what_cannot_be_pinned_is_warned_of(house: House) -> None:
+    house.buckets.contents[ONE] = None
+    work = await made(house, CUSTOM_JOBS, custom_job(package(packageUris=[ONE, TWO])))
+    assert pins(work) == {(JobPackage(ONE), JobPackage(TWO, sha256(TWO)))}
+    told = (await house.call("GET", f"/trainshed/v1/jobs/{work.uid}/timeline")).body.decode()
+    assert f"The package {ONE} is not there yet, so the job is not pinned to its content" in told
+    assert f"The package {TWO}" not in told
+
+
+async def test_a_path_of_trainshed_run_says_what_lies_there(house: House) -> None:
+    """Issue: a job file that `trainshed run` wrote names the digest; whoever replaced the wheel is found."""
+    digest = sha256("mine")
+    uri = f"gs://bucket/{staged_name(digest, 'task-0.1-py3-none-any.whl')}"
+    job = custom_job(package(packageUris=[uri]))
+    house.buckets.contents[uri] = "mine"
+    assert pins(await made(house, CUSTOM_JOBS, job)) == {(JobPackage(uri, digest),)}
+    house.buckets.contents[uri] = "theirs"
+    told = await refusal(house, job)
+    assert uri in told and digest_in(uri) in told and sha256("theirs") in told
+    # It is not there yet, and what comes there is checked all the same.
+    house.buckets.contents[uri] = None
+    work = await made(house, CUSTOM_JOBS, job)
+    assert pins(work) == {(JobPackage(uri, digest_in(uri)),)}
+    assert isinstance(work, Job) and not work.spec.warnings
+
+
+@pytest.mark.parametrize("digits", [15, 65])
+def test_only_a_digest_in_such_a_path_pins(digits: int) -> None:
+    for path in (f"trainshed-run/{'a' * digits}/x.whl", f"other/{'a' * 32}/x.whl"):
+        assert digest_in(f"gs://bucket/{path}") == ""
+    assert digest_in(f"gs://bucket/trainshed-run/{'a' * 16}/x.whl") == "a" * 16
+
+
+async def test_a_copy_takes_the_packages_of_its_job(house: House) -> None:
+    """Issue: also for retry and clone, of either API, and for copies of copies."""
+    body = custom_job(package(packageUris=[ONE]))
+    first = await made(house, CUSTOM_JOBS, body)
+    copy = copy_of(Api.VERTEX, body, 0, str(first.uid))
+    second = await made(house, CUSTOM_JOBS, copy)
+    again = copy_of(Api.VERTEX, body, 0, str(second.uid))
+    house.buckets.contents[ONE] = "theirs"
+    told = await refusal(house, copy)
+    assert ONE in told and sha256(ONE) in told and sha256("theirs") in told
+    assert ONE in await refusal(house, again)
+    # The bucket has lost it, which the job will say when it installs; what it was is known.
+    house.buckets.contents[ONE] = None
+    assert pins(await made(house, CUSTOM_JOBS, again)) == {(JobPackage(ONE, sha256(ONE)),)}
+    # A new job is whoever's who submits it, as is a clone with `--label trainshed-copy-of=`.
+    house.buckets.contents[ONE] = "new"
+    for fresh in (body, {**body, "labels": {"trainshed-copy-of": ""}}):
+        assert pins(await made(house, CUSTOM_JOBS, fresh)) == {(JobPackage(ONE, sha256("new")),)}
+
+
+@pytest.mark.parametrize("uid", ["5", "none", "9" * 30])
+async def test_a_copy_of_a_job_that_is_not_there_is_refused(house: House, uid: str) -> None:
+    """Nobody learns of another project's jobs by it."""
+    theirs = await made(
+        house, CUSTOM_JOBS.replace("p1", "p2"), custom_job(package(packageUris=[ONE]))
+    )
+    for wanted in (uid, str(theirs.uid)):
+        job = {**custom_job(package(packageUris=[ONE])), "labels": {"trainshed-copy-of": wanted}}
+        answer = await house.call("POST", CUSTOM_JOBS, job)
+        (violation,) = answer.error["details"][0]["fieldViolations"]
+        assert violation["field"] == "labels.trainshed-copy-of"
+        assert f"There is no job {wanted!r} in the project p1" in violation["description"]
