@@ -39,6 +39,13 @@ def test_addresses_and_own_names_are_known(host: str) -> None:
         "googleapis.com.evil.example",
         "node-7.evil.example",
         "[evil.example]",
+        "[::1]evil.example",
+        "[::1]:x",
+        "::1",
+        "localhost:1@evil.example",
+        "localhost@evil.example",
+        "localhost, evil.example",
+        "localhost:123456",
         "",
     ],
 )
@@ -65,3 +72,12 @@ def test_a_page_changes_something_at_its_own_host_or_if_it_is_listed(
     origin: str, host: str, fine: bool
 ) -> None:
     assert HOSTS.lets(origin, host) is fine
+
+
+def test_a_request_names_one_host() -> None:
+    scope = {"type": "http", "method": "GET", "server": ("127.0.0.1", 8080)}
+    hosts = [(b"host", b"localhost"), (b"host", b"evil.example")]
+    assert HOSTS.fault({**scope, "headers": hosts[:1]}) is None
+    for headers in (hosts, [hosts[0], hosts[0]]):
+        fault = HOSTS.fault({**scope, "headers": headers})
+        assert fault is not None and fault[0] == 400

@@ -9,6 +9,7 @@ has one. What comes by a Unix socket does not come from a browser.
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from trainshed.httpd.messages import JSON, Headers, Scope, Send, error_body
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
 """Names that nobody can have in the public DNS."""
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
+"""A Host header in lower case: an IPv6 address in brackets, or another address or name, and a port."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 Fault = tuple[int, str]
 """An HTTP status and the message to the caller."""
@@ -35,7 +38,7 @@ class Hosts(Struct, frozen=True):
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this service."""
-        name = _name(host)
+        name = name_of(host)
         return _is_address(name) or any(
             _is_named(name, pattern) for pattern in (*self.names, *_ALWAYS)
         )
@@ -56,11 +59,13 @@ class Hosts(Struct, frozen=True):
         headers: Headers = scope["headers"]
         for key, value in headers:
             if key == b"host":
+                if host is not None:
+                    return 400, "The request names two hosts: send one Host header."
                 host = value.decode("latin-1")
             elif key == b"origin":
                 origin = value.decode("latin-1")
         if host is not None and not self.knows(host):
-            name = _name(host)[:200]
+            name = (name_of(host) or host)[:200]
             return 421, (
                 f"This service is not known by the name {name!r}. If it is yours, add it to the service's "
                 f'setting allowed_hosts (TRAINSHED_ALLOWED_HOSTS="{name}" trainshed up); '
@@ -99,12 +104,10 @@ async def refuse(scope: Scope, send: Send, fault: Fault) -> None:
     await send({"type": f"{kind}.body", "body": body})
 
 
-def _name(host: str) -> str:
-    """A Host header without its port, in lower case."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
+def name_of(host: str) -> str:
+    """The name or address in a Host header, in lower case; "" if the header has not that form."""
+    matched = _HOST.fullmatch(host.strip().lower())
+    return (matched[1] or matched[2]) if matched is not None else ""
 
 
 def _bare(netloc: str) -> str:
