@@ -16,6 +16,7 @@ such an id is told apart by what only clients of `ml` v1 send.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -45,7 +46,7 @@ from trainshed.api.registry import CHECKS, handlers
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import NotFound, Unauthenticated
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
@@ -214,10 +215,14 @@ class ApiApplication:
         return json_answer(discovery_document(api, root))
 
     async def _health(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """Answer `/healthz`, and `/` unless a mount serves it: that the service is up, and its version."""
-        body = wire_json.encode_text(
-            {"service": "trainshed", "status": "ok", "version": self._services.settings.version}
-        )
+        """Answer `/healthz`, and `/` unless a mount serves it: that the service is up; to a caller with a
+        token also its version."""
+        health = {"service": "trainshed", "status": "ok"}
+        if authorization := request.headers.get("authorization"):
+            with contextlib.suppress(Unauthenticated):
+                self._authenticate(authorization)
+                health["version"] = self._services.settings.version
+        body = wire_json.encode_text(health)
         return json_answer(b"" if request.method == "HEAD" else body)
 
 

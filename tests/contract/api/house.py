@@ -233,7 +233,9 @@ class House:
             "path": raw.replace("%2F", "/"),
             "raw_path": raw.encode(),
             "query_string": query.encode(),
-            "headers": [(b"host", b"trainshed.example"), *pairs],
+            "headers": pairs
+            if b"host" in dict(pairs)
+            else [(b"host", b"trainshed.example"), *pairs],
             "scheme": "http",
         }
 

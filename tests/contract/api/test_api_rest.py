@@ -78,6 +78,16 @@ async def test_health(house: House) -> None:
         assert (await house.call(method, path, token=None)).status == 200
 
 
+async def test_the_version_is_told_to_callers_with_a_token_alone(house: House) -> None:
+    for path in ("/", "/healthz"):
+        assert "version" in (await house.call("GET", path)).json
+        for token in (None, "wrong"):
+            assert (await house.call("GET", path, token=token)).json == {
+                "service": "trainshed",
+                "status": "ok",
+            }
+
+
 async def test_projects(house: House) -> None:
     view = (await house.call("GET", "/v1/projects/p1")).json
     assert (view["projectId"], view["lifecycleState"]) == ("p1", "ACTIVE")
