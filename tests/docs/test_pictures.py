@@ -7,7 +7,7 @@ from PIL import Image, ImageChops, ImageStat
 from playwright.sync_api import ViewportSize, expect, sync_playwright
 
 from tests.docs.blocks import ROOT
-from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM
+from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM, sign_in
 from tests.e2e.running import common_place, container_job, running, submit
 from tests.e2e.stories import make_pipe
 
@@ -43,7 +43,7 @@ def test_the_picture_of_the_console_is_what_it_shows(tmp_path: Path) -> None:
                 assert any("epoch 39/" in line for line in service.follow(uid))
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_context(viewport=_SIZE, reduced_motion="reduce").new_page()
-        page.goto(service.call("POST", "/login/link", {})["uri"])
+        sign_in(page, service)
         for name in _JOBS:
             expect(page.get_by_role("row").filter(has_text=name)).to_be_visible()
         expect(page.get_by_text("epoch 39 of 40")).to_be_visible(timeout=15_000)

@@ -1,12 +1,17 @@
 """Debian's chromium, without a window of its own where that is installed: it takes two thirds of the
 processor's time. The screens that pages are looked at on, and what it complains about."""
 
+import base64
+import json
 import shutil
+import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page
+
+from tests.e2e.running import Service
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 WITH_CHROMIUM = pytest.mark.skipif(
@@ -17,6 +22,22 @@ FORMS: dict[str, dict[str, Any]] = {
     "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
 }
+
+
+def sign_in(page: Page, service: Service) -> None:
+    """Follow the link of `trainshed console`."""
+    page.goto(service.call("POST", "/login/link", {})["uri"])
+    page.wait_for_url(f"{service.rest}/")
+
+
+def credentials_of(service: Service) -> str:
+    """What a browser that is signed in sends as `Authorization`."""
+    code = service.call("POST", "/login/link", {})["uri"].partition("code=")[2]
+    headers = {"Origin": service.rest, "Accept": "application/json"}
+    request = urllib.request.Request(f"{service.rest}/login", f"code={code}".encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        session = json.load(answer)["session"]
+    return f"Basic {base64.b64encode(f'session:{session}'.encode()).decode()}"
 
 
 @dataclass

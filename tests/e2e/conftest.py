@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.e2e.browsing import CHROMIUM, FORMS, Told
+from tests.e2e.browsing import CHROMIUM, FORMS, Told, sign_in
 from tests.e2e.running import CACHE, Service, common_place, running
 from tests.e2e.stories import make_pipe
 
@@ -111,7 +111,7 @@ def enter(chromium: Browser, service: Service, told: Told) -> Iterator[Callable[
         contexts.append(context)
         page = context.new_page()
         told.listen(page)
-        page.goto(service.call("POST", "/login/link", {})["uri"])
+        sign_in(page, service)
         return page
 
     yield entered

@@ -12,7 +12,7 @@ import axe_playwright_python  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.browsing import FORMS, WITH_CHROMIUM, Told
+from tests.e2e.browsing import FORMS, WITH_CHROMIUM, Told, credentials_of
 from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.soaks import SOAKS
@@ -492,9 +492,11 @@ def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> 
     assert headers["content-disposition"].startswith("attachment")
     assert headers["content-security-policy"].startswith("sandbox")
     assert headers["x-content-type-options"] == "nosniff"
-    assert page.request.get(f"{service.rest}/buckets/nobody-has-this").status == 404
+    credentials = {"Authorization": credentials_of(service)}
+    nowhere = f"{service.rest}/buckets/nobody-has-this"
+    assert page.request.get(nowhere, headers=credentials).status == 404
     below = f"{service.rest}/buckets/{bucket}/download?object="
     for name, status in (("", 400), ("gone.html", 404), ("..", 400), ("../../owner.token", 404)):
-        refused = page.request.get(below + name)
+        refused = page.request.get(below + name, headers=credentials)
         assert refused.status == status, name
         assert "content-disposition" not in refused.headers, "an error is no file"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.e2e.browsing import FORMS, WITH_CHROMIUM
+from tests.e2e.browsing import FORMS, WITH_CHROMIUM, sign_in
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
@@ -296,7 +296,7 @@ def test_a_page_lives_through_a_restart_of_the_service(
     )
     job = submit(service, container_job(script, name="goes on"))
     shown, log = context.new_page(), context.new_page()
-    shown.goto(service.call("POST", "/login/link", {})["uri"])
+    sign_in(shown, service)
     shown.goto(f"{service.rest}/jobs/{job}")
     log.goto(f"{service.rest}/jobs/{job}/logs")
     expect(shown.locator("#replicas")).to_contain_text("Running", timeout=60_000)

@@ -1,17 +1,16 @@
 """Two hundred browsers look at one job that prints 20 MB/s: what everybody else's calls take meanwhile."""
 
-import http.cookiejar
 import json
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.e2e import loop_load
+from tests.e2e.browsing import credentials_of
 from tests.e2e.running import CUSTOM_JOBS, ROOT, Service, container_job, running, submit
 
 pytestmark = pytest.mark.soak
@@ -43,13 +42,6 @@ def quiet(service: Service) -> float:
     return p99(service, [])
 
 
-def cookie_of(service: Service) -> str:
-    jar = http.cookiejar.CookieJar()
-    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
-    opener.open(service.call("POST", "/login/link", {})["uri"], timeout=60).read()
-    return "; ".join(f"{each.name}={each.value}" for each in jar)
-
-
 def p99(service: Service, paths: list[str]) -> float:
     """Of status calls beside these event streams, in ms."""
     if not paths:
@@ -57,7 +49,7 @@ def p99(service: Service, paths: list[str]) -> float:
             time.sleep(SECONDS)
         return _p99(found[0])
     address = urlsplit(service.rest)
-    where = (address.hostname or "", str(address.port), cookie_of(service))
+    where = (address.hostname or "", str(address.port), credentials_of(service))
     watching = subprocess.Popen(
         [sys.executable, "-m", "tests.e2e.watchers", *where, *paths],
         stdin=subprocess.PIPE,

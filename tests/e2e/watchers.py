@@ -1,8 +1,8 @@
 """Event streams as of many browsers, which a process of its own holds open and reads until it is told to
 stop.
 
-`python -m tests.e2e.watchers HOST PORT COOKIE PATH...`: a stream for each path. Says `open` when all have
-begun, and at the end how many bytes and events each has had, as JSON.
+`python -m tests.e2e.watchers HOST PORT CREDENTIALS PATH...`: a stream for each path. Says `open` when all
+have begun, and at the end how many bytes and events each has had, as JSON.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ class Stream:
         self.events = 0
         self.began = asyncio.Event()
 
-    async def read(self, host: str, port: int, cookie: str, path: str) -> None:
+    async def read(self, host: str, port: int, credentials: str, path: str) -> None:
         reader, writer = await asyncio.open_connection(host, port)
-        fields = f"Host: {host}:{port}\r\nCookie: {cookie}\r\nAccept: text/event-stream"
+        fields = f"Host: {host}:{port}\r\nAuthorization: {credentials}\r\nAccept: text/event-stream"
         writer.write(f"GET {path} HTTP/1.1\r\n{fields}\r\n\r\n".encode())
         status = await reader.readline()
         assert b" 200 " in status, (path, status, await reader.read(2000))
@@ -32,10 +32,10 @@ class Stream:
         writer.close()
 
 
-async def watch(host: str, port: int, cookie: str, paths: list[str]) -> None:
+async def watch(host: str, port: int, credentials: str, paths: list[str]) -> None:
     streams = [Stream() for _ in paths]
     tasks = [
-        asyncio.create_task(stream.read(host, port, cookie, path))
+        asyncio.create_task(stream.read(host, port, credentials, path))
         for stream, path in zip(streams, paths, strict=True)
     ]
     begun = [asyncio.create_task(stream.began.wait()) for stream in streams]

@@ -1,6 +1,6 @@
-"""Browser sessions: signing in by a token, or by a link that is good once, gives a cookie.
+"""Browser sessions: signing in by a token, or by a link that is good once, gives a password.
 
-The cookie has the rights of the token until it expires, its owner signs out, or the token is revoked.
+The password has the rights of the token until it expires, its owner signs out, or the token is revoked.
 Sessions are kept as tokens are, by their SHA-256 alone, in their own file, so that nobody has to sign in
 again after a restart. Links are kept in memory, for minutes.
 """
@@ -34,7 +34,7 @@ class Session(Struct, frozen=True):
     """A browser that somebody has signed in with."""
 
     principal: Principal
-    #: SHA-256 of the cookie's value, in hexadecimal digits.
+    #: SHA-256 of its password, in hexadecimal digits.
     digest: str
 
 
@@ -63,7 +63,7 @@ class Sessions:
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
-        """Sign a person in with a token, and return the cookie's value. Raises Unauthenticated."""
+        """Sign a person in with a token, and return the session's password. Raises Unauthenticated."""
         principal = self._tokens().authenticate(f"Bearer {token}")
         if principal.program is not None:
             raise Unauthenticated(
@@ -84,7 +84,7 @@ class Sessions:
         return code
 
     async def by_code(self, code: str) -> str:
-        """Sign in with a code, and return the cookie's value. Raises Unauthenticated."""
+        """Sign in with a code, and return the session's password. Raises Unauthenticated."""
         row = self._links.pop(_digest(code), None)
         if row is None or row.expires <= self._now() or self._holder(row) is None:
             raise Unauthenticated(
@@ -93,7 +93,7 @@ class Sessions:
         return await self._begin(row.token)
 
     def find(self, value: str) -> Session | None:
-        """Returns the session of a cookie's value; None if there is none, or it has ended."""
+        """Returns the session of a password; None if there is none, or it has ended."""
         digest = _digest(value).hex()
         row = self._rows.get(digest)
         if row is None or row.expires <= self._now():

@@ -47,6 +47,7 @@ from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
 from trainshed.core.errors import NotFound, Unauthenticated
+from trainshed.httpd.browsers import keeps_credentials
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
@@ -153,7 +154,8 @@ class ApiApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         if scope["type"] == "http":
-            async with Logged(scope, send, self._services.meters) as answered:
+            async with Logged(scope, send, self._services.meters) as logged:
+                answered = keeps_credentials(scope, logged)
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return

@@ -121,6 +121,9 @@ class Authenticator:
         """Returns the caller; UNKNOWN if the request does not say. Raises Unauthenticated for an unknown
         token or key, Unavailable."""
         cause = "The key in this address is not known here."
+        if authorization and authorization[:6].lower() == "basic ":
+            # A browser sends these to the console's port by itself; they say nothing to storage.
+            authorization = None
         if key and (principal := self._holder(key)) is not None:
             return Caller(Kind.KEY, principal.email)
         if authorization:

@@ -1,19 +1,21 @@
 """The console as an ASGI application: signs visitors in, finds the page, action or stream of a request, and
 adds the same security headers to every answer. What a visitor may see or do is decided by the API.
 
-Pages of other sites can do nothing here: browsers send the cookie from this site only (SameSite=Strict), and
-a request that changes something has to come from a page of this address (Origin). `httpd.hosts` checks the
-Host header of all requests of the port besides.
+A session is the password of HTTP credentials (docs/adr/0161): unlike a cookie, browsers send them to this
+host and port alone, and show them to no script. Pages of others can do nothing with them: a request that
+changes something has to come from a page of this address (Origin). `httpd.hosts` checks the Host header of
+all requests of the port besides.
 """
 
 import asyncio
-import hashlib
+import ipaddress
 import logging
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from trainshed.access.sessions import LIFETIME, Session, Sessions
+from trainshed.access.sessions import Session, Sessions
 from trainshed.console import assets, feeds, live
 from trainshed.console.backend import Backend, Buckets
 from trainshed.console.facts import Facts
@@ -22,6 +24,7 @@ from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Page, View, Visit
 from trainshed.core.errors import Unauthenticated
 from trainshed.httpd.front import Front
+from trainshed.httpd.hosts import name_of
 from trainshed.httpd.messages import (
     BodyTooLarge,
     Receive,
@@ -57,6 +60,10 @@ _GUARDS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _FRESH: Final = (b"cache-control", b"no-store")
+_ASKS_TO_SIGN_IN: Final = "x-trainshed-sign-in"
+"""A header of the page that signs in. Pages of others cannot send it, so they cannot have a browser keep a
+session of theirs."""
+_CHALLENGE: Final = (b"www-authenticate", b'Basic realm="Trainshed"')
 _log = logging.getLogger(__name__)
 
 
@@ -82,9 +89,6 @@ class ConsoleApplication:
         self._looks = live.Looks()
         self._feeds = feeds.Feeds()
         self._front = Front(self)
-        # Browsers send a cookie to all ports of a host, so two services of one machine need different names.
-        mark = hashlib.sha256(facts.address.encode()).hexdigest()[:8]
-        self._cookie = f"trainshed_session_{mark}"
         self._pages = Router(
             (("GET", Template.parse(template), page) for (_, template), page in PAGES.items()),
         )
@@ -118,6 +122,8 @@ class ConsoleApplication:
                 call, None, StatusCode.NOT_FOUND, "There is no such file."
             )
         changes = call.method not in ("GET", "HEAD")
+        if not changes and (address := self._safer_address(call)) is not None:
+            return self._guarded(_see(address))
         if changes and not self._is_of_this_page(call):
             raise Refused(
                 StatusCode.PERMISSION_DENIED,
@@ -125,7 +131,9 @@ class ConsoleApplication:
             )
         match call.method, call.path:
             case (("GET" | "HEAD"), "/login"):
-                return await self._show_login(call)
+                return self._show_login(call)
+            case "GET", "/signed-in":
+                return self._signed_in(call)
             case "POST", "/login":
                 return await self._log_in(call)
             case "POST", "/login/link":
@@ -137,7 +145,7 @@ class ConsoleApplication:
             return self._to_login(call)
         if call.method == "POST" and call.path == "/logout":
             await self._sessions.end(session)
-            return self._guarded(_see("/login"), [self._cookie_header("", 0, call)])
+            return self._guarded(_see("/login"))
         return await self._answer(call, session)
 
     async def _answer(self, call: Request, session: Session) -> Response:
@@ -272,27 +280,51 @@ class ConsoleApplication:
         came = urlsplit(referer)
         return _local(came.path + (f"?{came.query}" if came.query else ""))
 
-    async def _show_login(self, call: Request) -> Response:
-        code = call.query.get("code", "")
-        if code and call.method == "GET":
-            try:
-                value = await self._sessions.by_code(code)
-            except Unauthenticated as wrong:
-                # A link works once. A browser that follows it again is signed in already.
-                if self._session(call) is not None:
-                    return self._guarded(_see("/"))
-                return self._login_page(call, str(wrong), 401)
-            return self._welcome(call, value)
-        return self._login_page(call)
+    def _show_login(self, call: Request) -> Response:
+        """Return the page that signs in. By a link it does so at once if the person himself has opened the
+        link; whom a page of others has led here is asked first."""
+        values: dict[str, Any] = {
+            "facts": self._facts,
+            "code": call.query.get("code", ""),
+            "at_once": call.headers.get("sec-fetch-site", "") == "none",
+            "following": call.query.get("next", ""),
+        }
+        return self._html(render("login.html", values))
 
     async def _log_in(self, call: Request) -> Response:
+        """Return the session for a token, or for the code of a link, as JSON to the script of the page that
+        signs in; it then has the browser keep it. The browser's session until now ends. `next`: where to go
+        then."""
+        if "application/json" not in call.headers.get("accept", ""):
+            raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in needs JavaScript.")
         form = dict(parse_qsl((await call.body(_SMALL)).decode("utf-8", "replace")))
+        before, following = self._session(call), _local(form.get("next", ""))
         try:
-            value = await self._sessions.by_token(form.get("token", "").strip())
+            if code := form.get("code", ""):
+                value = await self._sessions.by_code(code)
+            else:
+                value = await self._sessions.by_token(form.get("token", "").strip())
         except Unauthenticated as wrong:
-            text = str(wrong) if form.get("token") else "Give the token."
-            return self._login_page(call, text.partition(": send")[0].rstrip(".") + ".", 401)
-        return self._welcome(call, value, form.get("next", ""))
+            # A link works once. A browser that follows it again is signed in already.
+            if code and before is not None:
+                return self._json({"next": following})
+            text = str(wrong) if code or form.get("token") else "Give the token."
+            text = text.partition(": send")[0].rstrip(".") + "."
+            return self._trouble(call, None, StatusCode.UNAUTHENTICATED, text)
+        if before is not None:
+            await self._sessions.end(before)
+        return self._json({"session": value, "next": following})
+
+    def _signed_in(self, call: Request) -> Response:
+        """`GET /signed-in`: 204 with a session's credentials. Without, the page that signs in is asked for
+        them, and others get the plain fault. By the answer a browser learns that it is to send the
+        credentials to all paths."""
+        if self._session(call) is not None:
+            return self._guarded(Response(b"", 204, [_FRESH]))
+        if _ASKS_TO_SIGN_IN not in call.headers:
+            raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
+        nothing = [_CHALLENGE, _FRESH, (b"content-length", b"0")]
+        return self._guarded(Response(b"", 401, nothing))
 
     def _link(self, call: Request) -> Response:
         """`POST /login/link` with a token in the header: return a sign-in link, for `trainshed console`."""
@@ -303,24 +335,15 @@ class ConsoleApplication:
             uri = self.link(token.strip())
         except Unauthenticated as wrong:
             raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
-        return self._guarded(sized(encode_text({"uri": uri}), b"application/json", more=[_FRESH]))
+        return self._json({"uri": uri})
 
     def link(self, token: str) -> str:
         """Return an address that signs a browser in once, with the rights of `token`. Raises
         Unauthenticated."""
         return self._facts.login_link(self._sessions.link_code(token))
 
-    def _welcome(self, call: Request, value: str, following: str = "") -> Response:
-        cookie = self._cookie_header(value, LIFETIME // 10**9, call)
-        return self._guarded(_see(_local(following)), [cookie])
-
-    def _login_page(self, call: Request, fault: str = "", status: int = 200) -> Response:
-        values: dict[str, Any] = {
-            "facts": self._facts,
-            "fault": fault,
-            "following": call.query.get("next", ""),
-        }
-        return self._html(render("login.html", values), status)
+    def _json(self, value: Mapping[str, str]) -> Response:
+        return self._guarded(sized(encode_text(value), b"application/json", more=[_FRESH]))
 
     def _to_login(self, call: Request) -> Response:
         if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
@@ -329,24 +352,36 @@ class ConsoleApplication:
         raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
 
     def _session(self, call: Request) -> Session | None:
-        for part in call.headers.get("cookie", "").split(";"):
-            name, _, value = part.strip().partition("=")
-            if name == self._cookie and (found := self._sessions.find(value)) is not None:
-                return found
-        return None
+        scheme, _, credentials = call.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic" or self._safer_address(call) is not None:
+            return None
+        try:
+            _, _, value = b64decode(credentials, validate=True).decode().partition(":")
+        except ValueError:
+            return None
+        return self._sessions.find(value)
 
-    def _cookie_header(self, value: str, seconds: int, call: Request) -> tuple[bytes, bytes]:
-        schemes = (call.scope.get("scheme", ""), urlsplit(self._facts.address).scheme)
-        secure = "; Secure" if "https" in schemes else ""
-        text = (
-            f"{self._cookie}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
-        )
-        return b"set-cookie", text.encode()
+    def _safer_address(self, call: Request) -> str | None:
+        """Return where a request to `localhost` belongs if the service is known by a loopback address; None
+        otherwise. `localhost` is two addresses, and a program can listen on the port of the one that the
+        service has not: with such a name, it would get the browser's credentials."""
+        ours, name = urlsplit(self._facts.address), name_of(call.headers.get("host", ""))
+        if name != "localhost" and not name.endswith(".localhost"):
+            return None
+        if call.scope.get("scheme") != "http" or not _is_loopback(ours.hostname or ""):
+            return None
+        host = f"[{ours.hostname}]" if ":" in (ours.hostname or "") else ours.hostname
+        _, colon, port = call.headers["host"].partition(":")
+        query = f"?{call.raw_query}" if call.raw_query else ""
+        return f"http://{host}{colon}{port}{call.raw_path}{query}"
 
     def _is_of_this_page(self, call: Request) -> bool:
         """Whether the browser says that a request for a change comes from this console. A request for a
-        sign-in link needs no such check: it has a token in its header, and its cookie is not used."""
-        if call.path == "/login/link" and "authorization" in call.headers:
+        sign-in link needs no such check: it has a token in its header, which no browser sends by itself."""
+        if (
+            call.path == "/login/link"
+            and call.headers.get("authorization", "")[:7].lower() == "bearer "
+        ):
             return True
         origin = call.headers.get("origin", "")
         if not origin:
@@ -369,6 +404,13 @@ def _local(following: str) -> str:
     take `//elsewhere.example` for another host."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/", safe="/?&=%:+-._~")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _see(address: str) -> Response:

@@ -8,7 +8,7 @@ from msgspec import Struct
 FIRST_SEGMENTS: Final = frozenset(
     {
         *("", "assets", "buckets", "datasets", "events", "experiments", "jobs", "login", "logout"),
-        *("models", "nodes", "queue", "quotas", "settings", "studies", "submit"),
+        *("models", "nodes", "queue", "quotas", "settings", "signed-in", "studies", "submit"),
     }
 )
 """First segments of the paths that belong to the console."""

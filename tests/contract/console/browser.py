@@ -1,9 +1,10 @@
-"""The console over a real store, and as much of a browser as HTTP knows: cookies, forms, where a request
+"""The console over a real store, and as much of a browser as HTTP knows: credentials, forms, where a request
 comes from."""
 
 import asyncio
 import json
 import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,11 +78,28 @@ class Events(Lines):
 
 
 class Browser:
-    """Keeps a cookie and follows no redirect."""
+    """Keeps the credentials of a session and follows no redirect."""
 
     def __init__(self, house: ConsoleHouse) -> None:
         self._house = house
-        self.cookie = ""
+        self.session = ""
+
+    @property
+    def credentials(self) -> list[tuple[str, str]]:
+        """The header that it sends."""
+        text = b64encode(f"session:{self.session}".encode()).decode()
+        return [("authorization", f"Basic {text}")] if self.session else []
+
+    async def sign_in(self, *more: tuple[str, str], **form: str) -> Answer:
+        """As the script of the page that signs in does."""
+        answer = await self.post("/login", ("accept", "application/json"), *more, **form)
+        if answer.status == 200:
+            self.session = answer.json.get("session", self.session)
+        return answer
+
+    async def open(self, link: str) -> Answer:
+        """As that script does with the code of a link."""
+        return await self.sign_in(code=link.partition("code=")[2])
 
     async def get(self, path: str, *more: tuple[str, str]) -> Answer:
         """A page."""
@@ -96,11 +114,8 @@ class Browser:
     async def _send(
         self, method: str, path: str, body: bytes, headers: list[tuple[str, str]]
     ) -> Answer:
-        sent = [*headers, *([("cookie", self.cookie)] if self.cookie else [])]
-        answer = await self._house.call(method, path, body, token=None, headers=sent)
-        if given := answer.headers.get("set-cookie"):
-            self.cookie = given.partition(";")[0]
-        return answer
+        sent = [*headers, *(pair for pair in self.credentials if pair[0] not in dict(headers))]
+        return await self._house.call(method, path, body, token=None, headers=sent)
 
 
 def text_of(answer: Answer) -> str:

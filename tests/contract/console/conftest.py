@@ -24,6 +24,6 @@ def house(tmp_path: Path) -> Iterator[ConsoleHouse]:
 async def browser(house: ConsoleHouse) -> Browser:
     """Signed in as the owner."""
     made = Browser(house)
-    answer = await made.post("/login", token=house.token)
-    assert answer.status == 303, answer.body
+    answer = await made.sign_in(token=house.token)
+    assert answer.status == 200, answer.body
     return made

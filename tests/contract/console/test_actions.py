@@ -64,7 +64,7 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
 async def test_a_form_that_no_page_has_is_told_what_is_wrong(
     house: ConsoleHouse, browser: Browser, given: str, told: str
 ) -> None:
-    headers = [("origin", ADDRESS), ("cookie", browser.cookie), ("accept", "text/html")]
+    headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
     answer = await house.call("POST", "/submit/check", given.encode(), token=None, headers=headers)
     assert answer.status < 500
     assert told in text_of(answer)
@@ -171,7 +171,7 @@ async def test_a_node_is_drained_and_takes_work_again(
 async def test_who_may_not_is_told_so(house: ConsoleHouse) -> None:
     uid = await submit(house)
     guest = Browser(house)
-    await guest.post("/login", token=house.tokens.issue(Principal("g@example.com", project="p2")))
+    await guest.sign_in(token=house.tokens.issue(Principal("g@example.com", project="p2")))
     for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
         assert (await guest.post(path, kind="kill")).status == 403, path
     answer = await guest.post("/quotas", project="p1", region="us-central1", metric="x", limit="1")

@@ -146,7 +146,7 @@ async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
 
 async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house, displayName="watched")
-    headers = [("cookie", browser.cookie)]
+    headers = browser.credentials
     async with house.events(f"/events/jobs/{uid}", headers) as events:
         first = await events.next("parts")
         assert "Queued" in first["parts"]["head"]
@@ -170,7 +170,7 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
     await house.happen(name, JobAdmitted(()))
     house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
     path = f"/events/jobs/{uid}/logs?lines=true&after=0/workerpool0-0/1/0"
-    async with house.events(path, [("cookie", browser.cookie)]) as events:
+    async with house.events(path, browser.credentials) as events:
         first = await events.next("lines")
         assert [line[3] for line in first["lines"]] == ["two"]
         house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
@@ -189,7 +189,7 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
 
 async def test_a_stream_ends_with_its_session(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house)
-    async with house.events("/events/jobs", [("cookie", browser.cookie)]) as events:
+    async with house.events("/events/jobs", browser.credentials) as events:
         await events.next("parts")
         await browser.post("/logout")
         house.notices.publish(JobUid(int(uid)))

@@ -52,7 +52,7 @@ async def test_the_first_page_of_very_many_jobs_is_there_at_once(
 
 async def test_two_hundred_who_look_share_each_look(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house)
-    headers = [("cookie", browser.cookie)]
+    headers = browser.credentials
 
     async def watch() -> None:
         async with house.events("/events/jobs", headers) as events:

@@ -1,4 +1,4 @@
-"""Who gets in, by what, for how long, and what nobody gets (docs/adr/0071)."""
+"""Who gets in, by what, for how long, and what nobody gets (docs/adr/0071, 0161)."""
 
 import json
 import re
@@ -39,26 +39,46 @@ async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> Non
 
 async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) -> None:
     browser = Browser(house)
-    refused = await browser.post("/login", token="nonsense")
+    refused = await browser.sign_in(token="nonsense")
     assert refused.status == 401
-    assert "not known here" in text_of(refused)
+    assert "not known here" in refused.error["message"]
     assert "nonsense" not in refused.body.decode()
-    assert not browser.cookie
-    welcome = await browser.post("/login", token=f" {house.token}\n")
-    assert (welcome.status, welcome.headers["location"]) == (303, "/")
-    cookie = welcome.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
-    assert "Secure" not in cookie
+    welcome = await browser.sign_in(token=f" {house.token}\n")
+    assert welcome.json == {"session": browser.session, "next": "/"}
+    assert "no-store" in welcome.headers["cache-control"]
     assert (await browser.get("/")).status == 200
 
 
-async def test_the_cookie_of_an_address_with_https_is_secure(house: ConsoleHouse) -> None:
-    house.new_console("https://trainshed.example")
-    answer = await Browser(house).post(
-        "/login", ("origin", "https://trainshed.example"), token=house.token
-    )
-    assert "; Secure" in answer.headers["set-cookie"]
+async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:
+    """Browsers would send it to all ports of the host, and show it to the programs behind them."""
+    for path in ("/", "/login", house.console.link(house.token).removeprefix(ADDRESS)):
+        assert "set-cookie" not in (await browser.get(path)).headers
+    assert "set-cookie" not in (await browser.sign_in(token=house.token)).headers
+    value, browser.session = browser.session, ""
+    for cookie in (f"trainshed_session={value}", f"session={value}"):
+        assert (await browser.get("/", ("cookie", cookie))).status == 303
+
+
+async def test_only_the_page_that_signs_in_has_a_browser_asked_for_credentials(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """A page of others could answer with a session of its own. No other challenge may make browsers show a
+    window that asks for a password."""
+    stranger, mark = Browser(house), ("x-trainshed-sign-in", "1")
+    asked = await stranger.get("/signed-in", mark)
+    assert (asked.status, asked.headers["www-authenticate"]) == (401, 'Basic realm="Trainshed"')
+    for path in ("/signed-in", "/", "/jobs/1/lines", "/trainshed/v1/status"):
+        answer = await stranger.get(path, ("accept", "application/json"))
+        assert not answer.headers.get("www-authenticate", "").startswith("Basic"), path
+    assert (await browser.get("/signed-in", mark)).status == 204
+
+
+@pytest.mark.parametrize(
+    "text", ["Basic", "Basic x", "Basic \xff", "Basic Og==", "Digest x", "basic /w=="]
+)
+async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text: str) -> None:
+    answer = await Browser(house).get("/", ("authorization", text))
+    assert answer.headers["location"].startswith("/login")
 
 
 @pytest.mark.parametrize(
@@ -72,26 +92,86 @@ async def test_the_cookie_of_an_address_with_https_is_secure(house: ConsoleHouse
     ],
 )
 async def test_after_a_login_one_stays_here(house: ConsoleHouse, wanted: str, given: str) -> None:
-    answer = await Browser(house).post("/login", token=house.token, next=wanted)
-    assert answer.headers["location"] == given
+    assert (await Browser(house).sign_in(token=house.token, next=wanted)).json["next"] == given
 
 
 async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None:
-    link = house.console.link(house.token).removeprefix(ADDRESS)
+    link = house.console.link(house.token)
     first = Browser(house)
-    assert (await first.get(link)).status == 303
+    assert (await first.get(link.removeprefix(ADDRESS))).status == 200
+    assert (await first.get("/")).status == 303, "looking at the page signs nobody in"
+    assert (await first.open(link)).status == 200
+    session = first.session
     assert (await first.get("/")).status == 200
-    again = await Browser(house).get(link)
+    again = await Browser(house).open(link)
     assert again.status == 401
-    assert "used already" in text_of(again)
-    late = house.console.link(house.token).removeprefix(ADDRESS)
+    assert "used already" in again.error["message"]
+    assert (await first.open(link)).json == {"next": "/"}, "who is signed in stays so"
+    assert first.session == session
+    late = house.console.link(house.token)
     house.clock += LINK_LIFETIME
-    assert (await Browser(house).get(late)).status == 401
+    assert (await Browser(house).open(late)).status == 401
+
+
+async def test_a_link_that_a_page_of_others_has_led_to_asks_first(house: ConsoleHouse) -> None:
+    """Its code may be somebody else's, whose jobs one would then look at and start."""
+    link = house.console.link(house.token).removeprefix(ADDRESS)
+    for site, at_once in (("none", True), ("cross-site", False), ("same-site", False), ("", False)):
+        page = (await Browser(house).get(link, ("sec-fetch-site", site))).body.decode()
+        assert ("data-now" in page) is at_once, site
+    page = (await Browser(house).get("/login", ("sec-fetch-site", "none"))).body.decode()
+    assert "data-now" not in page
+
+
+async def test_signing_in_ends_the_session_before(house: ConsoleHouse, browser: Browser) -> None:
+    before = Browser(house)
+    before.session = browser.session
+    await browser.open(house.console.link(house.token))
+    assert (await browser.get("/")).status == 200
+    assert (await before.get("/")).status == 303
+
+
+async def test_a_form_without_a_script_is_told_what_is_needed(house: ConsoleHouse) -> None:
+    link = house.console.link(house.token)
+    answer = await Browser(house).post("/login", code=link.partition("code=")[2])
+    assert answer.status == 400
+    assert "needs JavaScript" in text_of(answer)
+    assert (await Browser(house).open(link)).status == 200, "the link is still good"
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "trainshed.localhost"])
+async def test_a_name_of_two_addresses_leads_to_the_one_that_the_service_has(
+    house: ConsoleHouse, name: str
+) -> None:
+    """A program that listens on the other address would be this console for browsers."""
+    house.new_console("http://127.0.0.1:8080")
+    browser = Browser(house)
+    here = (("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8080"))
+    assert (await browser.sign_in(*here, token=house.token)).status == 200
+    host = ("host", f"{name}:9000")
+    answer = await browser.get("/jobs/7?x=%2F", host)
+    assert answer.headers["location"] == "http://127.0.0.1:9000/jobs/7?x=%2F"
+    own = ("origin", f"http://{name.lower()}:9000")
+    assert (await browser.post("/logout", host, own)).status == 403
+    assert (await browser.get("/", ("host", "127.0.0.1:9000"))).status == 200, "a tunnel's port"
+    house.new_console("https://localhost:8080")
+    assert (await browser.get("/", host)).status == 200
+
+
+async def test_no_answer_of_the_port_signs_a_browser_out(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Browsers forget credentials at a 401, so that any page could sign their owner out by a link."""
+    for path in ("/trainshed/v1/status", "/v1/projects/p1/locations/us-central1/customJobs"):
+        answer = await browser.get(path)
+        assert answer.status == 403
+        assert answer.error["status"] == "UNAUTHENTICATED"
+        assert (await Browser(house).get(path)).status == 401
 
 
 async def test_the_command_gets_a_link_for_its_token(house: ConsoleHouse) -> None:
     answer = await house.call("POST", "/login/link", {})
-    assert (await Browser(house).get(answer.json["uri"].removeprefix(ADDRESS))).status == 303
+    assert (await Browser(house).open(answer.json["uri"])).status == 200
     assert (await house.call("POST", "/login/link", {}, token="nonsense")).status == 401
     assert (await house.call("POST", "/login/link", {}, token=None)).status == 403
 
@@ -101,10 +181,8 @@ async def test_a_session_ends_with_its_time_its_token_or_by_signing_out(
 ) -> None:
     browser, other = Browser(house), Browser(house)
     for each in (browser, other):
-        await each.post("/login", token=house.token)
-    kept = browser.cookie
+        await each.sign_in(token=house.token)
     assert (await browser.post("/logout")).status == 303
-    browser.cookie = kept
     assert (await browser.get("/")).status == 303
     house.new_console()
     assert (await other.get("/")).status == 200, "a restart signs nobody out"
@@ -112,26 +190,21 @@ async def test_a_session_ends_with_its_time_its_token_or_by_signing_out(
     assert (await other.get("/")).status == 303
     fresh = Browser(house)
     somebody = Principal("somebody@example.com")
-    await fresh.post("/login", token=house.tokens.issue(somebody))
+    await fresh.sign_in(token=house.tokens.issue(somebody))
     assert (await fresh.get("/")).status == 200
     house.tokens.revoke(somebody)
     assert (await fresh.get("/")).status == 303
 
 
-async def test_the_file_holds_no_cookie_and_no_token(house: ConsoleHouse) -> None:
-    browser = Browser(house)
-    await browser.post("/login", token=house.token)
+async def test_the_file_holds_no_session_and_no_token(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     file = house.directory / "sessions.json"
     assert file.stat().st_mode & 0o777 == 0o600
     text = file.read_text()
     assert house.token not in text
-    assert browser.cookie.partition("=")[2] not in text
+    assert browser.session not in text
     assert len(json.loads(text)["sessions"]) == 1
-
-
-async def test_the_cookie_opens_the_console_alone(house: ConsoleHouse, browser: Browser) -> None:
-    for path in ("/trainshed/v1/status", "/v1/projects/p1/locations/us-central1/customJobs"):
-        assert (await browser.get(path)).status == 401
 
 
 @pytest.mark.parametrize(
@@ -145,13 +218,15 @@ async def test_the_cookie_opens_the_console_alone(house: ConsoleHouse, browser: 
     ],
 )
 async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> None:
-    forms = ["/logout", "/login", *(re.sub(r"{\w+}", "1", path) for _, path in ACTIONS)]
+    forms = [
+        "/logout",
+        "/login",
+        "/login/link",
+        *(re.sub(r"{\w+}", "1", path) for _, path in ACTIONS),
+    ]
     assert "/quotas" in forms
     for path in forms:
         answer = await browser.post(path, ("origin", origin))
-        assert answer.status == 403, path
-        # A token beside the cookie excuses nothing.
-        answer = await browser.post(path, ("origin", origin), ("authorization", "Bearer x"))
         assert answer.status == 403, path
     assert (await browser.get("/")).status == 200, "still signed in"
 
@@ -160,7 +235,7 @@ async def test_a_page_without_tls_changes_nothing_where_tls_is_spoken(house: Con
     """Whoever is on the way to the browser can write such a page."""
     house.new_console("https://trainshed.example")
     browser = Browser(house)
-    await browser.post("/login", ("origin", "https://trainshed.example"), token=house.token)
+    await browser.sign_in(("origin", "https://trainshed.example"), token=house.token)
     for origin, status in (
         ("http://trainshed.example", 403),
         ("ftp://trainshed.example", 403),
@@ -206,7 +281,7 @@ async def test_who_works_in_one_project_sees_that_alone(house: ConsoleHouse) -> 
         await house.call("POST", path, {**JOB, "displayName": f"of-{project}"})
     guest = Browser(house)
     token = house.tokens.issue(Principal("guest@example.com", project="p2"))
-    await guest.post("/login", token=token)
+    await guest.sign_in(token=token)
     page = text_of(await guest.get("/"))
     assert "of-p2" in page
     assert "of-p1" not in page

@@ -46,7 +46,7 @@ async def test_settings_are_filtered_and_searched(browser: Browser) -> None:
 async def test_who_works_in_one_project_sees_no_settings(house: ConsoleHouse) -> None:
     guest = Browser(house)
     token = house.tokens.issue(Principal("guest@example.com", project="p2"))
-    await guest.post("/login", token=token)
+    await guest.sign_in(token=token)
     page = await guest.get("/settings")
     assert page.status == 200
     assert "/etc/trainshed.toml" not in page.body.decode()
