@@ -21,7 +21,7 @@ from tests.contract.buckets_service import MIB, Service, plain, serving
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority
-from trainshed.buckets.callers import Caller, Kind, encode_caller
+from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules
@@ -340,6 +340,78 @@ def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
     assert plain(service.port, "GET", "/storage/v1/b/bucket-q", headers=told)[0] == 403
     forged = {"Authorization": f"Bearer {minted[0][:-2]}xx"}
     assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=forged)[0] == 401
+
+
+@pytest.mark.parametrize("member", ["allUsers", "allAuthenticatedUsers"])
+def test_a_program_opens_no_bucket_to_everybody(service: Service, member: str) -> None:
+    """Neither by its endpoint nor by its token: what it wrote could then be called by anybody's browser."""
+    key = Path(service.setup.tokens).with_name(KEY_FILE)
+    minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
+    token = {"Authorization": f"Bearer {minted[0]}"}
+    place = "/storage/v1/b/bucket-p/iam"
+    role = "roles/storage.objectViewer"
+    policy = {"bindings": [{"role": role, "members": ["serviceAccount:a@q", member]}]}
+    status, refusal = ask(service, program("p"), "PUT", place, policy)
+    assert status == 403 and member in refusal["error"]["message"]
+    body = json.dumps(policy).encode()
+    assert plain(service.port, "PUT", place, body, token)[0] == 403
+    policy["bindings"][0]["members"] = ["serviceAccount:a@q"]
+    assert ask(service, program("p"), "PUT", place, policy)[0] == 200
+    assert ask(service, program("q", "a@q"), "GET", "/storage/v1/b/bucket-p/o/x")[0] == 200
+
+
+def test_acls_open_nothing(service: Service) -> None:
+    """They are taken, since clients send them, and mean nothing: policies alone grant."""
+    public = [{"entity": "allUsers", "role": "READER"}]
+    bucket = {"name": "bucket-r", "acl": public, "defaultObjectAcl": public}
+    query = "predefinedAcl=publicRead&predefinedDefaultObjectAcl=publicRead"
+    assert ask(service, program("p"), "POST", f"/storage/v1/b?project=p&{query}", bucket)[0] == 200
+    upload = "/upload/storage/v1/b/bucket-r/o?uploadType=media&name=x&predefinedAcl=publicRead"
+    assert ask(service, program("p"), "POST", upload, b"x")[0] == 200
+    written = ask(service, program("p"), "PUT", "/bucket-r/y", b"y", {"x-goog-acl": "public-read"})
+    assert written[0] == 200
+    ask(service, program("p"), "PATCH", "/storage/v1/b/bucket-r", {"acl": public})
+    ask(service, program("p"), "PATCH", "/storage/v1/b/bucket-r/o/x", {"acl": public})
+    for path in ("/storage/v1/b/bucket-r/o/x?alt=media", "/bucket-r/x", "/bucket-r/y"):
+        assert plain(service.port, "GET", path)[0] == 401
+
+
+@pytest.mark.parametrize("purpose", ["", "empty", "image", "document", "iframe", "embed", "script"])
+def test_content_is_no_page_of_the_port(service: Service, purpose: str) -> None:
+    """Objects are what programs wrote, and the port may be the console's."""
+    known = {"Authorization": f"Bearer {service.token}"}
+    page = {**known, "Content-Type": "text/html"}
+    target = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=a/page%20%22.html"
+    assert plain(service.port, "POST", target, b"<script>1</script>", page)[0] == 200
+    asked = {**known, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
+    keyed = f"/with/{storage_key(service.token)}"
+    for path in (
+        "/storage/v1/b/bucket-p/o/a%2Fpage%20%22.html?alt=media",
+        "/download/storage/v1/b/bucket-p/o/a%2Fpage%20%22.html?alt=media",
+        "/bucket-p/a/page%20%22.html",
+        f"{keyed}/bucket-p/a/page%20%22.html",
+    ):
+        status, headers, content = plain(service.port, "GET", path, headers=asked)
+        assert (status, content) == (200, b"<script>1</script>")
+        assert headers["content-security-policy"] == "sandbox; default-src 'none'"
+        assert headers["x-content-type-options"] == "nosniff"
+        if purpose in ("document", "iframe", "embed", "script"):
+            assert headers["content-disposition"] == "attachment; filename*=UTF-8''page%20%22.html"
+            assert headers["content-type"] == "application/octet-stream"
+        else:
+            assert "content-disposition" not in headers
+            assert headers["content-type"] == "text/html"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/bucket-q/x", "/bucket-p", "/nothing/<script>", "/storage/v1/b/bucket-p/o", "/storage/v9/x"],
+)
+def test_no_other_answer_is_a_page_either(service: Service, path: str) -> None:
+    for headers in ({}, {"Authorization": f"Bearer {service.token}"}, {"Host": "evil.example"}):
+        _, told, _ = plain(service.port, "GET", path, headers=headers)
+        assert told["content-security-policy"] == "sandbox; default-src 'none'"
+        assert told["x-content-type-options"] == "nosniff"
 
 
 def test_an_operator_may_open_the_port(tmp_path: Path) -> None:

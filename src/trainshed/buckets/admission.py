@@ -47,6 +47,7 @@ GRANTS: Mapping[str, frozenset[str]] = {
 }
 """The permissions that a role in a bucket's IAM policy gives. Other roles give none: `objectCreator`, for
 one, means to create and not to replace, which cannot be told apart before the content is there."""
+_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 _SHARED = _USE | _LOOK
 _MOUNTED = _USE
 """The permissions that a program needs to be shown a bucket as a directory: no later access is checked
@@ -141,6 +142,16 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
         raise Forbidden(
             f"{_named(caller)} may not create the bucket {bucket}: a name of this form belongs to the "
             "project in it, for its code. Choose another name, or have a person create it."
+        )
+
+
+def admit_policy(caller: Caller, bindings: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if a program of a job would open a bucket to everybody. Raises Forbidden."""
+    public = {member for binding in bindings for member in _members(binding)} & _PUBLIC
+    if caller.job_uid and public:
+        raise Forbidden(
+            f"{_named(caller)} may not open a bucket to {' or '.join(sorted(public))}: a job opens no bucket "
+            "to strangers. Grant the role to service accounts, or have a person set this policy."
         )
 
 

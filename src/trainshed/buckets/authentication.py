@@ -150,6 +150,10 @@ class Authenticator:
 
 def caller_of(principal: Principal) -> Caller:
     """Returns the caller for a principal that is known already."""
+    if principal.program is not None:
+        program = principal.program
+        names = str(program.job_uid), program.attempt, program.replica
+        return Caller(Kind.REPLICA, principal.email, principal.project, *names)
     if principal.project:
         return Caller(Kind.REPLICA, principal.email, principal.project)
     return Caller(Kind.PERSON, principal.email)

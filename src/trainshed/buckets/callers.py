@@ -29,7 +29,8 @@ class Kind(StrEnum):
     PERSON = "person"
     #: Known by an address with a key in it, for clients that send no token of their own.
     KEY = "anonymous-key"
-    #: A program of a job, known by its replica's endpoint or by its token.
+    #: A program of a job, known by its replica's endpoint or by its token; or a person whose token is for one
+    #: project, who has no `job_uid`.
     REPLICA = "replica"
     #: Not asked for: the operator has opened the port (`anonymous_storage`).
     ANONYMOUS = "anybody"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unavailable
-from trainshed.buckets.rest.calls import IDENTITY_HEADER, VerbatimName
+from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import CHALLENGE, JSON, Receive, Response, Scope, Send, sized
@@ -258,7 +258,7 @@ def _head_of(scope: Scope, caller: Caller) -> _Head:
 
 
 def _refused(error: BucketsError) -> Response:
-    more: list[tuple[bytes, bytes]] = []
+    more = [*GUARDS]
     if error.status == 401:
         more.append(CHALLENGE)
     if error.status == 503:

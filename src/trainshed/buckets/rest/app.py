@@ -41,7 +41,7 @@ from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest import bucket_methods, object_methods
 from trainshed.buckets.rest.access_log import AccessLine, AccessLog
-from trainshed.buckets.rest.calls import IDENTITY_HEADER, Call, answer, error_answer
+from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, Call, answer, error_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
 from trainshed.buckets.rest.upload_methods import upload
@@ -92,10 +92,16 @@ class BucketsApp:
         """Answer one HTTP request."""
         if scope["type"] != "http":
             return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *GUARDS]}
+            await send(message)
+
         if fault := self._hosts.fault(scope):
-            await refuse(scope, send, fault)
+            await refuse(scope, guarded, fault)
         else:
-            await self._front(scope, receive, send)
+            await self._front(scope, receive, guarded)
 
     def begin(self, request: Request) -> Call:
         """Returns the call that a request is."""

@@ -8,7 +8,7 @@ import binascii
 import re
 from typing import Any, cast
 
-from trainshed.buckets.admission import admit_name, admit_project, held, nobody
+from trainshed.buckets.admission import admit_name, admit_policy, admit_project, held, nobody
 from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
@@ -62,6 +62,7 @@ async def part(call: Call) -> Response:
             return json_answer(policy_view(await call.run(catalog.get, call.target.bucket)))
         case "PUT", "iam":
             bindings = _bindings(await call.json())
+            admit_policy(call.caller, bindings)
             return json_answer(
                 policy_view(await call.run(catalog.set_policy, call.target.bucket, bindings))
             )

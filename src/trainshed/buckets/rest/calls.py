@@ -30,6 +30,12 @@ IDENTITY_HEADER = "x-trainshed-identity"
 """The gateway names the caller in it; no client can set it."""
 XML: Final = "application/xml; charset=UTF-8"
 """The type of what the XML API answers."""
+GUARDS: Final = (
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Headers of every answer. Objects are what programs wrote, and the port that answers may be the console's:
+browsers are to run nothing of them there."""
 _MAX_JSON = 1 << 20
 _CONDITIONS: Final = {
     "x-goog-if-generation-match": "ifGenerationMatch",

@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import AsyncIterator
 from email.utils import formatdate
+from urllib.parse import quote
 
 from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import BLOCK
@@ -15,6 +16,9 @@ from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import etag_of, hash_header
 from trainshed.httpd.messages import Receive, Response, Send
 
+_SHOWN = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
+"""What browsers may take content for (`Sec-Fetch-Dest`); other clients do not say. Everything else, such as a
+page, a frame or a script, is a file to be saved."""
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20
 """Bytes of a file written through the directory up to which a download waits for its checksums; a larger one
@@ -43,6 +47,11 @@ async def download(call: Call) -> Response:
 def _answer(call: Call, opened: Opened) -> Response:
     record = opened.record
     headers = _headers(record)
+    if call.request.headers.get("sec-fetch-dest", "") not in _SHOWN:
+        headers["Content-Type"] = "application/octet-stream"
+        if not headers.get("Content-Disposition", "").lower().startswith("attachment"):
+            name = quote(call.target.object.rpartition("/")[2], safe="")
+            headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
     if call.request.headers.get("if-match", headers["ETag"]) not in {headers["ETag"], "*"}:
         raise condition_failed()
     if call.request.headers.get("if-none-match") == headers["ETag"]:
