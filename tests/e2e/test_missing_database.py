@@ -1,9 +1,12 @@
 """A data directory without its database, and one from which it is removed under a running service
-(spec/invariants#a-missing-database): no program is ended, nothing is acknowledged that would be gone, and all comes back."""
+(spec/invariants#a-missing-database): no program is ended, nothing is acknowledged that would be gone, and all
+comes back."""
 
 import json
 import shutil
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,14 @@ def refusal(data: Path) -> str:
         "up", "--port", "0", "--data", str(data), data=data, status=1
     ).stderr.splitlines()
     return line
+
+
+def until_there(path: Path) -> None:
+    """The service saves its database by itself; nobody asks it for anything."""
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
 
 
 def expect_taken_over(data: Path, job_id: str, gate: Path) -> None:
@@ -74,6 +85,8 @@ def test_a_database_that_is_removed_under_the_service_loses_nothing(
         job_id = begun(service, gate, mark)
         programs = marked(mark)
         (data / removed).unlink()
+        if removed == "trainshed.db":
+            until_there(data / "trainshed-rescued.db")
         answer = service.call("POST", CUSTOM_JOBS, container_job("pass"), expect=503)
         said = answer["error"]["message"]
         assert service.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "RUNNING"

@@ -1,5 +1,5 @@
-"""A node whose clock is hours away from the service's (spec/invariants#one-clock): real agents over nodes that are
-processes, and a service whose clock is off."""
+"""A node whose clock is hours away from the service's (spec/invariants#one-clock): real agents over nodes
+that are processes, and a service whose clock is off."""
 
 import asyncio
 import os

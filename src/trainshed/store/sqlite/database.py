@@ -106,8 +106,8 @@ class SqliteStore:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def hear() -> None:
-            if DATABASE_FILE.encode() in os.read(handle, 65536):
-                changed.set()
+            os.read(handle, 65536)
+            changed.set()
 
         loop.add_reader(handle, hear)
         try:
