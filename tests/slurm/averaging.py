@@ -56,3 +56,6 @@ if is_chief:
     # Who runs it as a test says so; see tests/slurm/test_same_job.py.
     while not (model / "seen-running").exists():
         time.sleep(0.05)
+else:
+    # Until the chief ends: a job of which one is over before another is seen to run never runs as a whole.
+    peers[0].readline()
