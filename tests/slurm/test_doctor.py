@@ -59,7 +59,8 @@ def test_nodes_are_looked_at_from_inside_if_that_is_asked_for(slurm_lab: SlurmLa
     found = inside(directory="/tmp/doctor/agents")
     assert found.verdict == "bad" and found.told.startswith("node2: /tmp/doctor/agents "), found
     assert "can be written to by others; remove it" in found.told and "node1" not in found.told
-    unseen = Path(tempfile.mkdtemp())
+    # Of /tmp each node has its own, wherever TMPDIR is.
+    unseen = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         found = inside(unseen, partition="tiny")
     finally:
