@@ -26,6 +26,7 @@ from tests.e2e.running import (
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
 from tests.soaks import SOAKS
+from trainshed.engines.local import machine
 
 AGENTS = "/tmp/agents"
 """On nodes: where agents and programs write."""
@@ -64,9 +65,29 @@ def service_on(lab: SlurmLab, directory: Path) -> Generator[Service]:
     """One that `configure` made a directory for. In the end nothing of it is left in the cluster."""
     with running(directory / "data", "--config", str(directory / "config.toml")) as started:
         yield started
-    for _ in until("the end of its allocations"):
-        if not lab.slurm("squeue", "-h"):
-            return
+    await_given_back(lab, directory / "data")
+
+
+def held_by(lab: SlurmLab, data: Path) -> list[str]:
+    """The allocations of the service with that data directory that wait or have nodes, a line each."""
+    own = f" trainshed-{machine.identity(data)}"
+    lines = lab.slurm("squeue", "-h", "-o", "%i %u %j %T %M %R").splitlines()
+    return [line for line in lines if own in line and " COMPLETING " not in line]
+
+
+def await_given_back(lab: SlurmLab, data: Path, seconds: float = 20.0) -> None:
+    """Until that service holds nothing. Raises TimeoutError: with whose the allocations are that there are,
+    their steps, and the end of the service's log."""
+    try:
+        for _ in until(f"the end of the allocations of {data}", seconds):
+            if not held_by(lab, data):
+                return
+    except TimeoutError as late:
+        log = data / "service.log"
+        raise TimeoutError(
+            f"{late}\n{lab.slurm('squeue', '-o', '%i %u %j %T %M %R')}\n{lab.slurm('squeue', '-s')}\n"
+            f"{log}:\n{log.read_text()[-5000:] if log.exists() else 'is not there'}"
+        ) from None
 
 
 def cache_for_users() -> Path:
@@ -138,13 +159,11 @@ def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Gener
     service = ready(directory / "data", process, reader, said)
     try:
         yield service
-        for _ in until("the end of its allocations"):
-            if not lab.slurm("squeue", "-h"):
-                break
     finally:
         down(service.data)
         if process.poll() is None:
             service.kill()
+    await_given_back(lab, service.data)
 
 
 def start_again(service: Service, directory: Path) -> Service:
