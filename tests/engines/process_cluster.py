@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
@@ -147,6 +148,12 @@ class ProcessCluster:
 
     def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
         pass
+
+    async def require_answer(self, name: HoldName) -> None:
+        pass
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return ()
 
     async def give_back(self, name: HoldName) -> None:
         path = self._directory / f"{name}.hold"

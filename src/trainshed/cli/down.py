@@ -1,6 +1,9 @@
-"""`trainshed down`: cancels all jobs, waits until they are over, stops the service and waits for its end."""
+"""`trainshed down`: cancels all jobs, waits until they are over, stops the service and waits for its end; and
+tells, or gives back, what a service that has ended may still hold in its cluster."""
 
 import os
+import shlex
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +20,16 @@ from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.processes import Process
 from trainshed.cli.time_limits import TimeLimit
+from trainshed.core import held
+from trainshed.replica.system import durable
 
 _SECOND = 10**9
 _AT_ONCE = 32
 """Requests to the service at a time. Of more jobs than this, some are watched only when others have ended."""
 _NAMED = 20
-"""Maximum jobs that are named one by one."""
+"""Maximum jobs, or allocations, that are named one by one."""
+_RELEASE = 60.0
+"""Seconds that a cluster's command may take to give an allocation back."""
 
 
 @click.command()
@@ -34,6 +41,11 @@ _NAMED = 20
     metavar="TIME",
     help="Time limit for cancelling jobs and stopping the service.",
 )
+@click.option(
+    "--release",
+    is_flag=True,
+    help="Try again to give back what a service that has ended may still hold in its cluster.",
+)
 @takes_actions
 @takes_address
 @click.pass_obj
@@ -41,6 +53,7 @@ def command(
     session: Session,
     *,
     actions: Actions,
+    release: bool,
     url: str | None,
     token: str | None,
     data: Path | None,
@@ -49,7 +62,8 @@ def command(
 ) -> None:
     """Cancel all jobs and stop the service of this machine.
 
-    Nothing is stopped by force: if a job is not over in time, the service goes on.
+    Nothing is stopped by force: if a job is not over in time, the service goes on. Allocations of a cluster
+    that could not be given back are told.
     """
     try:
         endpoint = local(data_directory(data), token)
@@ -57,6 +71,9 @@ def command(
         if url or isinstance(none_runs, Unaddressed):
             raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
+        if release:
+            _release(data_directory(data), actions)
+        _require_nothing_held(data_directory(data))
         return
     if url:
         on_this_machine(endpoint, url, "down")
@@ -73,6 +90,58 @@ def command(
         _cancel(client, jobs, actions)
         _wait_until_over(client, jobs, left)
         _stop(endpoint, process, left(), actions)
+    if release:
+        _release(data_directory(data), actions)
+    _require_nothing_held(data_directory(data))
+
+
+def _require_nothing_held(data: Path) -> None:
+    """Raise click.ClickException with the allocations that a service which has ended may still hold."""
+    left = [one for file in held.files(data) for one in _read(file)]
+    if not left:
+        return
+    lines = [f"  {one.name}: {one.why}\n    {shlex.join(one.command)}" for one in left[:_NAMED]]
+    if len(left) > _NAMED:
+        lines.append(f"  and {len(left) - _NAMED} more")
+    many = "1 allocation" if len(left) == 1 else f"{len(left)} allocations"
+    raise click.ClickException(
+        f"{many} may still be held in the cluster, with what gives each back by hand:\n"
+        + "\n".join(lines)
+        + "\nTry again with: trainshed down --release. The next trainshed up does so too, and so do agents "
+        "that still run there."
+    )
+
+
+def _release(data: Path, actions: Actions) -> None:
+    """Give back what is written down as held, as far as the cluster takes it."""
+    for file in held.files(data):
+        left = [one for one in _read(file) if not _is_given_back(one, actions)]
+        if left:
+            durable.write(str(file), held.text(left))
+        else:
+            file.unlink(missing_ok=True)
+
+
+def _is_given_back(one: held.Leftover, actions: Actions) -> bool:
+    try:
+        subprocess.run(
+            one.command,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_RELEASE,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    actions.did("allocation", one.name, "given back", f"{one.name} was given back.")
+    return True
+
+
+def _read(file: Path) -> tuple[held.Leftover, ...]:
+    try:
+        return held.read(file)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{error}. What it says is held; squeue tells it too.") from None
 
 
 def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:

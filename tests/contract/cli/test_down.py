@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import FakeService, Stream, job
+from trainshed.core.held import Leftover, text
 
 JOBS = "/trainshed/v1/jobs"
 EMPTY: dict[str, Any] = {"jobs": [], "nextPageToken": ""}
@@ -132,3 +133,37 @@ def test_without_a_service_all_is_well(trainshed: Invoke, tmp_path: Path) -> Non
     result = trainshed("down")
     assert result.exit_code == 0
     assert result.stderr == f"No Trainshed service is running with its data in {tmp_path}.\n"
+
+
+def hold(data: Path, *commands: list[str]) -> Path:
+    """A service that has ended could not give back what these commands do."""
+    file = data / "engines" / "slurm" / "held.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    left = [Leftover(f"hold-{n}", "Slurm is away", tuple(one)) for n, one in enumerate(commands)]
+    file.write_text(text(left))
+    return file
+
+
+def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
+    trainshed: Invoke, tmp_path: Path
+) -> None:
+    file = hold(tmp_path, ["true"], ["sh", "-c", "exit 1"])
+    plain = trainshed("down")
+    assert plain.exit_code == 1
+    assert "2 allocations may still be held" in plain.stderr
+    assert "hold-0: Slurm is away\n    true\n" in plain.stderr
+    assert "sh -c 'exit 1'" in plain.stderr and "trainshed down --release" in plain.stderr
+    tried = trainshed("down", "--release")
+    assert tried.exit_code == 1 and tried.stdout == "hold-0 was given back.\n"
+    assert "1 allocation may still be held" in tried.stderr
+    assert "hold-1" in file.read_text() and "hold-0" not in file.read_text()
+    hold(tmp_path, ["true"])
+    done = trainshed("down", "--release")
+    assert done.exit_code == 0 and not file.exists()
+
+
+def test_what_is_held_and_cannot_be_read_is_told(trainshed: Invoke, tmp_path: Path) -> None:
+    file = hold(tmp_path)
+    file.write_text("{")
+    result = trainshed("down")
+    assert result.exit_code == 1 and str(file) in result.stderr

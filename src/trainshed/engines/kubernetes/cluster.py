@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.kubernetes import kueue, manifests, reasons
 from trainshed.engines.kubernetes.admission import Admission
@@ -323,6 +324,12 @@ class KubernetesCluster:
                 pod.metadata.name,
                 failure,
             )
+
+    async def require_answer(self, name: HoldName) -> None:
+        """Does nothing: a Pod ends with its agent."""
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return ()  # Likewise; and its controller has written down what it has confirmed.
 
     async def give_back(self, name: HoldName) -> None:
         self._given_back.add(name)

@@ -146,6 +146,8 @@ class Agent:
         self._seen = asyncio.Event()
         #: The programs are being ended, and none is started any more.
         self._is_over = False
+        #: It has ended because its lease was over: nobody else may give its hold back.
+        self.is_forsaken = False
 
     async def run(self) -> None:
         """Run until the service dismisses the agent, or the lease ends."""
@@ -167,6 +169,7 @@ class Agent:
                 left = self._lease.until - time.monotonic()
                 if left <= 0:
                     log.error("the service is silent, and the lease is over: programs are ended")
+                    self.is_forsaken = True
                     break
                 await asyncio.wait([leaving], timeout=min(left, _LOOK))
             self._is_over = True

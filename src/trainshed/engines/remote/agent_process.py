@@ -59,8 +59,9 @@ def main(
         Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, shim)
         for replica, plan, shim in (opened.programs if opened else ())
     ]
+    is_forsaken = False
     try:
-        asyncio.run(
+        is_forsaken = asyncio.run(
             _serve(
                 told,
                 Path(own),
@@ -72,6 +73,11 @@ def main(
         )
     finally:
         node_directory.remove([own])
+    if is_forsaken and told.forsaken:
+        # Nothing of the agent is needed any more, and this may take as long as the cluster is away.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.execv(told.forsaken[0], told.forsaken)
 
 
 def _own_place(told: AgentDocument) -> tuple[str, list[str]]:
@@ -109,7 +115,8 @@ async def _serve(
     *,
     leases: Mapping[str, int],
     begun: float,
-) -> None:
+) -> bool:
+    """Run the agent. Returns whether it ended because its lease was over."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     doors = first_start.doors(document, directory)
     for path in doors.values():
@@ -146,6 +153,7 @@ async def _serve(
             signal.signal(number, signal.SIG_IGN)
         for server in listening:
             server.close()
+    return agent.is_forsaken
 
 
 def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:

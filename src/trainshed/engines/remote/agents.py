@@ -440,8 +440,13 @@ class Agents:
                     await asyncio.to_thread(self._promises.fulfil)
 
     async def _take_leave(self) -> None:
-        """Tell agents that the service ends, and for how long they may go on."""
-        agents = [agent for agent in self._by_name.values() if agent.is_connected]
+        """Tell agents that the service ends, and for how long they may go on; not those of attempts that are
+        over, which only wait for what they hold to be given back."""
+        agents = [
+            agent
+            for agent in self._by_name.values()
+            if agent.is_connected and (gang := self._gang(agent)) and not gang.is_over
+        ]
         if self._away <= self._lease or not agents:
             return
         try:

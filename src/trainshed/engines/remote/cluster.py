@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
@@ -269,7 +270,19 @@ class Cluster(Protocol):
         that the cluster's own tools may show it."""
         ...
 
+    async def require_answer(self, name: HoldName) -> None:
+        """Raise ClusterUnavailable if the cluster would not take a `give_back` of that hold now. This is
+        called before its agents are dismissed: while they are there, they give it back if this service ends
+        without doing so."""
+        ...
+
     async def give_back(self, name: HoldName) -> None:
         """End whatever still runs in a hold, and release it; do nothing if it does not exist. Raises
         ClusterUnavailable."""
+        ...
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        """Wait, for a while, until what was given back stays given back even if the cluster's controller
+        crashes. Called before `close`. `names`: holds that are to be given back, and could not be. Returns
+        those of all these that the cluster may still hold."""
         ...

@@ -7,6 +7,7 @@ what runs and how it ended; they report it again on each new connection.
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from functools import partial
@@ -14,6 +15,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from trainshed.core import held
+from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
@@ -53,6 +56,8 @@ from trainshed.engines.terminals import Terminal, TerminalRefused
 from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
+
+log = logging.getLogger(__name__)
 
 PORT = "port"
 """File in the engine's directory: the port that agents were told last."""
@@ -128,6 +133,8 @@ class RemoteEngine:
         await self._nodes.load()
         await self._known.load()
         await self._load_promises()
+        # This service gives it back, by the records of its attempts.
+        await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
             await self._cluster.start()
         except (ClusterUnavailable, ClusterRefused) as failure:
@@ -148,7 +155,8 @@ class RemoteEngine:
         if self._options.anywhere:
             # This keeps the request's place in the cluster's queue.
             self._cluster.detach()
-        await self._slots.close()
+        left = await self._cluster.settle(await self._slots.close())
+        await asyncio.to_thread(self._write_held, left)
         await self._nodes.close()
         await self._known.close()
         await self._agents.close()
@@ -308,6 +316,7 @@ class RemoteEngine:
         gang = self._attempts.gangs.get((job_uid, attempt))
         if gang is None:
             return
+        gang.is_released = True
         if not gang.record.released:
             await self._require_over(gang)
             if self._autopsies is not None:
@@ -426,6 +435,16 @@ class RemoteEngine:
             raise EngineUnavailable(
                 f"it is not known for how long agents of before may live: {error}"
             ) from error
+
+    def _write_held(self, left: Sequence[Leftover]) -> None:
+        """Write down what may still be held, for `trainshed down`."""
+        if not left:
+            return
+        log.warning("not given back, or not certainly: %s", ", ".join(one.name for one in left))
+        try:
+            durable.write(str(self._options.directory / HELD), held.text(left))
+        except OSError as error:
+            log.warning("that cannot be written down: %s", error)
 
     async def _listen(self) -> None:
         """Listen where running agents will dial again. Raises EngineUnavailable."""

@@ -34,6 +34,8 @@ class Gang(Struct):
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
     #: The end of each replica's last incarnation, if it was reported.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
+    #: It was asked for that what it holds is given back.
+    is_released: bool = False
     #: The last reported reason why its start waits; None = none.
     delay: Delay | None = None
     #: Since when its nodes are being sent content, in seconds of the monotonic clock; None = they are not.
@@ -50,6 +52,11 @@ class Gang(Struct):
     @property
     def key(self) -> tuple[JobUid, int]:
         return self.record.job_uid, self.record.attempt
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that is left to do is to give back what it holds."""
+        return self.is_released or self.record.released
 
     def agent(self, seat: Seat) -> AgentHandle | None:
         """Return the agent that has a replica's slot."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay
+from trainshed.core.held import Leftover
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
@@ -193,6 +194,22 @@ class JoinedClusters:
             member = self._members[where]
             inner = [replace(need, node=self._split(need.node)[1]) for need in needs]
             member.cluster.adopted(replace(name, service=member.service), inner)
+
+    async def require_answer(self, name: HoldName) -> None:
+        for one in self._candidates(name):
+            self._require(one)
+            member = self._members[one]
+            await member.cluster.require_answer(replace(name, service=member.service))
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        wanted: dict[str, list[HoldName]] = {one: [] for one in self._members}
+        for name in names:
+            for one in self._candidates(name):
+                wanted[one].append(replace(name, service=self._members[one].service))
+        left = await asyncio.gather(
+            *(self._members[one].cluster.settle(some) for one, some in wanted.items())
+        )
+        return tuple(one for some in left for one in some)
 
     async def give_back(self, name: HoldName) -> None:
         for one in self._candidates(name):

@@ -158,7 +158,7 @@ class KeptHolds:
                     await self._leave(hold)
 
     async def close(self) -> None:
-        """Give all holds back, as far as the cluster answers."""
+        """Give all holds back, as far as the cluster answers: `names` are those that it did not take."""
         await asyncio.gather(
             *(self._leave(hold) for hold in (*self._holds, *self._leaving)), return_exceptions=True
         )
@@ -238,8 +238,9 @@ class KeptHolds:
         await asyncio.shield(task)
 
     async def _let_go(self, hold: KeptHold) -> None:
-        await asyncio.gather(*(self._agents.dismiss(agent) for agent in hold.agents))
         try:
+            await self._cluster.require_answer(hold.name)
+            await asyncio.gather(*(self._agents.dismiss(agent) for agent in hold.agents))
             await self._cluster.give_back(hold.name)
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure

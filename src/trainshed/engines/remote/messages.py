@@ -86,6 +86,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     alone: str = ""
     #: Directories there with content that agents were sent, which stays between attempts.
     kept: tuple[str, ...] = ()
+    #: Command that the agent becomes when its lease is over and it has ended everything: it gives the
+    #: agent's hold back if no other agent has it. () = the hold ends with the agent.
+    forsaken: tuple[str, ...] = ()
     #: Seconds without a program after which an interpreter that is kept ready ends; 0 = none is kept ready.
     ready_idle: float = 0.0
 

@@ -114,14 +114,20 @@ class SlotMaker:
         self._tasks.keep(self._give_back_strays, "giving back what nobody has")
         self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
 
-    async def close(self) -> None:
-        """Stop all work; holds stay."""
+    async def close(self) -> tuple[HoldName, ...]:
+        """Stop all work. Holds of attempts that are not over stay; those of others are given back as far as
+        the cluster answers, and the rest of them is returned."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         await self._first.close()
-        await self._kept.close()
+        over = [gang for gang in self._attempts.gangs.values() if gang.record.released]
+        await asyncio.gather(
+            self._kept.close(), *map(self.give_back_all, over), return_exceptions=True
+        )
         await self._tasks.close()
+        left = (gang for gang in self._attempts.gangs.values() if gang.is_over)
+        return (*self._kept.names(), *(name for gang in left for name in self._holds_of(gang)))
 
     async def stop_preparing(self, gang: Gang) -> None:
         """Cancel a gang's preparation."""
@@ -307,10 +313,19 @@ class SlotMaker:
     async def give_back_all(self, gang: Gang) -> None:
         """End the agents of a gang that is over, give its holds back, and forget it. Raises
         EngineUnavailable."""
-        await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
-        for part in gang.record.parts:
-            await self.give_back(gang.record, part)
+        names = self._holds_of(gang)
+        try:
+            for name in names:
+                await self._cluster.require_answer(name)
+            await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
+            for name in names:
+                await self._cluster.give_back(name)
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
         await self._attempts.delete(gang)
+
+    def _holds_of(self, gang: Gang) -> list[HoldName]:
+        return [hold_name(self._options.identity, gang.record, part) for part in gang.record.parts]
 
     async def _give_back_released(self, gang: Gang) -> None:
         """Give back the holds of a gang that an earlier service kept, or was about to give back."""
@@ -330,12 +345,7 @@ class SlotMaker:
         before: set[HoldName] = set()
         while True:
             await asyncio.sleep(_ROUND)
-            known = {
-                hold_name(self._options.identity, gang.record, part)
-                for gang in self._attempts.gangs.values()
-                for part in gang.record.parts
-            }
-            known |= self._kept.names()
+            known = self._kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
             strays = self._cluster.report().agents.keys() - known
             for name in strays & before:
                 log.warning("%s: held for no attempt: given back", name)

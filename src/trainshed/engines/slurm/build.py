@@ -35,6 +35,7 @@ from trainshed.engines.remote.surroundings import (
     last_port,
     told_to_agents,
 )
+from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.cluster import SlurmCluster
 from trainshed.engines.slurm.settings import SlurmSettings, is_own, parse
 from trainshed.engines.slurm.users import look_up, node_directory
@@ -182,6 +183,7 @@ def _document(
         cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
+        forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
         # Interpreters are only kept ready if files are shared, since runtimes are removed from other nodes,
         # and only as long as agents are kept.
         ready_idle=settings.keep if settings.shared else 0.0,

@@ -7,10 +7,12 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.core.held import Leftover
 from trainshed.engines.remote.cluster import (
     AgentInput,
     ClusterRefused,
@@ -47,6 +49,11 @@ _ENDED_SECONDS = 1.2
 then, and the agent has been silent for long enough to count as gone (`agents._SETTLED`)."""
 _STRAY_SECONDS = 120.0
 """After which a request of before this service's start, that nobody came back for, is withdrawn."""
+_SAVED_SECONDS = 6.0
+"""After which slurmctld has written down what it has confirmed: it saves its state every 5 s. One that
+crashes before comes back with what was cancelled meanwhile."""
+_SETTLE_SECONDS = 20.0
+"""For which a service that ends waits at most to be certain of that."""
 _REMEMBERED_SECONDS = 600.0
 """For which a name that was given back is not to come up again."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -193,12 +200,59 @@ class SlurmCluster:
     def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
         """Does nothing: a Slurm job keeps its name."""
 
+    async def require_answer(self, name: HoldName) -> None:
+        await self._held(name)
+
     async def give_back(self, name: HoldName) -> None:
         self._given_back[name] = time.monotonic()
         self._seen.pop(name, None)
         user = await self._user(name)
         await self._client.end_agents(str(name), user)
         await self._client.answer(commands.cancel(str(name), user))
+        self._given_back[name] = time.monotonic()
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        why = "the service ended before that was certain"
+        try:
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                if names:
+                    # Whether Slurm answers is the reason.
+                    await self._look_fresh()
+                while unsettled := self._unsettled():
+                    last = max(self._given_back[name] for name in unsettled)
+                    await asyncio.sleep(max(0.0, last + _SAVED_SECONDS - time.monotonic()))
+                    await self._look_fresh()
+        except ClusterUnavailable as failure:
+            why = str(failure)
+        except TimeoutError:
+            why = self._failed[1] or why
+        left = {*names, *self._unsettled()}
+        return tuple([Leftover(str(name), why, await self._by_hand(name)) for name in sorted(left)])
+
+    def _unsettled(self) -> list[HoldName]:
+        """Return the holds that were given back, and that Slurm may have again when its controller
+        crashes."""
+        look = self._look
+        return [
+            name
+            for name, when in self._given_back.items()
+            if look is None or name in look.jobs or look.looked < when + _SAVED_SECONDS
+        ]
+
+    async def _by_hand(self, name: HoldName) -> tuple[str, ...]:
+        """Return the command that gives a hold back without this service."""
+        try:
+            user = await self._user(name)
+        except ClusterUnavailable:
+            user = os.geteuid()
+        scancel, *options = commands.cancel(str(name), user)
+        conf = self._settings.conf
+        return (
+            *(("env", f"SLURM_CONF={conf}") if conf else ()),
+            # Whoever runs it has the command, even if this process does not find it now.
+            str(Path(self._settings.commands) / scancel),
+            *options,
+        )
 
     def _step_left(self, name: str) -> None:
         """Look soon, because the srun of an agent has ended, perhaps with its step."""
@@ -496,6 +550,8 @@ class SlurmCluster:
             )
             if returned or waits:
                 log.info("%s: job %d is wanted no more: cancelled", name, job.id)
+                if returned:
+                    self._given_back[name] = time.monotonic()
                 await self._try_to_cancel(name)
 
 

@@ -132,6 +132,41 @@ def run_agent(
     return ["srun", *options, "/bin/sh", "-c", _BEGIN, "-", path, errors, *argv]
 
 
+_GIVE_BACK = """
+PATH=$PATH:$1; export PATH
+sleep 10
+pause=1
+while :; do
+  alone=yes
+  if steps=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" -O StepID); then
+    for step in $steps; do
+      step=${step##*.}
+      case $step in *[!0-9]*|"$SLURM_STEP_ID") continue;; esac
+      [ "$step" -gt "$SLURM_STEP_ID" ] || exit 0
+      alone=
+    done
+    if [ "$alone" ]; then
+      scontrol update JobId="$SLURM_JOB_ID" JobName=trainshed-given-back
+      scancel "$SLURM_JOB_ID"
+    fi
+  fi
+  sleep $pause
+  pause=$((pause < 16 ? 2 * pause : 30))
+done
+"""
+"""Script that an agent becomes which its service has left alone. A service that is back counts the agent as
+dead within ten seconds, and decides itself. Of several agents of an allocation the one with the lowest step
+waits until the others, which may be reached by the service, are gone. The allocation loses its name first, so
+that its service asks for another one, and need not tell this end from an operator's scancel. Slurm ends the
+script with the allocation; until then it goes on, in vain while slurmctld is away."""
+
+
+def give_back(commands: str) -> tuple[str, ...]:
+    """Return the command that gives back the allocation whose step it runs in, if no other step needs it.
+    `commands`: a directory on nodes that may have Slurm's commands, if the PATH does not."""
+    return ("/bin/sh", "-c", _GIVE_BACK, "trainshed-give-back", commands)
+
+
 def cancel(name: str, user: int, job: int | None = None) -> list[str]:
     """Arguments of scancel for all jobs of that name, or for `job` if it still has that name: Slurm gives
     numbers out again after a crash."""

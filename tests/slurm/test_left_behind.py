@@ -1,0 +1,167 @@
+"""No allocation is left to run when nobody needs it any more (docs/slurm.md, "What is lost when"): the
+service ends while Slurm's controller is away, or for good; the controller comes back with what it had
+forgotten."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import commons, gate
+from tests.e2e.running import Service, submit, trainshed
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, story, until
+from tests.slurm.lab import SlurmLab
+from tests.slurm.whole import await_given_back, configure, held_by, start_again
+from tests.slurm.whole import service_on as service_on_lab
+
+__all__ = ["commons", "gate"]
+
+LEASE = 5.0
+STATED = LEASE + 40.0
+"""Seconds after which nothing is held, from the last moment at which the service was heard and Slurm's
+controller answered not: the end of the programs and the pauses between two tries are in it."""
+WHOLE_NODE = "n4-highcpu-2"
+"""A machine type of which a node has room for one."""
+PRINTS = """
+import itertools, pathlib, time
+for n in itertools.count():
+    print('line', n, flush=True)
+    pathlib.Path('/gcs/trainshed/last').write_text(str(n))
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def directory(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Path:
+    return configure(slurm_lab, request.node.name[:40], "grace = 2", lease=LEASE)
+
+
+@pytest.fixture
+def service(slurm_lab: SlurmLab, directory: Path) -> Iterator[Service]:
+    with service_on_lab(slurm_lab, directory) as started:
+        yield started
+
+
+def spread(*scripts: str) -> dict[str, Any]:
+    """A job with a replica for each of these programs, each on a node of its own."""
+    body = pools(*scripts)
+    for pool in body["jobSpec"]["workerPoolSpecs"]:
+        pool["machineSpec"]["machineType"] = WHOLE_NODE
+    return body
+
+
+def begun(service: Service, gate: Path) -> str:
+    """A job of two replicas on two nodes, which wait at the gate."""
+    job_id = submit(service, spread(at(gate), at(gate)))
+    for replica in (PRIMARY, WORKER):
+        until(service.follow(job_id, replica), BEGUN)
+    return job_id
+
+
+def down(service: Service, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Of which the exit status and what it says are looked at."""
+    done = trainshed("down", *options, data=service.data, status=None)
+    service.process.wait(10)
+    return done
+
+
+def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
+    slurm_lab: SlurmLab, service: Service, gate: Path
+) -> None:
+    """`down` while Slurm's controller is away."""
+    job_id = begun(service, gate)
+    slurm_lab.await_saved()
+    slurm_lab.stop_controller()
+    try:
+        done = down(service)
+        again = trainshed("down", "--release", data=service.data, status=None)
+    finally:
+        slurm_lab.start_controller()
+    for told in (done, again):
+        assert told.returncode == 1
+        assert "1 allocation may still be held" in told.stderr
+        assert f"-{job_id}-1-0: squeue: " in told.stderr and "scancel" in told.stderr
+    assert held_by(slurm_lab, service.data)
+    await_given_back(slurm_lab, service.data, STATED)
+
+
+def test_down_release_gives_back_what_down_could_not(
+    slurm_lab: SlurmLab, service: Service, gate: Path
+) -> None:
+    begun(service, gate)
+    slurm_lab.await_saved()
+    slurm_lab.stop_controller()
+    try:
+        assert down(service).returncode == 1
+    finally:
+        slurm_lab.start_controller()
+    done = trainshed("down", "--release", data=service.data, status=None)
+    assert done.returncode == 0 and "was given back." in done.stdout
+    assert not held_by(slurm_lab, service.data)
+
+
+def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given_back(
+    slurm_lab: SlurmLab, service: Service, gate: Path
+) -> None:
+    begun(service, gate)
+    slurm_lab.await_saved()
+    done = down(service)
+    slurm_lab.stop_controller(signal.SIGKILL)
+    slurm_lab.start_controller()
+    assert done.returncode == 0, done.stderr
+    assert not held_by(slurm_lab, service.data)
+
+
+def test_agents_give_back_what_a_service_held_that_never_comes_back(
+    slurm_lab: SlurmLab, service: Service, gate: Path
+) -> None:
+    begun(service, gate)
+    assert held_by(slurm_lab, service.data)
+    service.kill()
+    await_given_back(slurm_lab, service.data, STATED)
+
+
+def test_a_service_that_was_away_for_longer_than_its_lease_asks_for_other_nodes(
+    slurm_lab: SlurmLab, directory: Path, service: Service, gate: Path
+) -> None:
+    """Its agents gave theirs back, which is not a scancel of somebody else's."""
+    job_id = begun(service, gate)
+    service.kill()
+    await_given_back(slurm_lab, service.data, STATED)
+    back = start_again(service, directory)
+    try:
+        for replica in (PRIMARY, WORKER):
+            lines = back.follow(job_id, replica)
+            until(lines, BEGUN)
+            until(lines, BEGUN)
+        gate.write_text("")
+        told = story(back, job_id)
+    finally:
+        assert down(back).returncode == 0
+    assert told.state == "SUCCEEDED"
+    assert {verdict.rule for verdict in told.verdicts} == {"agent_lost"}
+
+
+def test_lines_of_an_outage_that_ends_the_program_are_lost_and_no_others(
+    slurm_lab: SlurmLab, directory: Path, service: Service
+) -> None:
+    """What a program wrote while the service was away goes with its agent, when that ends; what the service
+    had until then, and all of the next life, is there."""
+    job_id = submit(service, spread(PRINTS))
+    until(service.follow(job_id, PRIMARY), "line 20")
+    service.kill()
+    await_given_back(slurm_lab, service.data, STATED)
+    last = int((service.data / "buckets" / "trainshed" / "last").read_text())
+    back = start_again(service, directory)
+    try:
+        lines = back.follow(job_id, PRIMARY)
+        until(lines, "line 20")
+        before = [line for line in until(lines, "line 0") if line.startswith("line ")]
+        until(lines, "line 20")
+    finally:
+        assert down(back).returncode == 0
+    assert before == [f"line {n}" for n in range(21, 21 + len(before))]
+    assert last > 20 + len(before)
