@@ -27,7 +27,7 @@ replica is not over; `fault` (kind, a `FAULT_*`), which does nothing once the pr
 connection is that shell's alone (`shells` module).
 """
 
-from trainshed.replica.system import lean_json as json
+import json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

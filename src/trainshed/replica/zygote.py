@@ -19,17 +19,17 @@ If the zygote dies, the handles of its requests are closed, which the other end 
 """
 
 import gc
+import json
 import os
 import select
+import signal
+import socket
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import autopsy, guardian, shim, survey
 from trainshed.replica.system import immortal, kernel, reaper, touched_pages, trees, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

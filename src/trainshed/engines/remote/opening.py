@@ -6,8 +6,10 @@ Nothing is started unless the node is still as it described itself before. The a
 started, and does everything else itself.
 """
 
+import json
 import os
 import select
+import socket
 import sys
 import time
 
@@ -15,8 +17,6 @@ from trainshed.engines.local.hosts_file import MachineHosts
 from trainshed.engines.remote import node_directory
 from trainshed.engines.remote.content import leases
 from trainshed.replica.system import cgroups, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ document has been read, and there is one thread.
 import gc
 import os
 import select
+import socket
 import sys
 import time
 
 from trainshed.engines.remote import opening
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ it. Runs on Python 3.6.
 """
 
 import os
+import socket
 import struct
 
 from trainshed.replica.system import kernel, processes
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ only from the first connection on, so that the shim's log loop carries no bulk d
 import errno
 import os
 import select
+import signal
+import socket
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import storage_failures
 from trainshed.replica.system import kernel, loop, unix_sockets
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ processor. Runs on Python 3.6.
 import ctypes
 import math
 import os
+import signal
 import struct
 import time
 
 from trainshed.replica.system import kernel
-from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

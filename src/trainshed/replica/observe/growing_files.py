@@ -6,9 +6,9 @@ the others. Runs on Python 3.6.
 """
 
 import errno
+import json
 import os
 
-from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import loop
 
 TYPE_CHECKING = False

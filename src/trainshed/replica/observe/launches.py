@@ -12,11 +12,11 @@ own. A limit of 0 = none; `hostname` and `address` "" = the machine's. If the re
 program runs nevertheless. Runs on Python 3.6.
 """
 
+import json
 import os
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import masking
-from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

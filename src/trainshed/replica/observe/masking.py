@@ -5,7 +5,7 @@ of JSON or Python, percent-encoded, in base64, also inside a longer base64 text.
 or transforms otherwise are not found. Runs on Python 3.6.
 """
 
-from trainshed.replica.system import lean_json as json
+import json
 
 SHOWN = b"***"
 """What stands in the place of a secret."""

@@ -13,6 +13,7 @@ A line of `metrics.jsonl` is one of
 ascends, and the newest value counts. Values are finite. A repeated value is not stored again.
 """
 
+import json
 import math
 import os
 import time
@@ -21,7 +22,6 @@ from trainshed.replica import protocol
 from trainshed.replica.observe import file_watcher, growing_files, masking
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import loop
 
 TYPE_CHECKING = False

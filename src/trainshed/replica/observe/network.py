@@ -9,10 +9,10 @@ of a replica sends to another counts as both sent and received. Runs on Python 3
 
 import errno
 import os
+import socket
 import struct
 import sys
 
-from trainshed.replica.system import lean_socket as socket
 from trainshed.replica.system import sock_diag
 
 TYPE_CHECKING = False

@@ -14,6 +14,7 @@ A line of `reduction.jsonl` is one of
 The file is thinned as `usage.jsonl` is.
 """
 
+import json
 import math
 import os
 import time
@@ -28,7 +29,6 @@ from trainshed.replica.observe import (
 )
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import lean_json as json
 from trainshed.replica.system import loop, processes
 
 TYPE_CHECKING = False

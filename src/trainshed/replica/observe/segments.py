@@ -11,12 +11,12 @@ unless its disk is full: then lines wait in memory until `flush` finds room, and
 `sync` makes what is written survive a power cut.
 """
 
+import json
 import os
 import time
 
 from trainshed.replica.observe import growing_files, masking
 from trainshed.replica.system import durable, loop
-from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LONGEST_ENTRIES = 1 << 20
 """Bytes; more than two entries can take, in whatever form their text is written."""
 _SUFFIX = ".jsonl"
 
-quoted = json.encode_basestring
+quoted = json.encoder.encode_basestring
 
 
 def wall_clock() -> int:

@@ -13,10 +13,10 @@ environment) prints the stacks of all threads. With children first, a thread tha
 from its wait before it is printed. Runs on Python 3.6.
 """
 
+import signal
 import time
 
 from trainshed.replica import protocol
-from trainshed.replica.system import lean_signal as signal
 from trainshed.replica.system import loop, processes
 
 TYPE_CHECKING = False

@@ -11,12 +11,12 @@ namespace; there `View.enter` (`view` module), then `drop`. A later fork of the 
 
 import errno
 import os
+import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users, view
 from trainshed.replica.system import kernel
-from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import errno
 import fcntl
 import os
 import select
+import socket
 import struct
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.system import kernel, processes, unix_sockets
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

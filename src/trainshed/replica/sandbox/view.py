@@ -6,12 +6,12 @@ Python 3.6.
 """
 
 import os
+import socket
 import stat
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
 from trainshed.replica.system import cgroups, kernel, processes, roots, sock_diag
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

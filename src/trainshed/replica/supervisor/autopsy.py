@@ -5,14 +5,14 @@ The zygote forks one process for each such shell. It keeps no record, because th
 If the caller disconnects, the shell is hung up, and everything here ends with it. Runs on Python 3.6.
 """
 
+import json
 import os
+import signal
+import socket
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import guardian, memory_limit
 from trainshed.replica.system import cgroups, loop, processes, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 
 def main(order: bytes, connection: socket.socket) -> None:

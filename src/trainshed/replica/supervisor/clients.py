@@ -5,9 +5,9 @@ Runs on Python 3.6.
 """
 
 import os
+import socket
 
 from trainshed.replica import protocol
-from trainshed.replica.system import lean_socket as socket
 from trainshed.replica.system import loop, unix_sockets
 
 TYPE_CHECKING = False

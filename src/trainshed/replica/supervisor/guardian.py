@@ -26,8 +26,11 @@ Guardian to shim:
 - in place of all that `failed TEXT` if the sandbox could not be made, or `full TEXT` if the disk has no space
 """
 
+import json
 import os
 import select
+import signal
+import socket
 import time
 
 from trainshed.replica import protocol
@@ -43,9 +46,6 @@ from trainshed.replica.system import (
     touched_pages,
     unix_sockets,
 )
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ file costs a start more time than anything written into one. An entry is one of
 """
 
 import fcntl
+import json
 import os
+import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, durable, processes
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ The verdict (spec/failures#out-of-memory): a replica ran out of memory if its ma
 of a kill at the limit. A kill that the main process survived is only counted, whatever kills it later.
 """
 
+import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, loop, processes
-from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import errno
 import fcntl
 import os
 import resource
+import signal
 import stat
 
 from trainshed.replica.system import cgroups, processes
-from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

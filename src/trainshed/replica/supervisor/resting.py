@@ -6,16 +6,16 @@ opened by a fork of the shim that joins the replica's namespaces as a child of t
 of the replica's processes. Runs on Python 3.6.
 """
 
+import json
 import os
 import select
+import socket
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import stall
 from trainshed.replica.sandbox import levels, socket_calls
 from trainshed.replica.supervisor import program, shells
 from trainshed.replica.system import cgroups, kernel, loop, processes, reaper, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,11 @@ shell is over, `ended` (status, as a shell reports it) follows. Closing the conn
 """
 
 import fcntl
+import json
 import os
 import select
+import signal
+import socket
 import struct
 import termios
 import time
@@ -20,9 +23,6 @@ import time
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, processes, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

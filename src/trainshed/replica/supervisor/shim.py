@@ -7,7 +7,10 @@ in the slot's files (`protocol`) before it is reported. If the shim cannot do it
 and that is recorded. Runs on Python 3.6.
 """
 
+import json
 import os
+import signal
+import socket
 import time
 
 from trainshed.replica import protocol
@@ -31,9 +34,6 @@ from trainshed.replica.supervisor import (
     warm_start,
 )
 from trainshed.replica.system import cgroups, durable, kernel, loop, processes, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ stream socket as JSON lines:
 Blocks. Runs on Python 3.6.
 """
 
+import json
 import os
+import socket
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import durable
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,16 +5,16 @@ own interpreter, and the reason is reported. Runs on Python 3.6.
 """
 
 import errno
+import json
 import os
 import resource
+import signal
+import socket
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users as sandbox_users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, processes, unix_sockets
-from trainshed.replica.system import lean_json as json
-from trainshed.replica.system import lean_signal as signal
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ Runs on Python 3.6.
 """
 
 import os
+import signal
 import time
 
 from trainshed.replica import protocol
 from trainshed.replica.system import kernel, processes
-from trainshed.replica.system import lean_signal as signal
 
 ROOT = "/sys/fs/cgroup"
 

@@ -2,9 +2,8 @@
 3.6."""
 
 import _thread
+import json
 import os
-
-from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import signal
 import struct
 import sys
-
-from trainshed.replica.system import lean_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

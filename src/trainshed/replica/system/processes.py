@@ -7,10 +7,10 @@ process may end between any two reads, so that no function raises because of tha
 """
 
 import os
+import signal
 import time
 
 from trainshed.replica import protocol
-from trainshed.replica.system import lean_signal as signal
 
 _EXITING = 0x4
 """PF_EXITING of the kernel's process flags: the process is ending, which may take a while if it has much

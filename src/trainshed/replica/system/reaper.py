@@ -18,10 +18,10 @@ share. Only for Linux on the machines below. Runs on Python 3.6.
 """
 
 import os
+import signal
 import struct
 
 from trainshed.replica.system import kernel
-from trainshed.replica.system import lean_signal as signal
 
 REPORT = struct.Struct("=ii")
 """What the program writes to its standard output for each process that it has reaped: number in its

@@ -2,9 +2,8 @@
 others, while /proc prints each. Runs on Python 3.6."""
 
 import os
+import socket
 import struct
-
-from trainshed.replica.system import lean_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

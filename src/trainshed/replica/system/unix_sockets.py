@@ -4,10 +4,10 @@ The kernel takes about a hundred bytes of a path, and data directories may nest 
 """
 
 import os
+import socket
 import struct
 
 from trainshed.replica.system import kernel
-from trainshed.replica.system import lean_socket as socket
 
 _MOST_HANDLES = 16
 _HANDLE = struct.Struct("i")

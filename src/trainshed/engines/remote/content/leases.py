@@ -5,9 +5,8 @@ It imports only a little of the standard library, because programs wait for it (
 """
 
 import fcntl
+import json
 import os
-
-from trainshed.replica.system import lean_json as json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -42,9 +42,10 @@ def main(directory: str) -> None:
 def _receive(directory: str) -> None:
     """Return when an agent's document comes next on standard input; if other code comes, replace this process
     by one that runs it."""
+    from json import dumps
+
     from trainshed.engines.local.hosts_file import MachineHosts
     from trainshed.engines.remote.start import load_until_told
-    from trainshed.replica.system.lean_json import dumps
 
     load_until_told()
     while os.read(0, 1) not in (b"\n", b""):
