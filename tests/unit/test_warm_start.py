@@ -104,24 +104,11 @@ def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
     assert differing({**same, "CUDA_VISIBLE_DEVICES": "0"}) == ("CUDA_VISIBLE_DEVICES",)
 
 
-def test_without_frameworks_only_the_interpreters_own_variables_count() -> None:
-    same = {**ENVIRONMENT, "OMP_NUM_THREADS": "as many", "CUDA_VISIBLE_DEVICES": "0"}
-    assert differing(same, imports=False) == ()
-    assert differing({**same, "PYTHONOPTIMIZE": "1", "LD_PRELOAD": "/evil.so"}, imports=False) == (
-        "LD_PRELOAD",
-        "PYTHONOPTIMIZE",
-    )
-    seeded = {**same, "OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "7"}
-    assert own_values(seeded, imports=False) == (("PYTHONHASHSEED", "7"),)
-
-
 PRIMARY = ReplicaId(0, 0)
 RUNTIME = PreparedRuntime(
     "/layer/template", preloadable=Preloadable("/runtime/template", ("torch",))
 )
 WARM = WarmStart("/runtime/template", ("torch",))
-READY = WarmStart("/runtime/template")
-"""In an interpreter that is up, no more."""
 
 
 def submitted(label: str, trial: str = "", **environ: str) -> Job:
@@ -147,30 +134,27 @@ def planned(
     trial: str = "",
     setting: WarmStarts = "trials",
     runtime: PreparedRuntime = RUNTIME,
-    ready: bool = True,
 ) -> WarmStart | None:
     """Of a job whose program is a package."""
     subject = submitted(label, trial)
     program = subject.spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
-    defaults = LaunchDefaults(warm_starts=setting, ready_interpreters=ready)
+    defaults = LaunchDefaults(warm_starts=setting)
     prepared = {(program.runtime, program.packages): runtime}
     return launch_plans(subject, slots, prepared, defaults, {PRIMARY: 1})[0].warm
 
 
 def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
     assert planned("", trial="1") == WARM
-    assert planned("") == READY
+    assert planned("") is None
     assert planned("on") == WARM
     assert planned("off", trial="1") is None
     assert planned("", setting="on") == WARM
-    assert planned("", ready=False) is None
-    assert planned("", runtime=PreparedRuntime("/layer/template")) is None
 
 
 def test_only_who_asks_is_told_that_a_runtime_has_nothing_to_import_ahead() -> None:
     plain = PreparedRuntime("/layer/template", preloadable=Preloadable("/runtime/template", ()))
-    assert planned("", trial="1", runtime=plain) == READY
+    assert planned("", trial="1", runtime=plain) is None
     told = planned("on", runtime=plain)
     assert told is not None and "names no framework" in told.cold_because
 

@@ -54,9 +54,6 @@ class LaunchDefaults(Struct, frozen=True):
     progress_reports: bool = True
     #: Which programs begin warm, unless their job says otherwise.
     warm_starts: warm_start.WarmStarts = "trials"
-    #: Whether all others begin in a fork of an interpreter that is already up, unless their job says
-    #: otherwise.
-    ready_interpreters: bool = True
     #: Whether programs that use the machine's files get a root directory of their own, unless their job says
     #: otherwise.
     own_root: bool = False
@@ -227,7 +224,7 @@ def _plan(
         # The program of rank 0 reports for the job.
         reports_progress=replica.id.is_primary
         and reports_progress(job, launching.progress_reports),
-        warm=_warm(job, replica, argv, runtime, launching) or _ready(job, argv, runtime, launching),
+        warm=_warm(job, replica, argv, runtime, launching),
     )
 
 
@@ -257,17 +254,6 @@ def _warm(
     )
     # Only those who asked for a warm start are told why they do not get it.
     return None if warm.cold_because and label != "on" else warm
-
-
-def _ready(
-    job: Job, argv: tuple[str, ...], runtime: PreparedRuntime, launching: LaunchDefaults
-) -> WarmStart | None:
-    """Return how one program begins in a fork of a bare interpreter that is already up; None = not at all."""
-    is_off = dict(job.labels).get(WARM_LABEL) == "off" or not launching.ready_interpreters
-    source = runtime.preloadable
-    if is_off or source is None or runtime.image is not None:
-        return None
-    return warm_start.of_any_program(argv, runtime=source.template)
 
 
 def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> Iterator[str]:

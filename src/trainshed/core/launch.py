@@ -94,19 +94,14 @@ class ReductionPart(Struct, frozen=True):
 
 
 class WarmStart(Struct, frozen=True):
-    """The start of a program in a fork of an interpreter that is up already (docs/adr/0096, 0130)."""
+    """The start of a program in a fork of an interpreter that has imported its frameworks (docs/adr/0096)."""
 
     #: Directory of the runtime's Python environment, to which the interpreter belongs; "" = there is none.
     runtime: str = ""
-    #: Frameworks that are imported there; () = none are, and nobody has asked for any.
+    #: Frameworks that are imported there.
     modules: tuple[str, ...] = ()
     #: Why it cannot be had, as a clause; "" = it may be.
     cold_because: str = ""
-
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether somebody has asked for it; then a notice says how the program begins."""
-        return bool(self.modules or self.cold_because)
 
 
 class LaunchPlan(Struct, frozen=True):

@@ -1,6 +1,5 @@
-"""Whether a program begins warm, in a fork of a process that has imported its runtime's frameworks, and which
-other programs begin in a fork of an interpreter that is up and has imported nothing
-(spec/program#warm-starts, docs/adr/0096, 0130). Pure.
+"""Whether a program begins warm, in a fork of a process that has imported its runtime's frameworks
+(spec/program#warm-starts, docs/adr/0096). Pure.
 
 Decides what follows from a job and its program's variables alone. What depends on the machine is decided
 elsewhere: by the engine that keeps preloaders, and by a preloader's fork, which looks at the files that the
@@ -31,8 +30,6 @@ _READ_AT_IMPORT: Final = re.compile(
 )
 """How the names of variables begin that an import may read: the interpreter's, the C library's, and
 frameworks'."""
-_READ_AT_START: Final = re.compile("PYTHON|LD_|GLIBC_|MALLOC_|LANG|LC_")
-"""The same for the interpreter and the C library alone."""
 _READ_LATER: Final = frozenset(
     {
         # Read by `site`, which is run again, and by the program itself.
@@ -103,12 +100,6 @@ def of_program(
     return WarmStart("" if why else runtime, () if why else tuple(modules), why)
 
 
-def of_any_program(argv: Sequence[str], *, runtime: str) -> WarmStart | None:
-    """Return the warm start of a program whose job asks for no frameworks; None = it begins in an interpreter
-    of its own. `runtime`: the directory of its runtime's environment, "" = it has none of this service's."""
-    return WarmStart(runtime) if runtime and _is_python(argv) else None
-
-
 def _is_python(argv: Sequence[str]) -> bool:
     """Whether a command line is an interpreter with a module, a text or a file, and no other option."""
     if len(argv) < 2 or argv[0].rpartition("/")[2] not in ("python", "python3"):
@@ -125,28 +116,23 @@ def refused_text(argv: Sequence[str], python: tuple[int, int]) -> str:
     return "this version of Python runs what -c is given in a way of its own"
 
 
-def own_values(environ: Mapping[str, str], *, imports: bool = True) -> tuple[tuple[str, str], ...]:
+def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the names and values with which frameworks are imported anew for programs that have them:
-    numbers of threads and the like, which can do no more than that. `imports`: there are frameworks to
-    import; otherwise the variables that only frameworks read are left out."""
+    numbers of threads and the like, which can do no more than that."""
     return tuple(
         sorted(
             (name, value)
             for name, value in environ.items()
-            if name in _PLAIN
-            and _PLAIN[name].fullmatch(value)
-            and (imports or _READ_AT_START.match(name))
+            if name in _PLAIN and _PLAIN[name].fullmatch(value)
         )
     )
 
 
-def differing(environ: Mapping[str, str], *, imports: bool = True) -> tuple[str, ...]:
+def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of variables that an import may read, and whose value in a program is unlike that in
-    any preloader: a preloader has the service's rights, and a value may name what is to be loaded. `imports`:
-    as for `own_values`."""
-    read = _READ_AT_IMPORT if imports else _READ_AT_START
-    named = {name for name in (*environ, *ENVIRONMENT) if read.match(name)}
-    own = {name for name, _ in own_values(environ, imports=imports)}
+    any preloader: a preloader has the service's rights, and a value may name what is to be loaded."""
+    named = {name for name in (*environ, *ENVIRONMENT) if _READ_AT_IMPORT.match(name)}
+    own = {name for name, _ in own_values(environ)}
     return tuple(
         sorted(
             name

@@ -230,15 +230,14 @@ class Observation(Section):
 
 
 class WarmStart(Section):
-    """Whether the program begins in a fork of a running interpreter (docs/adr/0096, 0130)."""
+    """Whether the program begins in a fork of an interpreter that has imported its frameworks
+    (docs/adr/0096)."""
 
     #: Unix socket of the preloader that forks it; "" = it starts in its own interpreter.
     preloader: "str" = ""
     #: Directory of its Python environment, as the program sees it.
     template: "str" = ""
-    #: Use a fork only if one already waits with the guardian.
-    only_waiting: "bool" = False
-    #: What the preloader has imported, as a text for people; "" = nothing, which is not mentioned.
+    #: What the preloader has imported, as a text for people.
     preloaded: "str" = ""
     #: Why it starts in its own interpreter although its job asked for a warm start, as a clause; "" = it did
     #: not ask, or gets one.

@@ -261,7 +261,6 @@ def _launch_defaults(settings: Settings) -> LaunchDefaults:
         stall_after=round(settings.stall_after * 1e9),
         progress_reports=settings.progress_reports,
         warm_starts=settings.warm_starts if settings.keeps_imports else "off",
-        ready_interpreters=settings.keeps_interpreters,
         keeps_imports=settings.keeps_imports,
         own_root=settings.own_root,
     )

@@ -73,7 +73,6 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "stall_after": "Seconds without progress after which a program is restarted; 0 = never",
         "progress_reports": "Programs are told where they can report their progress",
         "warm_starts": "Programs that begin with their frameworks imported: those of trials, all, or none",
-        "ready_interpreters": "Programs begin in a fork of an interpreter that is up already",
         "own_root": "Programs in prebuilt images have root directories of their own",
         "warm_idle": "Seconds after which frameworks are kept imported no longer; 0 = they are not",
         "error_delay": "Seconds after a job's end before the public APIs tell its error",

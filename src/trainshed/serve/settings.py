@@ -136,7 +136,6 @@ class Settings(Struct, frozen=True):
     #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
     warm_starts: WarmStarts = "trials"
     #: Whether all other programs begin in a fork of their runtime's interpreter that is already up.
-    ready_interpreters: bool = True
     #: Whether programs in prebuilt images have root directories of their own, unless their jobs say
     #: otherwise.
     own_root: bool = False
@@ -243,12 +242,6 @@ class Settings(Struct, frozen=True):
     def keeps_imports(self) -> bool:
         """Whether programs can begin with their frameworks imported; on nodes of a cluster they cannot."""
         return self.engine == "local" and self.warm_idle > 0
-
-    @property
-    def keeps_interpreters(self) -> bool:
-        """Whether programs can begin in interpreters that are up. On Slurm's nodes the agents decide whether
-        they can."""
-        return self.ready_interpreters and (self.keeps_imports or self.engine == "slurm")
 
     @property
     def is_handed_down(self) -> bool:

@@ -225,8 +225,6 @@ def _warm(
 ) -> protocol.WarmStart:
     if plan.warm is None:
         return protocol.WarmStart()
-    if not plan.warm.is_asked_for and (beginning is None or not host.namespaced):
-        return protocol.WarmStart()
     if not host.namespaced:
         why = "at isolation level session its Python is a copy of its own"
         return protocol.WarmStart(cold_because=why)

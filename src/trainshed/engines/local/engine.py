@@ -202,7 +202,7 @@ class LocalEngine:
             self._autopsies.capture(slot_handle.directory, one.document)
         self._leases.watch()
         self._calling = begin(self._call(), "calling the shims of an earlier service")
-        await self._spawner.stock(level)
+        await self._spawner.keep_pool(level)
         await self._autopsies.start()
         self._sweeper.later()
 
@@ -287,15 +287,6 @@ class LocalEngine:
         async for some in in_turns(fresh, _IN_A_TURN):
             for slot_handle, _, document in some:
                 self._autopsies.capture(slot_handle.directory, document)
-
-    def expect_more(self, plans: Sequence[LaunchPlan]) -> None:
-        """Have interpreters ready for programs like these. Called after `launch` of programs that were begun
-        before this engine was started."""
-        for plan in plans if self.host.namespaced else ():
-            slot_handle = self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica)
-            if plan.warm is not None and slot_handle.plan is not None:
-                environ = slot_handle.plan["environ"]
-                self._preloaders.expect(plan.warm, plan.account.project, environ)
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())

@@ -323,8 +323,7 @@ class Shims:
         with theirs:
             slot_handle.attach(ours)
             plan = slot_handle.plan or {}
-            preloader = plan.get("preloader", "")
-            message = {"slot": str(slot_handle.directory), "preloader": preloader, "plan": plan}
+            message = {"slot": str(slot_handle.directory), "plan": plan}
             try:
                 slot_handle.zygote = await self._spawner.request(message, theirs)
             except BaseException:

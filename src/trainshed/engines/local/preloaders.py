@@ -1,7 +1,5 @@
 """Runs the preloaders of one engine: one for each runtime and project, and for each value of variables like
-OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0096, 0105). Preloaders without
-frameworks are only started interpreters, for programs of jobs that did not ask for warm starts
-(docs/adr/0130).
+OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0096, 0105).
 
 `trainshed.replica.preloader` is their own side. No request waits: a program whose preloader is not ready
 starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory, and
@@ -16,7 +14,6 @@ import logging
 import os
 import socket
 import subprocess
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -34,22 +31,12 @@ log = logging.getLogger(__name__)
 
 _PACKAGE: Final = str(Path(protocol.__file__).resolve().with_name("preloader"))
 _MOST: Final = 4
-"""Preloaders with frameworks at once; beyond that the one that was used least lately ends. Each takes what
+"""Preloaders at once; beyond that the one that was used least lately ends. Each takes what
 its frameworks take, some 150 MB for PyTorch."""
-_MOST_WITHOUT: Final = 8
-"""Preloaders without frameworks at once, of some 8 MB. Beyond that programs begin by themselves: to end one
-for another would take longer."""
-_AT_ONCE_SECONDS: Final = 0.02
-"""Programs that ask for nothing and begin within so long of each other begin at once. Of more than there are
-processors the rest begin by themselves, unless a fork waits for them already: to be forked waits for three
-processes in turn, and takes a processor as long."""
 _VARIANTS: Final = 3
 """Preloaders at once of one runtime and project, with different values of variables."""
 _USED_SECONDS: Final = 60.0
 """One that was used within these makes no room for another value."""
-_WITHOUT_IDLE: Final = 20.0
-"""Seconds at most without a program after which one without frameworks ends, which is made again in a few
-hundredths of a second. For so long the zygote expects more starts, too."""
 _ANSWER_SECONDS: Final = 3.0
 """Until one that was given a program says that it takes programs; otherwise it hangs, and another is made."""
 _IMPORT_SECONDS: Final = 300.0
@@ -108,8 +95,6 @@ class Preloaders:
         self._directory = directory
         self._idle = idle
         self._found: dict[_Key, _Preloader] = {}
-        #: When the last programs without frameworks were forked: one entry per processor.
-        self._forked = deque[float](maxlen=os.cpu_count() or 1)
 
     def beginning(
         self,
@@ -125,42 +110,22 @@ class Preloaders:
             return protocol.WarmStart()
         if warm.cold_because:
             return protocol.WarmStart(cold_because=warm.cold_because)
-        imports = bool(warm.modules)
-        own = warm_start.own_values(environ, imports=imports)
-        key = _Key(project, warm.runtime, warm.modules, own)
+        key = _Key(project, warm.runtime, warm.modules, warm_start.own_values(environ))
         found, why = self._ready(key, argv, environ)
         if found is None:
-            # A job that did not ask for a warm start is not told why it began cold.
-            return protocol.WarmStart(cold_because=why if imports else "")
+            return protocol.WarmStart(cold_because=why)
         found.ask()
         return protocol.WarmStart(
             preloader=str(self._socket(key)),
             template=template,
-            only_waiting=not imports and self._are_many(found.used),
             preloaded=found.preloaded,
         )
-
-    def expect(self, warm: WarmStart, project: str, environ: Mapping[str, str]) -> None:
-        """Have an interpreter ready for programs like this one, which began in an interpreter of its own."""
-        if warm.is_asked_for or self._refusal(environ, imports=False):
-            return
-        own = warm_start.own_values(environ, imports=False)
-        key = _Key(project, warm.runtime, environ=own, modules=())
-        if key not in self._found:
-            self._make(key)
-
-    def _are_many(self, now: float) -> bool:
-        """Whether, with this one, more programs begin at once than should be forked."""
-        if len(self._forked) == self._forked.maxlen and now - self._forked[0] < _AT_ONCE_SECONDS:
-            return True
-        self._forked.append(now)
-        return False
 
     def _ready(
         self, key: _Key, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[_Preloader | None, str]:
         """Return a program's preloader, or why it has none."""
-        if why := self._refusal(environ, imports=bool(key.modules)):
+        if why := self._refusal(environ):
             return None, why
         found = self._found.get(key)
         if found is None:
@@ -179,10 +144,10 @@ class Preloaders:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _refusal(self, environ: Mapping[str, str], *, imports: bool) -> str:
+    def _refusal(self, environ: Mapping[str, str]) -> str:
         if self._idle <= 0:
             return "no frameworks are kept imported there: it is a node, or warm_idle is 0"
-        names = warm_start.differing(environ, imports=imports)
+        names = warm_start.differing(environ)
         return (
             f"{', '.join(names)}: an import may read that, and the preloader imported without it"
             if names
@@ -194,16 +159,9 @@ class Preloaders:
 
     def _make(self, key: _Key) -> str:
         """Make a preloader if there is memory for it. Returns why the program that asks begins cold."""
-        imports = bool(key.modules)
-        live = [
-            each
-            for each, found in self._found.items()
-            if found.task is not None and bool(each.modules) == imports
-        ]
-        if not imports and len(live) >= _MOST_WITHOUT:
-            return "as many interpreters as there may be are up"
+        live = [each for each, found in self._found.items() if found.task is not None]
         alike = [each for each in live if replace(each, environ=key.environ) == key]
-        if imports and (len(alike) >= _VARIANTS or len(live) >= _MOST):
+        if len(alike) >= _VARIANTS or len(live) >= _MOST:
             oldest = min(
                 alike if len(alike) >= _VARIANTS else live, key=lambda each: self._found[each].used
             )
@@ -217,9 +175,7 @@ class Preloaders:
             if (task := self._found[oldest].task) is not None:
                 task.cancel()
         made = self._found[key] = _Preloader(used=asyncio.get_running_loop().time())
-        made.task = begin(
-            self._keep(key, made), f"keeping {', '.join(key.modules) or 'an interpreter'} ready"
-        )
+        made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} ready")
         return "its frameworks are being imported for the programs that follow"
 
     async def _keep(self, key: _Key, made: _Preloader) -> None:
@@ -250,7 +206,7 @@ class Preloaders:
                     received += data
             _take(received, made)
             if made.is_ready:
-                log.info("preloader %s: %s", process.pid, made.preloaded or "no frameworks")
+                log.info("preloader %s: %s", process.pid, made.preloaded)
                 await _until_it_ends(ours, made)
         except TimeoutError:
             if made.is_ready:
@@ -283,7 +239,7 @@ class Preloaders:
                 "listener": listener.fileno(),
                 "printed": (output.fileno(), errors.fileno()),
                 "root": str(Path(key.runtime).parent),
-                "idle": self._idle if key.modules else min(self._idle, _WITHOUT_IDLE),
+                "idle": self._idle,
             }
             binaries = f"{key.runtime}/bin"
             try:

@@ -195,11 +195,9 @@ _LONGEST_SWEEP = 3600.0
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
-STOCK, _BUSY_STOCK = 1, 6
-"""Idle shims at rest, and while programs are being started: so many programs start without waiting for forks.
-At rest each takes two megabytes with its guardian. While programs are being started each takes six, since it
-copies ahead what it will write to (`trainshed.replica.system.touched_pages`), and three more with a fork that
-waits for its program."""
+POOL: Final = 4
+"""Idle shims: so many programs start without waiting for forks. Each takes some three megabytes with its
+guardian."""
 
 
 class Spawner:
@@ -298,16 +296,16 @@ class Spawner:
                 return await asyncio.get_running_loop().sock_recv(ours, 4096)
         return b""
 
-    async def stock(self, level: str) -> None:
+    async def keep_pool(self, level: str) -> None:
         """Keep some idle shims of that level ready, of this zygote and of later ones."""
         self._level = level
         handle = self._handle or await self._replace(None)
-        await self._ask_for_stock(handle)
+        await self._ask_for_pool(handle)
 
-    async def _ask_for_stock(self, handle: ZygoteHandle) -> None:
+    async def _ask_for_pool(self, handle: ZygoteHandle) -> None:
         # No answer is needed, but each request comes with a handle.
         nothing = os.open(os.devnull, os.O_RDONLY)
-        wish: protocol.Message = {"stock": STOCK, "busy": _BUSY_STOCK, "level": self._level}
+        wish: protocol.Message = {"pool": POOL, "level": self._level}
         try:
             with contextlib.suppress(OSError):
                 await handle.request(wish, nothing)
@@ -348,5 +346,5 @@ class Spawner:
                 if self._limits is not None:
                     set_file_limits(self._handle.pid, self._limits)
                 if self._level:
-                    await self._ask_for_stock(self._handle)
+                    await self._ask_for_pool(self._handle)
             return self._handle

@@ -373,7 +373,6 @@ class Agent:
             # A current stall was at most reported for what ran here before.
             self._untold.add(None, self._files[-1])
         await self._engine.launch_by(plans, _as_given(plans, order.masked))
-        self._engine.expect_more(plans)
 
     async def _fetch(self, content: "Manifest") -> None:
         if self._cache is None:

@@ -1,5 +1,5 @@
-"""A preloader is a running Python of a runtime that forks programs. It has imported the runtime's frameworks,
-so that programs begin after these imports; or nothing, and only saves programs the interpreter's start.
+"""A preloader is a running Python of a runtime that has imported the runtime's frameworks and forks
+programs, so that these begin after the imports.
 
 The runtime's own interpreter runs it as `python3 -m trainshed.replica.preloader.program`. While that comes
 up, `site` imports `sitecustomize`, which imports the frameworks, looks whether they can be forked
@@ -10,9 +10,8 @@ as in an interpreter of its own.
 
 The preloader itself never reads anything of a job. A guardian that connects passes the process namespace of
 its fork, and the preloader forks into that (if it belongs to another user namespace, a child enters both and
-forks). The fork is an orphan there (`system.orphans`), so that the namespace's first process, the guardian,
-becomes its parent. There it waits, perhaps before there is a job, and only then reads arguments and
-environment. Runs on Python 3.6.
+forks). The fork is an orphan there, so that the namespace's first process, the guardian,
+becomes its parent. Only there it reads arguments and environment. Runs on Python 3.6.
 
 The guardian (`supervisor.warm_start`) and the fork take turns on one connection. The guardian's lines are
 JSON, accompanied by file handles:
@@ -24,7 +23,7 @@ JSON, accompanied by file handles:
 
 Instead of any answer the fork may say `cold WHY`: it has not run the program, and will not.
 
-The variable TRAINSHED_PRELOADER is JSON: modules (what to import; none: the interpreter alone), control (the
+The variable TRAINSHED_PRELOADER is JSON: modules (what to import), control (the
 handle of a socket: its other end is told `{"imported": {MODULE: VERSION}, "python": [MAJOR, MINOR]}` or
 `{"refused": WHY}`; each byte that comes over it afterwards is answered by one, which says that programs are
 taken; the preloader ends when it is closed), listener (the handle of a listening Unix socket), printed (the

@@ -19,7 +19,7 @@ from importlib.util import MAGIC_NUMBER
 from trainshed.replica import protocol
 from trainshed.replica.preloader import main_program, shown_arguments
 from trainshed.replica.sandbox import call_filter, users
-from trainshed.replica.system import kernel, orphans, touched_pages, unix_sockets
+from trainshed.replica.system import kernel, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,19 +72,15 @@ class Guardian:
         self.connection.close()
 
 
-def become(
-    guardian: Guardian, root: str, before: "main_program.Before", pages: touched_pages.TouchedPages
-) -> None:
+def become(guardian: Guardian, root: str, before: "main_program.Before") -> None:
     """Become the program that the guardian describes; called in a fork of the preloader. `root`: the
-    runtime's directory. `pages`: memory to copy while it waits. Returns when the interpreter is to finish its
-    start and run the program."""
+    runtime's directory. Returns when the interpreter is to finish its start and run the program."""
     connection = guardian.connection
     try:
         _be_guarded(guardian)
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, connection.fileno()})
         kernel.name_process(WAITING)
         connection.sendall(b"waiting %d\n" % os.getpid())
-        note_pages = pages.ready(touched_pages.PROGRAM)
         _settle(*receive(connection), connection)
         last, groups = receive(connection)
         for handle in groups:
@@ -94,7 +90,6 @@ def become(
             resource.setrlimit(number, tuple(limits))
         os.chdir(last["directory"])
         _begin_again(last, root, before)
-        note_pages()
         # As in a new interpreter, whatever the starter of the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -150,12 +145,21 @@ def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
     return handles[len(names) :]
 
 
+def fork_orphan() -> int:
+    """Fork a process whose parent ends right after the fork, so that the first process of its namespace
+    adopts it. Returns 0 in that process and another number in the caller."""
+    child = os.fork()
+    if child == 0 and os.fork():
+        os._exit(0)
+    return child
+
+
 def _be_guarded(guardian: Guardian) -> None:
     """Become a child of the guardian in its process namespace. Only the process that is that child
     returns."""
     if not guardian.bears_forks:
         guardian.enter()
-        if orphans.in_two_copies():
+        if fork_orphan():
             os._exit(0)
     until = time.monotonic() + _ADOPTION_SECONDS
     while os.getppid() != 1:
@@ -199,12 +203,7 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
     time.tzset()
     kernel.name_process(os.path.basename(argv[0]))
     home = os.path.dirname(template)
-    is_module = argv[1] == "-m"
-    if before.found is not None:
-        before.found.begin_again(root, home, runs_module=is_module)
     _set_paths(python, template, root, home)
-    if before.found is not None:
-        before.found.note_found(runs_module=is_module)
     packed = _packed(argv)
     looked_at = list(sys.path)
     if packed is not None:

@@ -15,21 +15,15 @@ import socket
 import sys
 import time
 
-from trainshed.replica.preloader import (
-    becoming,
-    imported,
-    interpreter,
-    main_program,
-    shown_arguments,
-)
+from trainshed.replica.preloader import becoming, interpreter, main_program, shown_arguments
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel, orphans, touched_pages, unix_sockets
+from trainshed.replica.system import kernel, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable
+    from typing import Any
 
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at how much memory the machine has left."""
@@ -40,13 +34,10 @@ _MOST_PRINTED = 1 << 16
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
 brings one) gives free memory back; in a fork those threads do that which free it."""
-_HUGE = 1 << 21
-_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
 
-def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> None:
-    """Run as a preloader; only forked programs return. `custom`: the interpreter's own `sitecustomize`.
-    `found`: the modules from before this one was imported."""
+def serve(text: str, custom: "ModuleType | None") -> None:
+    """Run as a preloader; only forked programs return. `custom`: the interpreter's own `sitecustomize`."""
     configuration = json.loads(text)
     # From here on modules are imported from the runtime alone.
     ours = sys.path.pop(0)
@@ -81,14 +72,9 @@ def serve(text: str, custom: "ModuleType | None", found: imported.Imported) -> N
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
-    _use_large_pages()
     _tell(control, {"imported": versions, "python": sys.version_info[:2]})
-    pages = touched_pages.TouchedPages()
-    # Frameworks' at-fork handlers have to run in the forking process and in its child.
-    bear = orphans.in_two_copies if configuration["modules"] else orphans.forker()
-    guardian = _next_program(control, listener, configuration["idle"], pages, bear)
-    before = main_program.Before(custom, printed, None if configuration["modules"] else found)
-    becoming.become(guardian, configuration["root"], before, pages)
+    guardian = _next_program(control, listener, configuration["idle"])
+    becoming.become(guardian, configuration["root"], main_program.Before(custom, printed))
 
 
 class Refused(Exception):
@@ -172,34 +158,10 @@ def _thread_name(thread: str) -> str:
         return file.read().strip()
 
 
-def _use_large_pages() -> None:
-    """Use pages of 2 MiB for this process's memory if the kernel can, because a fork copies an entry for each
-    page."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            areas = [line.split(None, 5) for line in file]
-    except OSError:
-        return
-    libc = ctypes.CDLL(None)
-    for place, rights, _, _, inode, *_ in areas:
-        if inode.strip() != "0" or not rights.startswith("rw") or not rights.endswith("p"):
-            continue
-        start, end = (int(number, 16) for number in place.split("-"))
-        first, last = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
-        if last > first:
-            for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
-                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
-
-
 def _next_program(
-    control: socket.socket,
-    listener: socket.socket,
-    idle: float,
-    pages: touched_pages.TouchedPages,
-    bear: "Callable[[], int]",
+    control: socket.socket, listener: socket.socket, idle: float
 ) -> becoming.Guardian:
-    """Fork a process for each guardian, and return the guardian in that process. `bear`: forks, as
-    `orphans.forker` does."""
+    """Fork a process for each guardian, and return the guardian in that process."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
@@ -231,9 +193,8 @@ def _next_program(
                 line, handles = b"", []
             poll.unregister(handle)
             del silent[handle]
-            pages.look()
             guardian = becoming.Guardian(connection, line, handles)
-            if guardian.has_spoken and _fork(guardian, bear) == 0:
+            if guardian.has_spoken and _fork(guardian) == 0:
                 return guardian
             guardian.close()
 
@@ -247,7 +208,7 @@ def _accept(listener: socket.socket) -> "socket.socket | None":
     return connection
 
 
-def _fork(guardian: becoming.Guardian, bear: "Callable[[], int]") -> int:
+def _fork(guardian: becoming.Guardian) -> int:
     """Fork as `os.fork` does; the child is the guardian's already, if it can be forked into its namespace. -1
     = the fork failed, and the guardian was told why."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -255,7 +216,7 @@ def _fork(guardian: becoming.Guardian, bear: "Callable[[], int]") -> int:
     try:
         if guardian.bears_forks:
             kernel.enter_namespace(guardian.namespaces[0], kernel.CLONE_NEWPID)
-            child = bear()
+            child = becoming.fork_orphan()
         else:
             child = os.fork()
     except OSError as error:

@@ -15,8 +15,6 @@ import sys
 import types
 from importlib.machinery import SourceFileLoader
 
-from trainshed.replica.preloader import imported
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
@@ -53,12 +51,10 @@ class Before:
         self,
         custom: "Optional[types.ModuleType]",
         printed: "tuple[bytes, bytes]",
-        found: "Optional[imported.Imported]" = None,
     ) -> None:
         """`custom`: the interpreter's own `sitecustomize`. `printed`: output of the imports on standard
-        output and standard error. `found`: modules that programs find imported, None = all."""
+        output and standard error."""
         self.custom = custom
-        self.found = found
         self._printed = printed
 
     def print_again(self) -> None:
@@ -209,10 +205,11 @@ def _flush(nothing: "Any", *_: "Any") -> "Any":
 
 
 def _forget_us(before: Before) -> None:
-    if before.found is not None:
-        before.found.forget_others()
-    else:
-        imported.forget([name for name in sys.modules if name.partition(".")[0] == "trainshed"])
+    """Remove our own modules from those that count as imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
+        module = sys.modules.pop(name)
+        # Kept alive: freeing it would make the fork copy all the memory that it lies in.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
     sys.modules.pop("sitecustomize", None)
     if before.custom is not None:
         sys.modules["sitecustomize"] = before.custom

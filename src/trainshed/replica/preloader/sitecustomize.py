@@ -34,14 +34,11 @@ def _own() -> "ModuleType | None":
 def _serve() -> None:
     """Run as a preloader; only forked programs return."""
     own = _own()
-    first = set(sys.modules), set(sys.path_importer_cache)
-    __import__("runpy")
-    with_runner = set(sys.modules)
     # The next imports are ours; `forking` removes the directory again.
     sys.path.insert(0, _HERE.rpartition(os.path.join("trainshed", "replica", "preloader"))[0])
-    from trainshed.replica.preloader import forking, imported
+    from trainshed.replica.preloader import forking
 
-    forking.serve(os.environ[CONFIGURATION], own, imported.Imported(*first, with_runner))
+    forking.serve(os.environ[CONFIGURATION], own)
 
 
 if CONFIGURATION in os.environ:

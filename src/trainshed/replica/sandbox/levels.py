@@ -5,8 +5,7 @@ Four levels, the strongest first: `own-user` (the service is root, each replica 
 session of its own: macOS, hosts that forbid user namespaces). Runs on Python 3.6.
 
 Calls come in this order: `detach` in the shim, then a fork, whose child is the first process of the
-namespace; there `View.enter` (`view` module), then `drop`. A later fork of the shim calls `join`, then
-`drop_as`.
+namespace; there `View.enter` (`view` module), then `drop`.
 """
 
 import errno
@@ -55,50 +54,12 @@ def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
         owners.enter()
     elif level == protocol.LEVEL_USER and in_image:
         users.map_one(0, 0)
-    _drop_rest(level)
-
-
-def _drop_rest(level: str) -> None:
-    """Give up the remaining rights, in the user namespace of the programs."""
     if level == protocol.LEVEL_ROOT:
         return
     if os.geteuid() == 0:
         # Its programs are root of the namespace that owns the mounts, and could undo them.
         users.drop_capabilities()
     kernel.forbid_inspection()
-
-
-_SHARED = (
-    ("mnt", kernel.CLONE_NEWNS),
-    ("uts", kernel.CLONE_NEWUTS),
-    ("ipc", kernel.CLONE_NEWIPC),
-)
-
-
-def join(process: int) -> int:
-    """Enter the view of `process`; called in a fork of the shim that made its process namespace by `detach`.
-    Returns a handle of its programs' user namespace, -1 = the current one. Raises OSError."""
-    places = "/proc/%d/ns/" % process
-    opened = [(os.open(places + name, os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in _SHARED]
-    owners = os.open(places + "user", os.O_RDONLY | os.O_CLOEXEC)
-    if os.path.samestat(os.fstat(owners), os.stat("/proc/self/ns/user")):
-        os.close(owners)
-        owners = -1
-    for handle, kind in opened:
-        kernel.enter_namespace(handle, kind)
-        os.close(handle)
-    return owners
-
-
-def drop_as(level: str, owners: int) -> None:
-    """Give up the same rights as `drop` did in the joined process. `owners`: handle of its user namespace, if
-    that is another. Raises OSError."""
-    if owners >= 0 and level == protocol.LEVEL_OWN:
-        users.enter(owners)
-    elif owners >= 0:
-        kernel.enter_namespace(owners, kernel.CLONE_NEWUSER)
-        os.close(owners)
-    _drop_rest(level)
 
 
 class ProbeFailed(Exception):

@@ -3,26 +3,21 @@
 The program itself is never process 1, because the kernel shields process 1 from its own signals, and how the
 program dies decides what happens to the job. The guardian starts the main process when told to, passes on the
 request to stop, records how the main process ended, kills every other process of the replica, reports and
-ends. If the shim dies, the guardian and everything below it die too. Where possible it comes to rest when its
-program has run for a second: it becomes a `reaper`, and the shim does the rest (`resting`). Runs on Python
-3.6.
+ends. If the shim dies, the guardian and everything below it die too.
 
 `GuardianHandle` is the shim's side. It can be forked before it is known for which program, so that a start
 need not wait for the fork.
 
 They speak over a socket pair, one line per message. Shim to guardian, in this order:
-- `preloader PATH`, optional: a fork of that preloader is to wait here for a program (`warm_start`)
 - the request with the launch document, as the zygote gave it to the shim
 - `claimed`, with the slot's lock; until then nothing of the slot is touched
 - `go`: run the program
 - at any time `stop` (SIGTERM to the main process's group), `kill` (SIGKILL to everything), `segv`
   (SIGSEGV to the main process), and `shell ORDER` with a file handle (`shells`)
-- `rest`, the last message: come to rest
 Guardian to shim:
 - `asked`, with a file handle on which the program's socket calls are asked about (`socket_calls`)
 - `started NS`, and of a program that was to begin in a fork `warm WHAT` or `cold WHY`; then `ended STATUS NS`
   (STATUS as of wait)
-- `resting OFFER` with two handles (`resting`): it can come to rest
 - in place of all that `failed TEXT` if the sandbox could not be made, or `full TEXT` if the disk has no space
 """
 
@@ -31,30 +26,22 @@ import os
 import select
 import signal
 import socket
-import time
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files, stall
 from trainshed.replica.observe.segments import now
 from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
-from trainshed.replica.supervisor import program, resting, shells, warm_start
+from trainshed.replica.supervisor import program, shells, warm_start
 from trainshed.replica.system import (
     cgroups,
     kernel,
     processes,
-    reaper,
-    touched_pages,
     unix_sockets,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
-
-
-_REST_SECONDS = 1.0
-"""Age at which a program's guardian rests. A program that runs this long may run for hours; for most shorter
-ones the change would only cost processor time while others start."""
 
 
 class Guardian:
@@ -70,10 +57,7 @@ class Guardian:
         prepare: "Callable[[], tuple[bytes, int]]",
         settle: "Callable[[], list[int]]",
         warm: "warm_start.WarmStart | None" = None,
-        note_pages: "Callable[[], None] | None" = None,
     ) -> None:
-        """`note_pages`: called when everything that a start waits for has been done."""
-        self._note_pages = note_pages
         self._control = control
         #: Whether this process is process 1 of a process namespace.
         self._namespaced = namespaced
@@ -97,11 +81,6 @@ class Guardian:
         self._may_go = False
         #: The slot's lock; held as long as anything of the replica lives.
         self._lock = -1
-        #: When to offer to come to rest, in seconds of the monotonic clock; 0 = not, or not again.
-        self._rest_at = 0.0
-        #: Where a `reaper` reports which processes have died; -1 = no rest was offered.
-        self._reports = -1
-        self._may_rest = False
 
     def run(self) -> None:
         """Run the program to its end; return when nothing of the replica lives any more."""
@@ -165,7 +144,6 @@ class Guardian:
         self._close_outputs()
         self._say("started %d" % at)
         self._say("%s %s" % (warm_start.WARM, self._warm.preloaded))
-        self._start_is_over()
         return True
 
     def _start_cold(self, close: "list[int]") -> "int | None":
@@ -184,10 +162,7 @@ class Guardian:
             finally:
                 self._close_outputs()
             self._say("started %d" % at)
-            if refused is None:
-                self._start_is_over()
             return refused
-        self._start_is_over()
         self._fork_main(close)
         return None
 
@@ -197,11 +172,6 @@ class Guardian:
         if not self._settled:
             self._settle()
             self._settled = True
-
-    def _start_is_over(self) -> None:
-        if self._note_pages is not None:
-            self._note_pages()
-            self._note_pages = None
 
     def _fork_main(self, close: "list[int]") -> None:
         """Fork the main process at once and let it wait for `go`, so that the fork overlaps with the shim's
@@ -263,8 +233,6 @@ class Guardian:
         poll.register(children, select.POLLIN)
         poll.register(self._control, select.POLLIN)
         running = shells.Shells(self._program, poll, self._leave_guardian)
-        if self._namespaced and self._main and reaper.file():
-            self._rest_at = time.monotonic() + _REST_SECONDS
         self._obey(running)
         while True:
             status = self._reap(running)
@@ -272,41 +240,13 @@ class Guardian:
                 return status
             if not self._program.argv and running.are_over:
                 return 0
-            for handle, _ in poll.poll(_sooner(running.pause(), self._rest_at)):
+            for handle, _ in poll.poll(running.pause()):
                 if handle == children:
                     os.read(children, 512)
                 elif not running.closed(handle):
                     self._hear()
                     self._obey(running)
             running.tick()
-            if self._rest_at and time.monotonic() >= self._rest_at:
-                self._offer_rest()
-            if self._may_rest and not running.are_open:
-                self._come_to_rest()
-
-    def _offer_rest(self) -> None:
-        self._rest_at = 0.0
-        handed: "list[int]" = []
-        try:
-            reports, self._reports = os.pipe()
-            handed.append(reports)
-            handed.append(kernel.process_handle(self._main))
-            offer = resting.offer(self._main, self._program)
-            unix_sockets.send_with(self._control, b"resting " + offer + b"\n", handed)
-        except OSError:
-            return  # No rest: signals sent without such handles might hit another process.
-        finally:
-            kernel.close_all(handed)
-
-    def _come_to_rest(self) -> None:
-        """Become a `reaper`. Returns only if that fails."""
-        self._may_rest = False
-        try:
-            self._settle_once()
-            os.set_inheritable(self._lock, True)
-            reaper.become(self._reports)
-        except OSError:
-            os.set_inheritable(self._lock, False)
 
     def _hear(self) -> None:
         try:
@@ -330,8 +270,6 @@ class Guardian:
         for word in words:
             if word.startswith(b"shell "):
                 running.open(word[6:], self._handed.pop(0))
-            elif word == b"rest":
-                self._may_rest = True
             elif self._main:
                 program.obey(word, self._main)
 
@@ -371,17 +309,6 @@ class Guardian:
             return
 
 
-def _sooner(pause: "int | None", at: float) -> "int | None":
-    """Return the milliseconds until the earlier of `pause` and `at`, a moment of the monotonic clock (0 =
-    never)."""
-    if not at:
-        return pause
-    left = max(0, int((at - time.monotonic()) * 1000) + 1)
-    return left if pause is None else min(left, pause)
-
-
-PRELOADER = b"preloader "
-"""Start of the line that names the preloader of which a fork is to wait."""
 _NOTHING = 0
 """The null device in every shim, sent where a line has no handle of its own: every line comes with one."""
 
@@ -392,9 +319,8 @@ class GuardianHandle:
 
     __slots__ = ("control", "errors", "output", "process")
 
-    def __init__(self, level: str, pages: "touched_pages.TouchedPages | None" = None) -> None:
-        """Fork it into its process namespace. `pages`: what it is to copy while it waits; None = nothing.
-        Raises OSError if the namespace cannot be made."""
+    def __init__(self, level: str) -> None:
+        """Fork it into its process namespace. Raises OSError if that cannot be made."""
         #: Read end of the pipe that its program writes its standard output to.
         self.output, output = os.pipe()
         #: Read end of the pipe for its program's standard error.
@@ -409,11 +335,11 @@ class GuardianHandle:
         self.process = os.fork()
         if self.process == 0:
             try:
-                kept = {0, 1, 2, control.fileno(), output, errors, *reaper.file()}
+                kept = {0, 1, 2, control.fileno(), output, errors}
                 if namespace is not None:
                     kept.update(namespace.handles)
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-                _guard(control, (output, errors), namespace, pages, level)
+                _guard(control, (output, errors), namespace)
             except (
                 Exception
             ) as error:  # The shim records it; this process has no other way to report.
@@ -426,8 +352,8 @@ class GuardianHandle:
             namespace.close()
 
     def announce(self, order: bytes) -> None:
-        """Send the line that the shim itself was given, or `preloader PATH` before it. The guardian begins
-        with what needs nothing of the slot, or has a fork wait with it. Raises OSError if it is dead."""
+        """Send the line that the shim itself was given. The guardian begins with what needs nothing of the
+        slot. Raises OSError if it is dead."""
         unix_sockets.send(self.control, order + b"\n", _NOTHING)
 
     def grant(self, lock: int) -> None:
@@ -456,13 +382,10 @@ def _guard(
     control: socket.socket,
     outputs: "tuple[int, int]",
     namespace: "users.Namespace | None",
-    pages: "touched_pages.TouchedPages | None",
-    level: str,
 ) -> None:
     kernel.name_process("ts-guardian")
-    note_pages = pages.ready(touched_pages.GUARDIAN) if pages is not None else None
     receiver = unix_sockets.Receiver(control)
-    order, waiting = _order(receiver, level)
+    order, _ = _next(receiver)
     message = json.loads(order.decode("utf-8"))
     plan = protocol.LaunchDocument.from_message(message["plan"])
     files = os.path.join(message["slot"], protocol.FILES)
@@ -480,7 +403,7 @@ def _guard(
     )
     seen = _view(isolation, message["slot"], files, namespace)
     # Before anything is hidden, which includes the way to the preloader's socket.
-    fork = warm_start.fork_for(plan, waiting)
+    fork = warm_start.fork_for(plan)
     warm = warm_start.WarmStart(plan.warm, fork) if fork is not None else None
 
     def prepare() -> "tuple[bytes, int]":
@@ -533,17 +456,7 @@ def _guard(
         prepare=prepare,
         settle=settle,
         warm=warm,
-        note_pages=note_pages,
     ).run()
-
-
-def _order(receiver: unix_sockets.Receiver, level: str) -> "tuple[bytes, warm_start.Fork | None]":
-    """Return the line with the launch document, and the fork that has waited for it, if one was asked for."""
-    (line, _), waiting = _next(receiver), None
-    if line.startswith(PRELOADER):
-        waiting = warm_start.waiting_fork(os.fsdecode(line[len(PRELOADER) :]), level)
-        line, _ = _next(receiver)
-    return line, waiting
 
 
 def _next(receiver: unix_sockets.Receiver) -> "tuple[bytes, int]":

@@ -59,11 +59,6 @@ class Shells:
         self._begun = False
 
     @property
-    def are_open(self) -> bool:
-        """Whether a shell is open now."""
-        return bool(self._connections)
-
-    @property
     def are_over(self) -> bool:
         """Whether at least one shell was asked for, and none is open any more."""
         return self._begun and not self._connections
@@ -126,29 +121,6 @@ class Shells:
             if until <= now:
                 del self._doomed[child]
                 processes.send(child, signal.SIGKILL)
-
-    def attend(self, children: int) -> None:
-        """Serve the shells until all are over, in a process with no other task. `children`: a handle that is
-        readable whenever a child has ended."""
-        self._poll.register(children, select.POLLIN)
-        while not self.are_over:
-            for handle, _ in self._poll.poll(self.pause()):
-                if handle == children:
-                    os.read(children, 512)
-                    self._reap()
-                else:
-                    self.closed(handle)
-            self.tick()
-
-    def _reap(self) -> None:
-        try:
-            while True:
-                child, status = os.waitpid(-1, os.WNOHANG)
-                if child == 0:
-                    return
-                self.reaped(child, status)
-        except ChildProcessError:
-            return
 
     def _let_go(self, connection: socket.socket) -> None:
         try:

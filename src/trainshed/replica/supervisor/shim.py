@@ -29,11 +29,10 @@ from trainshed.replica.supervisor import (
     guardian,
     journal,
     program,
-    resting,
     sidecars,
     warm_start,
 )
-from trainshed.replica.system import cgroups, durable, kernel, loop, processes, unix_sockets
+from trainshed.replica.system import cgroups, durable, loop, processes, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,16 +55,12 @@ class Shim:
         listeners: clients.Clients,
         claim: journal.Claim,
         child: guardian.GuardianHandle,
-        note_pages: "Callable[[], None] | None" = None,
     ) -> None:
-        """`note_pages`: called when everything that a start waits for has been done."""
         self._plan = plan
-        self._note_pages = note_pages
         self._clients = listeners
         self._claim = claim
         self._child = child.process
         self._control = child.control
-        self._resting: "resting.RestingGuardian | None" = None
         self._outputs = ((child.output, "o"), (child.errors, "e"))
         self._groups = cgroups.ControlGroups(plan.limits)
         self._sidecars: "sidecars.Sidecars | None" = None
@@ -186,9 +181,6 @@ class Shim:
                 os.kill(self._child, signal.SIGKILL)
 
     def _tell_guardian(self, order: bytes) -> None:
-        if self._resting is not None:
-            self._resting.obey(order)
-            return
         try:
             self._control.sendall(order + b"\n")
         except OSError:
@@ -208,8 +200,6 @@ class Shim:
             self._take(*line.decode("utf-8", "replace").partition(" ")[::2])
         if not data:
             self._loop.drop(self._control.fileno())
-            if self._resting is not None:
-                return  # At rest it reports in another way.
             if self._status < 0 and self._started:
                 # The guardian was killed, and the kernel killed the program with it.
                 self._status, self._ended = signal.SIGKILL, log.now()
@@ -228,43 +218,9 @@ class Shim:
             self._note_beginning(word, rest)
         elif word == "asked" and self._handed:
             self._sidecars.take_calls(self._handed.pop(0))
-        elif word == "resting":
-            self._let_rest(rest)
         elif word in ("failed", "full"):
             self._failure, self._sandbox_failed = rest, True
             self.found_disk_full = word == "full"
-
-    def _let_rest(self, offer: str) -> None:
-        """Take over from the guardian, which has nothing left to do that we could not do."""
-        assert self._sidecars is not None
-        handles, self._handed = self._handed[:2], self._handed[2:]
-        if len(handles) < 2:
-            kernel.close_all(handles)
-            return  # We may have too many handles open: the guardian continues.
-        self._tell_guardian(b"rest")
-        self._resting = resting.RestingGuardian(
-            self._plan,
-            self._child,
-            offer,
-            handles,
-            events=self._loop,
-            take_calls=self._sidecars.take_calls,
-        )
-        self._loop.add(self._resting.reports, self._hear_reaper)
-
-    def _hear_reaper(self) -> None:
-        assert self._resting is not None
-        try:
-            status = self._resting.hear()
-        except EOFError:
-            self._loop.drop(self._resting.reports)
-            # Either it was killed, and the kernel killed the program with it; or it never came to rest, and
-            # told us the program's end before its own.
-            self._hear_guardian()
-            status = signal.SIGKILL
-        if status is not None and self._status < 0:
-            self._status, self._ended = status, log.now()
-            os.kill(self._child, signal.SIGKILL)  # This kills everything else of the replica too.
 
     def _note_start(self, at: int) -> None:
         assert self._sidecars is not None and self._transcript is not None
@@ -274,9 +230,6 @@ class Shim:
         self._sidecars.program_started(at)
         if self._plan.warm.cold_because:
             self._note_beginning(warm_start.COLD, self._plan.warm.cold_because)
-        if self._note_pages is not None:
-            self._note_pages()
-            self._note_pages = None
 
     def _note_beginning(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
@@ -368,13 +321,10 @@ class Shim:
         cause = "its program has not begun yet"
         if self._started and self._status < 0:
             try:
-                if self._resting is not None:
-                    self._resting.open_shell(order, connection)
-                else:
-                    text = b"shell " + protocol.encode(order)
-                    unix_sockets.send(self._control, text, connection.fileno())
-            except OSError as error:
-                cause = "its program has ended" if self._resting is None else str(error)
+                text = b"shell " + protocol.encode(order)
+                unix_sockets.send(self._control, text, connection.fileno())
+            except OSError:
+                cause = "its program has ended"
             else:
                 self._reception.hand_on(connection)
                 return
@@ -475,13 +425,12 @@ def main(
     order: bytes,
     connection: socket.socket,
     child: "guardian.GuardianHandle | None",
-    note_pages: "Callable[[], None] | None" = None,
 ) -> None:
     """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
     ended.
 
     `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits
-    already; None = one is made. `note_pages`: called when the program has been started.
+    already; None = one is made.
     """
     if child is not None:
         _announce(child, order)
@@ -507,7 +456,7 @@ def main(
         # before, the guardian does not find it, and reports that.
         directories = [*plan.isolation.read_only, plan.isolation.image]
         program.hold_leases([directory for directory in directories if directory])
-        shim = Shim(plan, listeners, claim, child, note_pages)
+        shim = Shim(plan, listeners, claim, child)
         record, waits = shim.run(), shim
     except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
         if shim is None or not shim.found_disk_full:

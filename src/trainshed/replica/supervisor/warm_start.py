@@ -161,21 +161,13 @@ class Fork:
         self._handles += handles
 
 
-def waiting_fork(preloader: str, level: str) -> "Fork | None":
-    """Return a fork that waits before its program is known. None: no preloader is named, or the replica has
-    no namespaces."""
-    return Fork(preloader, level) if preloader and level != protocol.LEVEL_SESSION else None
-
-
-def fork_for(plan: protocol.LaunchDocument, waiting: "Fork | None") -> "Fork | None":
-    """Return the fork that is to be this program; None: the program starts in its own interpreter. `waiting`:
-    a fork that waits already; it is ended if it is another preloader's."""
-    wanted = plan.warm.preloader
-    if waiting is not None:
-        if waiting.preloader == wanted and waiting.is_there:
-            return waiting
-        waiting.end()
-    return None if plan.warm.only_waiting else waiting_fork(wanted, plan.isolation.level)
+def fork_for(plan: protocol.LaunchDocument) -> "Fork | None":
+    """Return a fork that is to be this program; None: the program starts in its own interpreter, because no
+    preloader is named, or the replica has no namespaces."""
+    level = plan.isolation.level
+    if not plan.warm.preloader or level == protocol.LEVEL_SESSION:
+        return None
+    return Fork(plan.warm.preloader, level)
 
 
 class WarmStart:

@@ -5,7 +5,6 @@ Importable everywhere; on systems other than Linux the calls raise OSError. Runs
 
 import ctypes
 import errno
-import fcntl
 import os
 import signal
 import struct
@@ -303,73 +302,7 @@ def write(path: str, text: str) -> None:
         os.close(handle)
 
 
-_PROT_READ, _PROT_EXEC = 1, 4
-_POPULATE_WRITE = 23
-_PIDFD_OPEN, _PROCESS_MADVISE = 434, 440
-_RUN = struct.Struct("QQ")
-"""An address and a length, as the kernel takes them."""
-_MOST_RUNS = 1024
-"""Runs of pages in one call."""
-
-
-def make_executable(address: int, length: int) -> None:
-    """Make pages of this process's memory executable, and no longer writable. Raises OSError if that is not
-    allowed."""
-    rights = _PROT_READ | _PROT_EXEC
-    arguments = ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_int(rights)
-    _call("mprotect", "mprotect", *arguments)
-
-
-def can_populate() -> bool:
-    """Whether `populate` works here."""
-    return LINUX and _advise(0, 0) == 0
-
-
-def populate(address: int, length: int) -> bool:
-    """Copy or map pages of this process's memory as if each had been written to, in one call. False: the
-    kernel cannot do that. Pages that are not mapped are skipped."""
-    return _advise(address, length) in (0, errno.ENOMEM)
-
-
-def populate_all(runs: bytes) -> bool:
-    """Populate many runs of pages, about a thousand per call. `runs`: each an address and a length as two
-    64-bit words. False: the kernel cannot do that (before Linux 6.13)."""
-    try:
-        own = process_handle(os.getpid())
-    except OSError:
-        return False
-    lengths = [length for _, length in _RUN.iter_unpack(runs)]
-    try:
-        first = 0
-        while first < len(lengths):
-            last = min(first + _MOST_RUNS, len(lengths))
-            part = runs[first * _RUN.size : last * _RUN.size]
-            done = _advise_all(own, part, last - first)
-            if done < 0:
-                return False
-            while first < last and done >= lengths[first]:
-                done -= lengths[first]
-                first += 1
-            if first < last:
-                first += 1  # The call stops at a run that is not mapped: skip it.
-    finally:
-        os.close(own)
-    return True
-
-
-def _advise_all(own: int, runs: bytes, count: int) -> int:
-    """Return the number of bytes that were populated; -1: the kernel cannot do it."""
-    try:
-        return syscall(_PROCESS_MADVISE, "process_madvise", own, runs, count, _POPULATE_WRITE, 0)
-    except OSError as error:
-        return 0 if error.errno == errno.ENOMEM else -1
-
-
-def _advise(address: int, length: int) -> int:
-    """Return the number of the error, 0 = none."""
-    advice = ctypes.c_int(_POPULATE_WRITE)
-    done = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
-    return ctypes.get_errno() if done else 0
+_PIDFD_OPEN = 434
 
 
 def event_handle() -> int:
@@ -382,34 +315,10 @@ def event_handle() -> int:
     return handle
 
 
-_MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_EXEC = 0x1, 0x2, 0x10
-_ADD_SEALS, _ALL_SEALS = 1033, 0xF
-
-
 def process_handle(process: int) -> int:
     """Return a handle that keeps identifying a process when its id is reused. Raises OSError if the process
     is gone or is a thread, or the kernel has no such handles (before Linux 5.3)."""
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
-
-
-def executable_in_memory(name: str, content: bytes) -> int:
-    """Return the handle of a file in memory that nobody can change any more, and that may be executed but not
-    read. Raises OSError, and AttributeError if the C library lacks the call."""
-    if not LINUX:
-        raise OSError(errno.ENOSYS, "memfd_create: only Linux can do this")
-    flags = _MFD_CLOEXEC | _MFD_ALLOW_SEALING
-    handle: int = _libc.memfd_create(_bytes(name), ctypes.c_uint(flags | _MFD_EXEC))
-    if handle < 0:  # Kernels before 6.3 do not know that flag, and let every such file be executed.
-        handle = _libc.memfd_create(_bytes(name), ctypes.c_uint(flags))
-    _check(min(handle, 0), "memfd_create")
-    try:
-        os.write(handle, content)
-        os.fchmod(handle, 0o111)
-        fcntl.fcntl(handle, _ADD_SEALS, _ALL_SEALS)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
 
 
 IN_MODIFY = 0x2

@@ -20,8 +20,6 @@ FILE, TEXT = "file", "text"
 ENVIRON = (("PYTHONUNBUFFERED", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("MINE", "a $b"))
 #: How a program began whose runtime's `framework` was imported ahead.
 WARM = "started warm: framework 1.2 imported"
-#: So many idle shims there are at most; a fork waits with most of them.
-MOST_IDLE = 8
 
 
 async def start(
@@ -140,24 +138,6 @@ def differences(cold: Outcome, warm: Outcome) -> object:
     except (ValueError, IndexError, KeyError, TypeError):
         return cold, warm
     return different or (cold, warm)
-
-
-async def is_forked(house: House, runtime: Runtime, **environ: str) -> bool:
-    """Whether a program that asks for no imports begins in a fork: it is the third process of its namespace
-    then, and the second else."""
-    path = str(runtime.layer.site / "numbered.py")
-    warm = runtime.warm_without_imports()
-    uid = await start(house, runtime, FILE, path, warm=warm, environ=environ)
-    assert await how_it_began(house, uid) == ""
-    return house.texts(uid) == ["3"]
-
-
-async def until_forked(house: House, runtime: Runtime) -> None:
-    """From then on there is an interpreter in whose forks such programs begin."""
-    for _ in range(200):
-        if await is_forked(house, runtime):
-            return
-    raise AssertionError("no program was forked")
 
 
 def preloader_of() -> int:

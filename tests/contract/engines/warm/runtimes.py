@@ -49,10 +49,6 @@ class Runtime:
         named."""
         return WarmStart(str(self.base.template), modules or ("framework",))
 
-    def warm_without_imports(self) -> WarmStart:
-        """The wish to begin in a fork of a process that has just started Python."""
-        return WarmStart(str(self.base.template))
-
 
 class ToyRuntime(Runtime):
     """A framework of a few lines in its base, and all programs in its layer."""
