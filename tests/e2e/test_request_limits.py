@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.e2e.processes import children, command_line
+from tests.e2e.processes import children
 from tests.e2e.running import PROJECT, REGION, Service, start
 
 ENDLESS = 64 << 20
@@ -55,9 +55,7 @@ def connect(service: Service, place: str) -> socket.socket:
 def held(service: Service) -> int:
     """Bytes of memory that the service and the processes beside it hold."""
     page = resource.getpagesize()
-    # The first service of an installation has one more, for a moment, that keeps compiled modules.
-    beside = (pid for pid in children(service.pid) if "loading/writing.py" not in command_line(pid))
-    pids = (service.pid, *beside)
+    pids = (service.pid, *children(service.pid))
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in pids)
 
 

@@ -37,13 +37,6 @@ def test_the_two_walks_are_short_and_pass_modules_that_are_there() -> None:
 def test_packages_reexport_nothing() -> None:
     for package in PACKAGES:
         body = ast.parse((package / "__init__.py").read_text()).body
-        if package.name == "httpd":
-            # It says how uvicorn is loaded, before any module of it imports that (docs/adr/0138).
-            assert [ast.unparse(each).partition("(")[0] for each in body[1:]] == [
-                "from trainshed.loading.packages import sparsely",
-                "sparsely",
-            ]
-            continue
         assert len(body) == 1, f"{package.name}/__init__.py holds more than its charter"
 
 

@@ -66,11 +66,9 @@ def document(
 
 @pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
 def test_who_has_asked_for_imports_is_told_why_there_are_none(level: str) -> None:
-    """And nobody else, though all would begin in an interpreter that is up if there was one."""
     host = replace(HOST, level=level)
     asked = replace(PLAN, warm=WarmStart("/env", ("numpy",)))
     assert document(host, asked).warm.cold_because
-    assert not document(host, replace(PLAN, warm=WarmStart("/env"))).warm.cold_because
 
 
 @pytest.mark.parametrize(

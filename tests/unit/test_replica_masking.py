@@ -2,8 +2,6 @@
 
 import base64
 import json
-import subprocess
-import sys
 import urllib.parse
 from pathlib import Path
 
@@ -163,19 +161,3 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
     written = (tmp_path / metrics.FILE).read_text()
     assert [json.loads(line)["values"] for line in written.splitlines()] == [{"loss-***": 0.5}]
     assert said and not any("s3cret" in line or "987654" in line for line in said)
-
-
-def test_nothing_more_is_loaded_into_every_shim() -> None:
-    """A fork costs what the modules that it inherits cost."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote;"
-        "print(*sorted(sys.modules))"
-    )
-    source = str(Path(segments.__file__).parents[3])
-    command = [sys.executable, "-I", "-S", "-c", code, source]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "trainshed.replica.observe.masking" in loaded
-    assert not {"urllib.parse", "base64", "hashlib", "ssl", "typing"} & loaded
-    # Since 3.14 the standard library's ctypes loads it.
-    assert "threading" not in loaded or sys.version_info >= (3, 14)

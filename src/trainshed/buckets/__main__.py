@@ -8,7 +8,6 @@ import gc
 import os
 import sys
 
-from trainshed.loading import compiled
 from trainshed.replica.system import kernel
 
 
@@ -17,11 +16,9 @@ def main() -> None:
     ports."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.help_parent(parent)
-    compiled.install()
     gc.disable()
     from trainshed.buckets import process
 
-    compiled.release()
     # Loaded modules are never garbage: collections need not look at them again.
     gc.freeze()
     gc.enable()

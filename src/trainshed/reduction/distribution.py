@@ -9,9 +9,8 @@ import functools
 import hashlib
 import io
 from collections.abc import Mapping
+from importlib.metadata import version as installed
 from pathlib import Path
-
-from trainshed.loading.versions import installed
 
 PACKAGE = "trainshed_reduction"
 NAME = "trainshed-reduction"

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from trainshed.loading.versions import installed
 from trainshed.runtimes import corrections, output
 from trainshed.runtimes.confinement import Confinement, Verdict, read_verdict
 from trainshed.runtimes.indexes import index_environment, names_indexes

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Collection
 from functools import partial
+from importlib.metadata import version as installed
 from pathlib import Path
 
 from msgspec import Struct
@@ -42,7 +43,6 @@ from trainshed.engines.registry import EngineContext, ProgramRules, factory
 from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
-from trainshed.loading.versions import installed
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import Smtp
 from trainshed.runtimes.images.service import Images, ImageSettings

@@ -249,11 +249,6 @@ def settle() -> None:
     """Return the memory that importing and starting left behind, and exempt what stays from garbage
     collection. Takes a few milliseconds."""
     gc.freeze()
-    trim()
-
-
-def trim() -> None:
-    """Return freed memory to the system; does nothing if the C library cannot."""
     trimming = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trimming is not None:
         trimming(0)

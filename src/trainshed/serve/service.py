@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -30,7 +29,6 @@ from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
-from trainshed.loading import compiled
 from trainshed.replica import protocol
 from trainshed.serve import clock, collector
 from trainshed.serve.addresses import (
@@ -45,7 +43,6 @@ from trainshed.serve.app import wire
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
 from trainshed.serve.grpc_front import GrpcFront
-from trainshed.serve.idle_memory import IdleMemory
 from trainshed.serve.lazy_console import LazyConsole
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
@@ -90,7 +87,6 @@ class Service:
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
         self._console: LazyConsole | None = None
-        self._memory = IdleMemory(bootstrap.store)
         self._watching = Crew()
         bootstrap.tokens.refuse(self._is_over)
 
@@ -183,7 +179,6 @@ class Service:
         self._app.retention.start()
         self._app.outbox.start()
         self._app.idling.start()
-        self._memory.start()
         self._watching.keep(self._bootstrap.store.watch, "watching the files of the database")
         self._app.runtimes.search()
 
@@ -191,7 +186,6 @@ class Service:
         """Stop what `_begin_work` started and the controller. The outbox comes last, because the controller's
         last commits may still put something into it."""
         await self._watching.close()
-        await self._memory.close()
         await self._app.idling.close()
         await self._app.retention.close()
         await self._app.suggesting.close()
@@ -314,20 +308,8 @@ class _Server(SecureServer):
 
 
 def _load_late() -> None:
-    """Load what the first request to a public API would wait for, which takes some 20 ms. After that, all
-    modules that are kept compiled have been loaded."""
+    """Load what the first request to a public API would wait for, which takes some 20 ms."""
     pool.load_all()
-    if (modules := compiled.release()) is not None:
-        # The end of a service does not wait for it; the process that writes goes on by itself.
-        threading.Thread(target=_save, args=(modules,), name="keeping-modules", daemon=True).start()
-
-
-def _save(modules: compiled.CompiledModules) -> None:
-    try:
-        modules.save()
-    except OSError as failure:
-        # The package may belong to another user; Python keeps no compiled files there either.
-        log.debug("compiled modules are not kept for the next start: %s", failure)
 
 
 def told_set_aside(bad: Sequence[RecordSetAside]) -> str:

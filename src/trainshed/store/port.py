@@ -353,11 +353,6 @@ class Store(Protocol):
     @property
     def notifications(self) -> Notifications: ...
 
-    async def release_memory(self) -> None:
-        """Release memory that only serves speed; called when there is nothing to do. Stored data is not
-        affected. Raises Unavailable."""
-        ...
-
     async def watch(self) -> None:
         """Notice at once that somebody removes or replaces the store's files. All that was acknowledged is
         then saved, and until they are back each write raises Unavailable, which says what to do. Runs until

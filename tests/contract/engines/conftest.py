@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.resting import wait_for_rest
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
@@ -60,7 +59,6 @@ class House:
         self.engine = LocalEngine(data, Options(level=level, **self.options))
         self._reader: asyncio.Task[None] | None = None
         #: A replica counts as started when its guardian has come to rest.
-        self.awaits_rest = False
 
     async def open(self) -> None:
         await self.engine.start()
@@ -206,9 +204,6 @@ class House:
             ]
 
         await self.until(lambda: bool(found()))
-        if self.awaits_rest:
-            guardian = self.shim(uid, replica)["guardian"]
-            await asyncio.to_thread(wait_for_rest, guardian)
         return found()[0]
 
     def log(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> list[dict[str, object]]:

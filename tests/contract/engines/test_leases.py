@@ -147,7 +147,7 @@ def test_a_start_that_is_stopped_while_nobody_takes_it_up_never_happens(house: R
 def test_a_start_that_is_read_only_after_its_lease_does_not_happen_twice(house: Run) -> None:
     async def test(house: House) -> None:
         await house.restart(lease=2.0)
-        idle = [shim for shim, _ in await stocked(house)]
+        idle = [shim for shim, _ in await stocked(house)][:1]
         for shim in idle:
             os.kill(shim, signal.SIGSTOP)
         uid = await house.run("sh", "-c", "echo ran; exec sleep 60")

@@ -9,38 +9,17 @@ import sys
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, Test
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from trainshed.core.launch import Limits
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.terminals import Terminal, TerminalRefused
-from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.testing.engine.clock import Clock
 from trainshed.testing.engine.engine import SimEngine
 from trainshed.testing.engine.world import World
 
 PLAIN = {"is_terminal": False}
-
-
-@pytest.fixture(params=[False, True], ids=["at-once", "at-rest"])
-def awaits_rest(request: pytest.FixtureRequest) -> bool:
-    """Whether shells are opened when the guardian has come to rest."""
-    return bool(request.param)
-
-
-@pytest.fixture
-def house(house: Run, awaits_rest: bool) -> Run:
-    def run(test: Test) -> None:
-        async def body(house: House) -> None:
-            if awaits_rest and house.level == LEVEL_SESSION:
-                pytest.skip("its guardian never comes to rest")
-            house.awaits_rest = awaits_rest
-            await test(house)
-
-        house(body)
-
-    return run
 
 
 async def opened(house: House, uid: JobUid, **wish: object) -> Terminal:
@@ -263,43 +242,6 @@ def test_it_is_the_programs_own_user(house: Run) -> None:
         assert program == shell
         assert "CapEff" in program
 
-    house(test)
-
-
-_PRIES = """
-import os, time
-def name(pid): return open(f"/proc/{pid}/comm").read().strip()
-def served():
-    others = [int(each) for each in os.listdir("/proc") if each.isdigit()]
-    return [pid for pid in others if pid != 1 and name(pid) == "ts-guardian"]
-while not served(): time.sleep(0.01)
-for pid in [1, *served()]:
-    for look in (
-        lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR),
-        lambda: open(f"/proc/{pid}/environ").read(),
-        lambda: os.readlink(f"/proc/{pid}/exe"),
-        lambda: os.readlink(f"/proc/{pid}/fd/1"),
-    ):
-        try: print(pid, look(), flush=True)
-        except OSError: pass
-print("tried", flush=True)
-time.sleep(60)
-"""
-
-
-def test_programs_may_not_look_into_what_serves_it(house: Run, awaits_rest: bool) -> None:
-    """spec/program#isolation: what works for a replica among its processes is none of theirs."""
-
-    async def test(house: House) -> None:
-        uid = await house.python(_PRIES)
-        await house.started(uid)
-        terminal = await opened(house, uid, command="cat", **PLAIN)
-        await house.line(uid, lambda text: text == "tried")
-        assert house.texts(uid) == ["tried"]
-        terminal.close()
-
-    if not awaits_rest:
-        pytest.skip("the guardian itself serves shells then")
     house(test)
 
 

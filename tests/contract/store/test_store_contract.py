@@ -52,14 +52,6 @@ async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_all_goes_on_after_memory_was_given_back(store: Store) -> None:
-    before = await created(store, make_job(6))
-    await store.release_memory()
-    assert (await store.reader.job(before.name))[0] == before
-    after = await created(store, make_job(7))
-    assert (await store.reader.job(after.name))[0] == after
-
-
 async def test_a_created_job_is_read_back_as_it_was(store: Store) -> None:
     job = await created(store, make_job(7, labels=(("team", "a"), ("x", ""))))
     assert (await store.reader.job(job.name))[0] == job

@@ -59,11 +59,6 @@ def _open(database: Path) -> sqlite3.Connection:
     return connection
 
 
-def release_pages(connection: sqlite3.Connection) -> None:
-    """Release the pages of the database that the connection holds in memory, up to 16 MB."""
-    connection.execute("PRAGMA shrink_memory")
-
-
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 

@@ -15,7 +15,6 @@ from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import (
     damaged,
     open_writer,
-    release_pages,
     require_not_emptied,
     require_sound,
 )
@@ -92,11 +91,6 @@ class SqliteStore:
         self.secrets = SqliteSecrets(writer, snapshots)
         self.operations = SqliteOperations(writer, snapshots)
         self.notifications = SqliteNotifications(writer, snapshots)
-
-    async def release_memory(self) -> None:
-        await self._writer.run("release_memory", release_pages)
-        self._snapshots.here(release_pages)
-        await self._snapshots.aside(release_pages)
 
     async def watch(self) -> None:
         try:

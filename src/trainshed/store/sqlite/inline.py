@@ -103,9 +103,6 @@ class InlineStore:
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return self.here(read)
 
-    async def release_memory(self) -> None:
-        """Do nothing: memory holds nothing but stored data."""
-
     async def watch(self) -> None:
         """Return: memory has no files."""
 
