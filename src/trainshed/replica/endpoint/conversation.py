@@ -5,7 +5,7 @@ The service answers requests for its own APIs (`Request` decides which those are
 with a foreign token, which Google answers. The bucket process is asked about all others first. If it has no
 such bucket, a request that only reads goes on to the real host; a request for no storage API always does. If
 that host is out of reach, the client gets the bucket process's answer. No request about a bucket of ours goes
-out, and no token of ours. There is one thread per client. Runs on Python 3.6.
+out, and no token of ours. There is one thread per client.
 """
 
 import base64
@@ -15,16 +15,17 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
-from trainshed.replica.endpoint import endings, messages, storage_failures, trainer_status
+from trainshed.replica.endpoint import (
+    endings,
+    google_hosts,
+    messages,
+    storage_failures,
+    trainer_status,
+)
 from trainshed.replica.system import unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Iterator
-
-    from trainshed.replica.endpoint import google_hosts
 
 _RETRY_SECONDS = 10.0
 _RETRY_PAUSE = 0.05
@@ -51,9 +52,9 @@ class Backend:
         self._target = target
         #: Line that connections to it begin with; b"" = none.
         self._preamble = preamble
-        self._known: "dict[bytes, float]" = {}
+        self._known: dict[bytes, float] = {}
 
-    def connected(self) -> "socket.socket | None":
+    def connected(self) -> socket.socket | None:
         """Return a connection to it; None = it has been away for too long."""
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
@@ -94,7 +95,7 @@ class _Server:
             if status_of(head)[:1] != b"1":
                 return head
 
-    def body(self, length: int) -> "Iterator[bytes]":
+    def body(self, length: int) -> Iterator[bytes]:
         """Yield the parts of its answer's body. Raises OSError, ConnectionCut."""
         try:
             for part in self.incoming.body(length):
@@ -131,11 +132,11 @@ class Conversation:
         self,
         client: ssl.SSLSocket,
         buckets: Backend,
-        out: "google_hosts.GoogleHosts | None",
-        service: "Backend | None" = None,
-        failing: "storage_failures.StorageFailures | None" = None,
+        out: google_hosts.GoogleHosts | None,
+        service: Backend | None = None,
+        failing: storage_failures.StorageFailures | None = None,
         *,
-        status: "trainer_status.TrainerStatus | None" = None,
+        status: trainer_status.TrainerStatus | None = None,
     ) -> None:
         self._client = client
         #: Takes the program's progress reports; None = they are not served.
@@ -150,7 +151,7 @@ class Conversation:
         #: The way to the real hosts; None = there is none.
         self._out = out
         #: Kept connections by host, or by name of our own process.
-        self._servers: "dict[bytes, _Server]" = {}
+        self._servers: dict[bytes, _Server] = {}
 
     def run(self) -> None:
         """Serve requests until the client hangs up, or the connection has to end."""
@@ -182,7 +183,7 @@ class Conversation:
             return self._hand_on(request)
         if request.is_read:
             return self._read(request)
-        parts: "Iterable[bytes]" = self._incoming.body(request.length)
+        parts: Iterable[bytes] = self._incoming.body(request.length)
         host, sent = self._first_asked(request), head.encode()
         if self._out and not request.is_storage and request.may_go_out():
             begun = list(_begun(parts))
@@ -197,7 +198,7 @@ class Conversation:
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
 
-    def _report(self, status: "trainer_status.TrainerStatus", request: "Request") -> bool:
+    def _report(self, status: trainer_status.TrainerStatus, request: "Request") -> bool:
         """Serve one progress report."""
         try:
             trainer_status.require_short(request.length, messages.CHUNKED)
@@ -262,7 +263,7 @@ class Conversation:
         self._buckets.note(bucket)
         return True
 
-    def _answered(self, host: bytes, request: bytes) -> "messages.Head | None":
+    def _answered(self, host: bytes, request: bytes) -> messages.Head | None:
         """Return the head of the answer to a request without a body; None = there is no answer."""
         kept = host in self._servers
         server = self._asked(host)
@@ -281,7 +282,7 @@ class Conversation:
         self._drop(host)
         return self._asked(host) is not None
 
-    def _asked(self, host: bytes) -> "_Server | None":
+    def _asked(self, host: bytes) -> _Server | None:
         """Return the kept connection to a host, or a new one."""
         server = self._servers.get(host)
         if server is not None and server.is_silent():
@@ -344,7 +345,7 @@ def _closes(answer: messages.Head, request: "Request") -> bool:
     return said or request.head.first.endswith(b"/1.0") or answer.first.startswith(b"HTTP/1.0")
 
 
-def _begun(parts: "Iterable[bytes]") -> "Iterator[bytes]":
+def _begun(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the first parts of a body, which contain any token, since forms with one are short."""
     size = 0
     for part in parts:
@@ -354,7 +355,7 @@ def _begun(parts: "Iterable[bytes]") -> "Iterator[bytes]":
             return
 
 
-def _send(server: _Server, parts: "Iterable[bytes]") -> bool:
+def _send(server: _Server, parts: Iterable[bytes]) -> bool:
     """Send a body; return False if the server took only a part, and may have answered already."""
     for part in parts:
         try:

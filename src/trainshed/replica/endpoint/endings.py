@@ -1,17 +1,14 @@
 """Ends connections to a replica's endpoint so that the last answer arrives, and answers strangers.
 
 It is imported when the first connection is to be ended, because importing threads makes forks of the shim
-slower. Runs on Python 3.6.
+slower.
 """
 
 import json
 import socket
 import threading
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+from collections.abc import Callable
 
 _TEXT = (
     "This endpoint belongs to another replica, in whose name it would speak. "
@@ -53,7 +50,7 @@ def hang_up(connection: socket.socket) -> None:
 
 
 def send_away(
-    connection: socket.socket, secured: "Callable[[socket.socket], socket.socket] | None" = None
+    connection: socket.socket, secured: Callable[[socket.socket], socket.socket] | None = None
 ) -> None:
     """Refuse the client of an accepted connection, without blocking. If too many are being refused, it gets
     no answer. `secured`: does the TLS handshake first."""

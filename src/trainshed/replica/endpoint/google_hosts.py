@@ -2,7 +2,7 @@
 roots instead of the replica's.
 
 A host that was not reached counts as away for a while, so that callers without internet access need not wait.
-Thread-safe. Runs on Python 3.6.
+Thread-safe.
 """
 
 import base64
@@ -11,16 +11,14 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from trainshed.replica.endpoint import messages
 from trainshed.replica.system import roots
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping
+Address = tuple[str, int]
 
-    Address = tuple[str, int]
 
 _PATIENCE = 5.0
 """Seconds for finding and reaching a host."""
@@ -35,7 +33,7 @@ class GoogleHosts:
     __slots__ = ("_away", "_context", "_hosts", "_proxy", "_trust")
 
     def __init__(
-        self, proxy: str = "", trust: str = "", hosts: "Mapping[str, Address] | None" = None
+        self, proxy: str = "", trust: str = "", hosts: Mapping[str, Address] | None = None
     ) -> None:
         #: URL of an HTTP proxy for all connections; "" = none.
         self._proxy = proxy
@@ -43,14 +41,14 @@ class GoogleHosts:
         self._trust = trust
         #: Addresses of hosts that override name resolution.
         self._hosts = hosts or {}
-        self._context: "ssl.SSLContext | None" = None
-        self._away: "dict[str, float]" = {}
+        self._context: ssl.SSLContext | None = None
+        self._away: dict[str, float] = {}
 
-    def connected(self, host: str) -> "ssl.SSLSocket | None":
+    def connected(self, host: str) -> ssl.SSLSocket | None:
         """Return a connection to a host with a verified certificate; None if it is out of reach."""
         if time.monotonic() < self._away.get(host, 0.0):
             return None
-        made: "list[ssl.SSLSocket]" = []
+        made: list[ssl.SSLSocket] = []
 
         def reach() -> None:
             try:

@@ -2,7 +2,7 @@
 told another address. TLS ends here, with a certificate that the replica's programs trust. HTTP/1.1 requests
 are read and answered (`conversation`); HTTP/2, which is gRPC, is passed on to the service byte for byte.
 
-Only a relay process with a certificate imports it. Runs on Python 3.6.
+Only a relay process with a certificate imports it.
 """
 
 import json
@@ -11,11 +11,13 @@ import socket
 import ssl
 import threading
 
-from trainshed.replica.endpoint import conversation, endings, storage_failures
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from trainshed.replica.endpoint import google_hosts, trainer_status
+from trainshed.replica.endpoint import (
+    conversation,
+    endings,
+    google_hosts,
+    storage_failures,
+    trainer_status,
+)
 
 _HANDSHAKE_SECONDS = 30.0
 
@@ -35,19 +37,19 @@ class TlsFront:
         self,
         certificate: str,
         buckets: conversation.Backend,
-        out: "google_hosts.GoogleHosts | None" = None,
-        rest: "conversation.Backend | None" = None,
-        grpc: "conversation.Backend | None" = None,
+        out: google_hosts.GoogleHosts | None = None,
+        rest: conversation.Backend | None = None,
+        grpc: conversation.Backend | None = None,
         *,
-        failing: "storage_failures.StorageFailures | None" = None,
-        status: "trainer_status.TrainerStatus | None" = None,
+        failing: storage_failures.StorageFailures | None = None,
+        status: trainer_status.TrainerStatus | None = None,
     ) -> None:
         """`certificate`: a PEM file with the key and the chain. If it is unusable, TLS clients are refused,
         and the rest of the endpoint still works."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Clients that offer both get HTTP/1.1; gRPC clients only offer HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
-        self._context: "ssl.SSLContext | None" = made
+        self._context: ssl.SSLContext | None = made
         #: Told of failed handshakes and of answers.
         self._failing = failing or storage_failures.StorageFailures()
         self._buckets = buckets
@@ -106,7 +108,7 @@ _LAST_SECONDS = 5.0
 """How long the last bytes of one side may take to be sent to the other."""
 
 
-def pass_on(client: ssl.SSLSocket, server: "socket.socket | None") -> None:
+def pass_on(client: ssl.SSLSocket, server: socket.socket | None) -> None:
     """Pass bytes both ways until one side hangs up and the other has got its last bytes; then close both.
     `server`: None = it could not be reached. Blocks, with at most a chunk per direction in memory."""
     try:

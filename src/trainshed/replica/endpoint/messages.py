@@ -1,13 +1,10 @@
 """Reads HTTP/1.1 messages from a connection: heads, and bodies whose end is known. It decides nothing about
 them.
 
-TensorFlow's client sends contradictory lengths, which servers refuse; they are corrected here. Runs on Python
-3.6.
+TensorFlow's client sends contradictory lengths, which servers refuse; they are corrected here.
 """
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 CHUNKED = -1
 """Instead of a length: the body says itself where it ends."""
@@ -31,11 +28,11 @@ class Head:
 
     __slots__ = ("fields", "first")
 
-    def __init__(self, first: bytes, fields: "list[bytes]") -> None:
+    def __init__(self, first: bytes, fields: list[bytes]) -> None:
         self.first = first
         self.fields = fields
 
-    def values(self, name: bytes) -> "list[bytes]":
+    def values(self, name: bytes) -> list[bytes]:
         """Return the values of the fields with this name, which is in lower case."""
         return [field.partition(b":")[2].strip() for field in self.fields if _name(field) == name]
 
@@ -79,11 +76,11 @@ class Incoming:
 
     __slots__ = ("_held", "_receive")
 
-    def __init__(self, receive: "Callable[[int], bytes]") -> None:
+    def __init__(self, receive: Callable[[int], bytes]) -> None:
         self._receive = receive
         self._held = b""
 
-    def head(self) -> "Head | None":
+    def head(self) -> Head | None:
         """Return the next head; None = the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
         begun = 0
         while True:
@@ -101,7 +98,7 @@ class Incoming:
                 return None
             self._held += data
 
-    def body(self, length: int) -> "Iterator[bytes]":
+    def body(self, length: int) -> Iterator[bytes]:
         """Yield the parts of a body as they come, still encoded. Raises NotHttp, ConnectionCut, OSError."""
         if length == UNTIL_END:
             while self._held or self._more(False):
@@ -113,7 +110,7 @@ class Incoming:
             for part in self._exactly(length):
                 yield part
 
-    def _exactly(self, length: int) -> "Iterator[bytes]":
+    def _exactly(self, length: int) -> Iterator[bytes]:
         while length:
             if not self._held:
                 self._more()
@@ -121,7 +118,7 @@ class Incoming:
             length -= len(part)
             yield part
 
-    def _chunks(self) -> "Iterator[bytes]":
+    def _chunks(self) -> Iterator[bytes]:
         while True:
             line = self._line()
             try:

@@ -4,20 +4,18 @@ machine's loopback.
 The kernel knows the user of the client's end of a connection (sock_diag(7), else /proc/net/tcp), and by its
 inode the processes that hold it. If a replica has its own users, the user decides; otherwise the process has
 to descend from its guardian. A client that cannot be found, because it has died meanwhile, does not belong to
-it. Runs on Python 3.6.
+it.
 """
 
 import os
 import socket
 import struct
+from collections.abc import Iterable, Sequence
 
 from trainshed.replica.system import kernel, processes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Sequence
+Address = tuple[str, int]
 
-    Address = tuple[str, int]
 
 _SOCK_DIAG = 4
 _BY_FAMILY = 20
@@ -38,13 +36,13 @@ class Peers:
 
     __slots__ = ("_asking", "_guardian", "_recent", "_users")
 
-    def __init__(self, guardian: int, users: "Sequence[int]" = ()) -> None:
+    def __init__(self, guardian: int, users: Sequence[int] = ()) -> None:
         """`guardian`: its process id in this process's /proc. `users`: (first, count) of the replica's own
         user ids, () = it has none. Opens nothing."""
         self._guardian = guardian
         self._users = range(users[0], users[0] + users[1]) if users else None
-        self._recent: "list[int]" = []
-        self._asking: "socket.socket | None" = None
+        self._recent: list[int] = []
+        self._asking: socket.socket | None = None
 
     def belongs(self, connection: socket.socket) -> bool:
         """Whether the client of an accepted IPv4 connection is a process of the replica."""
@@ -62,7 +60,7 @@ class Peers:
             return user in self._users
         return self._holds(inode)
 
-    def _asked(self, own: "Address", other: "Address") -> "tuple[int, int] | None":
+    def _asked(self, own: Address, other: Address) -> tuple[int, int] | None:
         """Return (user, inode) of the socket with these addresses from the kernel; None if it does not
         tell."""
         try:
@@ -98,7 +96,7 @@ class Peers:
             or self._found(processes.descendants(self._guardian), link)
         )
 
-    def _found(self, candidates: "Iterable[int]", link: str) -> bool:
+    def _found(self, candidates: Iterable[int], link: str) -> bool:
         for process in candidates:
             # The process id may have been reused since it was found.
             if _has_open(process, link) and self._is_below(process):
@@ -119,7 +117,7 @@ class Peers:
         return False
 
 
-def _tuple(own: "Address", other: "Address") -> bytes:
+def _tuple(own: Address, other: Address) -> bytes:
     """Return both ends of a connection in the kernel's binary form."""
     return _TUPLE.pack(
         struct.pack(">H", own[1]),
@@ -132,7 +130,7 @@ def _tuple(own: "Address", other: "Address") -> bytes:
     )
 
 
-def _listed(own: "Address", other: "Address") -> "tuple[int, int]":
+def _listed(own: Address, other: Address) -> tuple[int, int]:
     """Return (user, inode) of the socket with these addresses from /proc/net/tcp; (0, 0) = there is none."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [

@@ -4,7 +4,7 @@ that says whose they are. `interception` serves what comes over TLS.
 That line gives a program's calls the identity of its job: programs cannot reach the bucket process's Unix
 socket themselves. The socket keeps its path when the service restarts; a connection that comes while nothing
 listens there is retried. The listening sockets are made before the program starts; a relay process exists
-only from the first connection on, so that the shim's log loop carries no bulk data. Runs on Python 3.6.
+only from the first connection on, so that the shim's log loop carries no bulk data.
 """
 
 import errno
@@ -13,19 +13,22 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import storage_failures
+from trainshed.replica.endpoint import (
+    google_hosts,
+    interception,
+    peers,
+    storage_failures,
+    trainer_status,
+)
 from trainshed.replica.system import kernel, loop, unix_sockets
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+Service = tuple[str, str]
 
-    from trainshed.replica.endpoint import google_hosts, interception, peers, trainer_status
+MakeStatus = Callable[[], "trainer_status.TrainerStatus | None"]
 
-    Service = tuple[str, str]
-    MakeStatus = Callable[[], "trainer_status.TrainerStatus | None"]
 
 NO_SERVICE = ("", "")
 """The service's Unix sockets for REST and for gRPC, "" = there is none."""
@@ -71,12 +74,12 @@ class Endpoint:
         *,
         identity: bytes = b"",
         certificate: str = "",
-        peers: "peers.Peers | None" = None,
+        peers: peers.Peers | None = None,
         proxy: str = "",
         trust: str = "",
-        service: "Service" = NO_SERVICE,
-        note: "storage_failures.Note" = storage_failures.ignored,
-        status: "MakeStatus" = lambda: None,
+        service: Service = NO_SERVICE,
+        note: storage_failures.Note = storage_failures.ignored,
+        status: MakeStatus = lambda: None,
     ) -> None:
         """With a `certificate` the next port after `port` is served as well, over TLS. Raises OSError if a
         port is taken."""
@@ -104,7 +107,7 @@ class Endpoint:
         self._note = note
         #: Makes the object that takes the program's progress reports.
         self._status = status
-        self._noted: "set[str]" = set()
+        self._noted: set[str] = set()
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
@@ -165,7 +168,7 @@ class Endpoint:
 
         self._loop.add(alive_read, told)
 
-    def _heed(self, message: "protocol.Message") -> None:
+    def _heed(self, message: protocol.Message) -> None:
         """Handle a message of the relay process: `{}` for each connection that it refuses, or a note."""
         if not message:
             self.refused += 1
@@ -178,7 +181,7 @@ class Endpoint:
         """Return what the relay process runs, which writes its messages to `say`."""
         os.set_blocking(say, False)
 
-        def write(message: "protocol.Message") -> None:
+        def write(message: protocol.Message) -> None:
             try:
                 os.write(say, protocol.encode(message))
             except BlockingIOError:
@@ -201,7 +204,7 @@ class Endpoint:
             status=self._status,
         )
 
-    def _way_out(self) -> "google_hosts.GoogleHosts":
+    def _way_out(self) -> google_hosts.GoogleHosts:
         from trainshed.replica.endpoint import google_hosts
 
         return google_hosts.GoogleHosts(self._proxy, self._trust)
@@ -228,15 +231,15 @@ class Relay:
         listener: socket.socket,
         target: str,
         preamble: bytes = b"",
-        secure: "socket.socket | None" = None,
+        secure: socket.socket | None = None,
         certificate: str = "",
         *,
-        peers: "peers.Peers | None" = None,
-        out: "Callable[[], google_hosts.GoogleHosts | None]" = lambda: None,
-        service: "Service" = NO_SERVICE,
-        refused: "Callable[[], None]" = lambda: None,
-        failing: "storage_failures.StorageFailures | None" = None,
-        status: "MakeStatus" = lambda: None,
+        peers: peers.Peers | None = None,
+        out: Callable[[], google_hosts.GoogleHosts | None] = lambda: None,
+        service: Service = NO_SERVICE,
+        refused: Callable[[], None] = lambda: None,
+        failing: storage_failures.StorageFailures | None = None,
+        status: MakeStatus = lambda: None,
     ) -> None:
         """`secure`: the listener of TLS connections; None = there is none."""
         self._target = target
@@ -260,8 +263,8 @@ class Relay:
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
             self._listeners[self._secure] = secure
-        self._tls_front: "interception.TlsFront | None" = None
-        self._waiting: "list[tuple[socket.socket, float]]" = []
+        self._tls_front: interception.TlsFront | None = None
+        self._waiting: list[tuple[socket.socket, float]] = []
         self._poll = select.poll()
         self._pairs = ConnectionPairs(self._poll, self._failing.answered)
         self._deaf_until = 0.0
@@ -315,7 +318,7 @@ class Relay:
             connection.setblocking(False)
             self._waiting.append((connection, time.monotonic() + _RETRY_SECONDS))
 
-    def _opened(self) -> "interception.TlsFront":
+    def _opened(self) -> interception.TlsFront:
         """Return the TLS front, made for the first TLS client because it imports large libraries."""
         if self._tls_front is None:
             from trainshed.replica.endpoint import conversation, interception
@@ -367,13 +370,13 @@ class ConnectionPairs:
     __slots__ = ("_answered", "_ends", "_poll")
 
     def __init__(
-        self, poll: "select.poll", answered: "Callable[[bytes], None]" = lambda data: None
+        self, poll: select.poll, answered: Callable[[bytes], None] = lambda data: None
     ) -> None:
         #: The owner's poll object, in which the pairs' handles are registered.
         self._poll = poll
         #: Called with each chunk of an answering side.
         self._answered = answered
-        self._ends: "dict[int, _End]" = {}
+        self._ends: dict[int, _End] = {}
 
     def add(self, asking: socket.socket, answering: socket.socket) -> None:
         """Add a pair and take both connections over."""

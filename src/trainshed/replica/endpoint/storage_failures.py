@@ -1,16 +1,13 @@
 """Notices storage calls of one program that fail repeatedly, and tells people once for each cause.
 
-Single failures are normal, such as a 404 for an object that may not exist; many in a row are not. Runs on
-Python 3.6.
+Single failures are normal, such as a 404 for an object that may not exist; many in a row are not.
 """
 
 import time
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+Note = Callable[[str, str, str], None]
 
-    Note = Callable[[str, str, str], None]
 
 UNTRUSTED = "storage_untrusted"
 DENIED = "storage_denied"
@@ -40,16 +37,14 @@ class StorageFailures:
 
     __slots__ = ("_clock", "_note", "_rows", "_told")
 
-    def __init__(
-        self, note: "Note" = ignored, clock: "Callable[[], float]" = time.monotonic
-    ) -> None:
+    def __init__(self, note: Note = ignored, clock: Callable[[], float] = time.monotonic) -> None:
         #: Called with (name, severity, text).
         self._note = note
         #: The clock, in seconds.
         self._clock = clock
         # (count, time of the first, time of the last) by name.
-        self._rows: "dict[str, tuple[int, float, float]]" = {}
-        self._told: "set[str]" = set()
+        self._rows: dict[str, tuple[int, float, float]] = {}
+        self._told: set[str] = set()
 
     def answered(self, data: bytes) -> None:
         """Count an answer to the program by its first bytes; data that does not begin one is ignored."""

@@ -13,7 +13,7 @@ A line of `progress.jsonl` is
 
     {"at": NS, "percent": N, "left": SECONDS, "metrics": {NAME: VALUE}, "incarnation": N}
 
-without the fields that were not given. The file is thinned by `growing_files`. Runs on Python 3.6.
+without the fields that were not given. The file is thinned by `growing_files`.
 """
 
 import hmac
@@ -21,15 +21,12 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from trainshed.replica.endpoint import messages
 from trainshed.replica.observe import growing_files, masking
 from trainshed.replica.observe import segments as log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable
-
-    from trainshed.replica.endpoint import messages
 
 HOST = "trainer.trainshed.internal"
 """The host that programs find it at."""
@@ -68,7 +65,7 @@ def path(namespace: str, job: str) -> str:
 class Refusal(Exception):
     """A report is refused. The message says why, and what to do."""
 
-    def __init__(self, code: int, text: str, fields: "Iterable[bytes]" = ()) -> None:
+    def __init__(self, code: int, text: str, fields: Iterable[bytes] = ()) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
@@ -94,8 +91,8 @@ class TrainerStatus:
         token: str,
         logs: str,
         incarnation: int,
-        masked: "Iterable[str]" = (),
-        clock: "Callable[[], float]" = time.monotonic,
+        masked: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Opens no file yet. `logs`: the directory of the replica's log. `masked`: texts that must not be
         stored."""
@@ -109,7 +106,7 @@ class TrainerStatus:
         self._left = float(_BURST)
         self._refilled = clock()
 
-    def answer(self, head: "messages.Head", body: bytes) -> bytes:
+    def answer(self, head: messages.Head, body: bytes) -> bytes:
         """Return the answer to a request for `HOST`, whose body `require_short` has accepted."""
         try:
             self._require_reporter(head)
@@ -119,7 +116,7 @@ class TrainerStatus:
             return refused(refusal)
         return _answer(200, {"trainerStatus": {}}, [])
 
-    def _require_reporter(self, head: "messages.Head") -> None:
+    def _require_reporter(self, head: messages.Head) -> None:
         words = head.first.split(b" ")
         asked = words[1].partition(b"?")[0]
         known = [part.encode("ascii") for part in _PATH.split("%s")]
@@ -146,7 +143,7 @@ class TrainerStatus:
                 "KUBEFLOW_TRAINER_SERVER_TOKEN names once more.",
             )
 
-    def _write(self, entry: "dict[str, Any]") -> None:
+    def _write(self, entry: dict[str, Any]) -> None:
         with self._lock:
             now = self._clock()
             self._left = min(_BURST, self._left + (now - self._refilled) * _PER_SECOND)
@@ -182,16 +179,16 @@ def require_short(length: int, chunked: int) -> None:
         raise Refusal(413, "A report has at most %d bytes, not %d." % (_MOST_BYTES, length))
 
 
-def entry_of(body: bytes) -> "dict[str, Any]":
+def entry_of(body: bytes) -> dict[str, Any]:
     """Return what is stored of a report, `metrics` as pairs. Raises Refusal, which names every wrong
     field."""
     try:
-        said: "Any" = json.loads(body.decode("utf-8"))
+        said: Any = json.loads(body.decode("utf-8"))
     except ValueError as error:
         raise Refusal(400, "The report is no JSON: %s." % error) from None
     except RecursionError:
         raise Refusal(400, "The report is nested too deeply.") from None
-    status: "dict[str, Any] | None" = said.get("trainerStatus") if hasattr(said, "get") else None
+    status: dict[str, Any] | None = said.get("trainerStatus") if hasattr(said, "get") else None
     if not hasattr(status, "get"):
         raise Refusal(422, "trainerStatus: a JSON object is needed.")
     return _Reading(status or {}).entry()
@@ -200,13 +197,13 @@ def entry_of(body: bytes) -> "dict[str, Any]":
 class _Reading:
     """Validates one `trainerStatus` and collects what is wrong with it."""
 
-    def __init__(self, status: "dict[str, Any]") -> None:
+    def __init__(self, status: dict[str, Any]) -> None:
         self._status = status
-        self._wrong: "list[str]" = []
+        self._wrong: list[str] = []
 
-    def entry(self) -> "dict[str, Any]":
+    def entry(self) -> dict[str, Any]:
         """Return the entry to store. Raises Refusal."""
-        entry: "dict[str, Any]" = {}
+        entry: dict[str, Any] = {}
         percent = self._number("progressPercentage", 100)
         if percent is not None:
             entry["percent"] = percent
@@ -225,7 +222,7 @@ class _Reading:
             )
         return entry
 
-    def _number(self, name: str, most: int) -> "int | None":
+    def _number(self, name: str, most: int) -> int | None:
         value = self._status.get(name)
         if value is None:
             return None
@@ -234,16 +231,16 @@ class _Reading:
             return None
         return value
 
-    def _metrics(self) -> "list[tuple[str, str]]":
-        found: "list[tuple[str, str]]" = []
-        metrics: "list[Any] | None" = self._status.get("metrics")
+    def _metrics(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        metrics: list[Any] | None = self._status.get("metrics")
         if metrics is None:
             return found
         if not hasattr(metrics, "append") or len(metrics) > _MOST_METRICS:
             self._wrong.append("metrics: a list of at most %d is needed" % _MOST_METRICS)
             return found
         for number, metric in enumerate(metrics):
-            fields: "list[str]" = []
+            fields: list[str] = []
             for name, most in (("name", _LONGEST_NAME), ("value", _LONGEST_VALUE)):
                 text = metric.get(name) if hasattr(metric, "get") else None
                 if isinstance(text, str) and 0 < len(text) <= most:
@@ -264,7 +261,7 @@ def refused(refusal: Refusal) -> bytes:
     return _answer(refusal.code, {"error": error}, refusal.fields)
 
 
-def _answer(code: int, value: object, fields: "list[bytes]") -> bytes:
+def _answer(code: int, value: object, fields: list[bytes]) -> bytes:
     body = json.dumps(value).encode("utf-8")
     first = ("HTTP/1.1 %d %s" % (code, _CODES[code][0])).encode("ascii")
     known = [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]

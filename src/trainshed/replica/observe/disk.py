@@ -3,17 +3,14 @@
 The files are measured now and then, and what people should know becomes a note. The operator decides whether
 a replica is ended whose files take more than the disk that its job asked for. Files are measured for a moment
 at a time, followed by a pause a hundred times as long, so that a million files take no more of a processor
-than a few, but longer. Runs on Python 3.6.
+than a few, but longer.
 """
 
 import os
 import time
+from collections.abc import Callable
 
 from trainshed.replica.system import loop, trees
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 NEARLY_FULL = "disk_nearly_full"
 """Name of the note that its files take nine tenths of the disk that was asked for."""
@@ -92,9 +89,9 @@ class Disk:
         limit: int,
         every: float,
         events: loop.Loop,
-        note: "Callable[[str, bool, str], None]",
-        end: "Callable[[], None] | None" = None,
-        free_space: "Callable[[str], tuple[int, int]] | None" = None,
+        note: Callable[[str, bool, str], None],
+        end: Callable[[], None] | None = None,
+        free_space: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
         """Opens no file."""
         #: Bytes that its files took at the last complete measurement; 0 = there was none yet.
@@ -112,7 +109,7 @@ class Disk:
         self._note = note
         #: Returns (free for programs, in all) bytes of a path's file system.
         self._free_space = free_space or _free_space_of
-        self._extent: "trees.TreeSize | None" = None
+        self._extent: trees.TreeSize | None = None
         self._tenths_told = 0
         self._notes_left = _MOST_NOTES
         self._is_short = self._is_running = False
@@ -221,7 +218,7 @@ class Disk:
             self._note(name, warning, text)
 
 
-def _free_space_of(path: str) -> "tuple[int, int]":
+def _free_space_of(path: str) -> tuple[int, int]:
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 

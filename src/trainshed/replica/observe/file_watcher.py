@@ -3,7 +3,7 @@ reads a consistent state of it.
 
 Linux reports changes (inotify); elsewhere, or when a user has no inotify instances left, the file is checked
 a few times a second. The program may replace the file and its directory by anything: no link is followed, and
-only a plain file without other hard links is read. Runs on Python 3.6.
+only a plain file without other hard links is read.
 """
 
 import errno
@@ -11,13 +11,10 @@ import os
 import stat
 import struct
 import time
+from collections.abc import Callable
 
 from trainshed.replica.observe import masking
 from trainshed.replica.system import kernel, loop
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _PAUSE = 0.25
 """Seconds between two looks where nobody tells."""
@@ -60,9 +57,9 @@ class FileWatcher:
         directory: str,
         name: str,
         events: loop.Loop,
-        changed: "Callable[[], None]",
+        changed: Callable[[], None],
         *,
-        mask: "masking.Mask | None" = None,
+        mask: masking.Mask | None = None,
     ) -> None:
         #: Our directory; the one inside it is the program's.
         self._workspace = workspace
@@ -203,7 +200,7 @@ def _content(handle: int) -> bytes:
     raise Changing
 
 
-def _stamp(status: os.stat_result) -> "tuple[int, int]":
+def _stamp(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
@@ -212,7 +209,7 @@ class Pacing:
 
     __slots__ = ("_events", "_look", "_rest_until", "_waiting")
 
-    def __init__(self, events: loop.Loop, look: "Callable[[], None]") -> None:
+    def __init__(self, events: loop.Loop, look: Callable[[], None]) -> None:
         self._events = events
         self._look = look
         self._rest_until = 0.0

@@ -3,7 +3,7 @@
 Loading and initialising the library may take seconds, and a broken GPU may block any call; so a forked helper
 calls it, and the shim reads the results from shared memory. Without library, driver or GPU there are no
 results. The helper measures once a second, or less often so that it takes at most a thousandth of a
-processor. Runs on Python 3.6.
+processor.
 """
 
 import ctypes
@@ -12,16 +12,16 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from trainshed.replica.system import kernel
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Sequence
+Look = tuple[float, float, float]
 
-    Look = tuple[float, float, float]
-    """How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has.
-    What it does not tell is not a number: parts of GPUs do not say how busy they are."""
+"""How much of the last moments a GPU was at work (0 to 1), bytes of memory in use, bytes that it has.
+What it does not tell is not a number: parts of GPUs do not say how busy they are."""
+
 
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
 """Where it is looked for; the second is where a driver lies that came in a container."""
@@ -51,23 +51,23 @@ class _Memory(ctypes.Structure):
 class Library:
     """The NVML library, initialised for the GPUs with these `uuids`, including parts of GPUs."""
 
-    def __init__(self, uuids: "Sequence[str]", loaded: "Any" = None) -> None:
+    def __init__(self, uuids: Sequence[str], loaded: Any = None) -> None:
         """`loaded`: an object with its functions, None = load the library. Raises NoDriver."""
         self._calls = _load() if loaded is None else loaded
         if self._calls.nvmlInit_v2() != 0:
             raise NoDriver("the driver does not answer")
         self._handles = [self._handle(uuid) for uuid in uuids]
 
-    def _handle(self, uuid: str) -> "ctypes.c_void_p | None":
+    def _handle(self, uuid: str) -> ctypes.c_void_p | None:
         handle = ctypes.c_void_p()
         failed = self._calls.nvmlDeviceGetHandleByUUID(uuid.encode("ascii"), ctypes.byref(handle))
         return None if failed else handle
 
-    def look(self) -> "list[Look]":
+    def look(self) -> list[Look]:
         """Measure each GPU."""
         return [self._look(handle) for handle in self._handles]
 
-    def _look(self, handle: "ctypes.c_void_p | None") -> "Look":
+    def _look(self, handle: ctypes.c_void_p | None) -> Look:
         busy = used = total = _UNKNOWN
         if handle is not None:
             rates, memory = _Utilization(), _Memory()
@@ -78,7 +78,7 @@ class Library:
         return busy, used, total
 
 
-def _load() -> "Any":
+def _load() -> Any:
     for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
@@ -110,7 +110,7 @@ class GpuSums:
     def __init__(self) -> None:
         self._busy = self._peak = _UNKNOWN
 
-    def add(self, look: "Look", seconds: float) -> "tuple[float, float, float, float]":
+    def add(self, look: Look, seconds: float) -> tuple[float, float, float, float]:
         """Add a measurement, `seconds` after the last one; return the arguments of a `Gpu`."""
         busy, used, total = look
         if not math.isnan(busy):
@@ -126,7 +126,7 @@ class GpuWatcher:
     __slots__ = ("_cells", "_count", "_helper")
 
     def __init__(
-        self, uuids: "Sequence[str]", library: "Callable[[Sequence[str]], Library]" = Library
+        self, uuids: Sequence[str], library: Callable[[Sequence[str]], Library] = Library
     ) -> None:
         """Raises OSError if the helper cannot be forked."""
         import mmap  # Imported late: every module that is imported before makes every fork slower.
@@ -144,7 +144,7 @@ class GpuWatcher:
             finally:
                 os._exit(0)
 
-    def read(self) -> "list[Gpu]":
+    def read(self) -> list[Gpu]:
         """Return the last results; [] if there are none yet."""
         cells = [_CELL.unpack_from(self._cells, n * _CELL.size) for n in range(self._count)]
         return [Gpu(*cell[1:]) for cell in cells] if all(cell[0] for cell in cells) else []
@@ -155,9 +155,9 @@ class GpuWatcher:
         self._cells.close()
 
 
-def _observe(library: Library, cells: "Any") -> None:
+def _observe(library: Library, cells: Any) -> None:
     """Measure repeatedly, until killed."""
-    sums: "list[GpuSums]" = []
+    sums: list[GpuSums] = []
     then = time.monotonic()
     while True:
         begin = time.monotonic()

@@ -2,22 +2,18 @@
 
 `Appender` keeps in memory, in order, what could not be written; `DiskRetries` tries again. `SampleFile`
 is a file of JSON lines that is thinned to a limited length: the newest entries stay, and an even selection of
-the others. Runs on Python 3.6.
+the others.
 """
 
 import errno
 import json
 import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from trainshed.replica.system import loop
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Sequence
-
-    Entry = dict[str, Any]
-else:
-    Entry = dict
+Entry = dict[str, Any]
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0

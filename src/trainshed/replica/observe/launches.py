@@ -9,18 +9,15 @@ A line of `launches.jsonl` is one incarnation:
 `names`: of all its environment variables. `values`: only of those in `SHOWN`, because others may be
 confidential. Long values are cut, secrets are masked. `user`: id of the program's user, -1 = the service's
 own. A limit of 0 = none; `hostname` and `address` "" = the machine's. If the record cannot be written, the
-program runs nevertheless. Runs on Python 3.6.
+program runs nevertheless.
 """
 
 import json
 import os
+from typing import Any
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import masking
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 FILE = "launches.jsonl"
 
@@ -37,7 +34,7 @@ _MOST_ARGUMENTS = 200
 _CUT = "…"
 
 
-def note(plan: protocol.LaunchDocument, at: int, mask: "masking.Mask | None") -> None:
+def note(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | None) -> None:
     """Record that the plan's program was started at that moment (ns)."""
     environ = plan.program.environ
 
@@ -46,7 +43,7 @@ def note(plan: protocol.LaunchDocument, at: int, mask: "masking.Mask | None") ->
         return mask.text(cut) if mask is not None else cut
 
     argv = [shown(word) for word in plan.program.argv[:_MOST_ARGUMENTS]]
-    entry: "dict[str, Any]" = {
+    entry: dict[str, Any] = {
         "incarnation": plan.incarnation,
         "at": at,
         "argv": argv + [_CUT] * (len(plan.program.argv) > _MOST_ARGUMENTS),

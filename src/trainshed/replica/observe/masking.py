@@ -2,7 +2,7 @@
 
 A secret is found literally, line by line, and in the forms in which programs commonly print one: as a string
 of JSON or Python, percent-encoded, in base64, also inside a longer base64 text. Secrets that a program splits
-or transforms otherwise are not found. Runs on Python 3.6.
+or transforms otherwise are not found.
 """
 
 import json
@@ -23,8 +23,8 @@ class Mask:
 
     __slots__ = ("_forms", "longest")
 
-    def __init__(self, texts: "tuple[str, ...]") -> None:
-        found: "set[bytes]" = set()
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        found: set[bytes] = set()
         for text in texts:
             found.update(_forms(text))
         self._forms = sorted(found, key=len, reverse=True)
@@ -38,7 +38,7 @@ class Mask:
             return data
         # All forms are searched in the original text, so that nothing is left over of two that overlap.
         hits = sorted((at, at + len(form)) for form in there for at in _places(form, data))
-        parts: "list[bytes]" = []
+        parts: list[bytes] = []
         end = 0
         for begin, until in hits:
             if begin >= end:
@@ -62,9 +62,9 @@ class Mask:
         return data
 
 
-def _places(form: bytes, data: bytes) -> "list[int]":
+def _places(form: bytes, data: bytes) -> list[int]:
     """Return all positions of a form, overlapping ones included."""
-    found: "list[int]" = []
+    found: list[int] = []
     at = data.find(form)
     while at >= 0:
         found.append(at)
@@ -72,7 +72,7 @@ def _places(form: bytes, data: bytes) -> "list[int]":
     return found
 
 
-def _forms(text: str) -> "set[bytes]":
+def _forms(text: str) -> set[bytes]:
     whole = {text, text.strip()}
     lines = {line.strip() for line in text.replace("\r", "\n").split("\n")}
     found = whole | lines
@@ -98,12 +98,12 @@ def _percent_encoded(data: bytes, kept: bytes) -> str:
     )
 
 
-def _in_base64(data: bytes) -> "set[str]":
+def _in_base64(data: bytes) -> set[str]:
     """Return what is common to all base64 texts that contain these bytes: for each of the three offsets at
     which they may begin, with the text's end in case they are last, and in both alphabets."""
     import binascii  # Imported late: every start would wait for it.
 
-    found: "set[str]" = set()
+    found: set[str] = set()
     for before in range(3):
         # A character has six bits: those that also encode other bytes are unknown.
         text = (

@@ -2,7 +2,7 @@
 
 The program's library (cloudml-hypertune) rewrites its file at every report and keeps the newest 100 lines in
 it. So the whole file is read whenever it changes, and new measurements go to `metrics.jsonl` beside the
-replica's log, where they stay whatever becomes of the file. Runs on Python 3.6.
+replica's log, where they stay whatever becomes of the file.
 
 A line of `metrics.jsonl` is one of
 
@@ -17,16 +17,14 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import file_watcher, growing_files, masking
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 FILE = "metrics.jsonl"
 
@@ -54,10 +52,10 @@ class _Recent:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._new: "dict[Any, Any]" = {}
-        self._old: "dict[Any, Any]" = {}
+        self._new: dict[Any, Any] = {}
+        self._old: dict[Any, Any] = {}
 
-    def get(self, key: "Any") -> "Any":
+    def get(self, key: Any) -> Any:
         """Return a key's value; None if it was never put, or too long ago."""
         value = self._new.get(key)
         if value is None:
@@ -66,7 +64,7 @@ class _Recent:
                 self.put(key, value)
         return value
 
-    def put(self, key: "Any", value: "Any") -> None:
+    def put(self, key: Any, value: Any) -> None:
         self._new[key] = value
         if len(self._new) > self.most:
             self._old, self._new = self._new, {}
@@ -102,10 +100,10 @@ class Metrics:
         incarnation: int,
         events: loop.Loop,
         *,
-        say: "Callable[[str], None]",
-        tell: "Callable[[], None]",
+        say: Callable[[str], None],
+        tell: Callable[[], None],
         retries: growing_files.DiskRetries,
-        mask: "masking.Mask | None" = None,
+        mask: masking.Mask | None = None,
     ) -> None:
         """Created before the program starts. `logs`: the directory of the replica's log. Raises OSError."""
         self._incarnation = incarnation
@@ -122,7 +120,7 @@ class Metrics:
         )
         self._seen = _Recent(_REMEMBERED_LINES)
         self._values = _Recent(_REMEMBERED_VALUES)
-        self._notices: "set[str]" = set()
+        self._notices: set[str] = set()
         self._left_out = 0
         self._size = 0
         self._full = False
@@ -210,7 +208,7 @@ class Metrics:
         lines = data.split(b"\n")
         self._seen.most = max(_REMEMBERED_LINES, 2 * len(lines))
         for number, line in enumerate(lines, 1):
-            known: "Any" = line if len(line) <= _SHORT_LINE else (len(line), hash(line))
+            known: Any = line if len(line) <= _SHORT_LINE else (len(line), hash(line))
             if line.strip() and self._seen.get(known) is None:
                 try:
                     report = Report(line)
@@ -237,9 +235,9 @@ class Metrics:
                 % (json.dumps(tag)[:SHOWN], given, report.step, LONGEST_TAG),
             )
         at = log.now() if report.at is None else report.at
-        values: "dict[str, float]" = {}
+        values: dict[str, float] = {}
         for tag, value in report.values.items():
-            before: "tuple[int, float] | None" = self._values.get((tag, report.step))
+            before: tuple[int, float] | None = self._values.get((tag, report.step))
             if before is not None:
                 # A measurement left by an earlier incarnation may be superseded already; a new one supersedes
                 # others, whatever its time.
@@ -270,7 +268,7 @@ class Metrics:
             self._taken = True
             self._tell_soon()
 
-    def _append(self, entry: "dict[str, Any]") -> None:
+    def _append(self, entry: dict[str, Any]) -> None:
         data = json.dumps(entry).encode("utf-8") + b"\n"
         self._size += len(data)
         if not self._file.append(data):
@@ -342,13 +340,13 @@ class Report:
             found = None
         if not isinstance(found, dict):
             raise NoMetric
-        fields: "dict[str, Any]" = found  # pyright: ignore[reportUnknownVariableType] - JSON
+        fields: dict[str, Any] = found  # pyright: ignore[reportUnknownVariableType] - JSON
         self.step = _whole(fields.get("global_step"))
         at = _finite(fields.get("timestamp"))
         # To the microsecond, which is the precision of seconds since the epoch as a float.
         self.at = round(at * 1e6) * 1000 if at is not None and 0 < at * 1e9 < _LIMIT else None
-        self.values: "dict[str, float]" = {}
-        self.wrong: "dict[str, str]" = {}
+        self.values: dict[str, float] = {}
+        self.wrong: dict[str, str] = {}
         for tag, given in fields.items():
             if tag not in _NO_METRICS:
                 value = _finite(given) if len(tag) <= LONGEST_TAG else None
@@ -358,7 +356,7 @@ class Report:
                     self.values[tag] = value
 
 
-def _finite(given: "Any") -> "float | None":
+def _finite(given: Any) -> float | None:
     """Return a finite number, given as a number or a text; None if it is not one."""
     if isinstance(given, bool) or not isinstance(given, (int, float, str)):
         return None
@@ -369,7 +367,7 @@ def _finite(given: "Any") -> "float | None":
     return value if math.isfinite(value) else None
 
 
-def _whole(given: "Any") -> int:
+def _whole(given: Any) -> int:
     """Return a step; a missing one is step 0, as in the library. Raises NoMetric."""
     if given is None or given == "":
         return 0

@@ -4,7 +4,7 @@ Replicas share the machine's network, so that no counter belongs to one replica 
 open connections are queried (sock_diag), and the kernel reports the final ones of each that ends
 (SOCK_DESTROY notices). Not counted are UDP, Unix sockets and RDMA, and connections that began and ended
 between two queries, unless their addresses are the replica's own or its storage endpoint's. What one process
-of a replica sends to another counts as both sent and received. Runs on Python 3.6.
+of a replica sends to another counts as both sent and received.
 """
 
 import errno
@@ -12,12 +12,9 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterable, Iterator
 
 from trainshed.replica.system import sock_diag
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable, Iterator
 
 _INFO = 2
 """The attribute that holds struct tcp_info, and the number of the bit that asks for it, counted from 1."""
@@ -41,9 +38,9 @@ class Connection:
         self,
         cookie: bytes,
         inode: int,
-        local: "tuple[str, int]",
-        remote: "tuple[str, int]",
-        counts: "tuple[int, int]",
+        local: tuple[str, int],
+        remote: tuple[str, int],
+        counts: tuple[int, int],
     ) -> None:
         self.cookie = cookie
         #: Inode of its socket; 0 = no process has it open any more.
@@ -67,14 +64,14 @@ class Traffic:
         self._storage_port = storage_port
         self._sent = self._received = 0
         #: Counters of each open connection at the last query, by cookie.
-        self._known: "dict[bytes, tuple[int, int]]" = {}
+        self._known: dict[bytes, tuple[int, int]] = {}
         #: The same of connections that have ended since and whose notices are on the way, which may take
         #: several queries on a busy machine. Forgetting them earlier would count them twice.
-        self._gone: "dict[bytes, tuple[int, int]]" = {}
+        self._gone: dict[bytes, tuple[int, int]] = {}
         self._notices = sock_diag.listen(_DESTROYED)
         self._notices.setblocking(False)
 
-    def read(self, family: "Iterable[int]") -> "tuple[int, int]":
+    def read(self, family: Iterable[int]) -> tuple[int, int]:
         """Return the bytes (sent, received) so far by these processes and earlier ones. Raises OSError."""
         self._read_notices()
         inodes = _sockets(family)
@@ -101,7 +98,7 @@ class Traffic:
         """Stop receiving notices."""
         self._notices.close()
 
-    def _add(self, found: Connection, before: "tuple[int, int]") -> None:
+    def _add(self, found: Connection, before: tuple[int, int]) -> None:
         self._sent += max(0, found.sent - before[0])
         self._received += max(0, found.received - before[1])
 
@@ -131,9 +128,9 @@ class Traffic:
         )
 
 
-def _sockets(family: "Iterable[int]") -> "set[int]":
+def _sockets(family: Iterable[int]) -> set[int]:
     """Return the inodes of the sockets that processes have open."""
-    found: "set[int]" = set()
+    found: set[int] = set()
     for process in family:
         directory = "/proc/%d/fd" % process
         try:
@@ -150,7 +147,7 @@ def _sockets(family: "Iterable[int]") -> "set[int]":
     return found
 
 
-def _open_connections() -> "Iterator[Connection]":
+def _open_connections() -> Iterator[Connection]:
     """Yield all TCP connections of the machine. Raises OSError."""
     with sock_diag.listen() as asked:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -160,7 +157,7 @@ def _open_connections() -> "Iterator[Connection]":
                     yield found
 
 
-def _connections(data: bytes) -> "Iterator[Connection]":
+def _connections(data: bytes) -> Iterator[Connection]:
     for body in sock_diag.bodies(data):
         if len(body) < _MESSAGE.size:
             continue

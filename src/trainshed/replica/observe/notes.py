@@ -1,15 +1,13 @@
 """Keeps the notes that people should read about one incarnation. Each is written to the slot's journal and
 sent to all listeners, and again to later ones, which tell known notes by their numbers. If the disk is full,
-it is written later. Runs on Python 3.6.
+it is written later.
 """
+
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files
 from trainshed.replica.observe import segments as log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 
 class Notes:
@@ -19,8 +17,8 @@ class Notes:
 
     def __init__(
         self,
-        keep: "Callable[[protocol.Message], None]",
-        tell: "Callable[[protocol.Message], None]",
+        keep: Callable[[protocol.Message], None],
+        tell: Callable[[protocol.Message], None],
         retries: growing_files.DiskRetries,
     ) -> None:
         #: Writes a note to the slot's journal.
@@ -30,11 +28,11 @@ class Notes:
         #: Repeats writes that found the disk full.
         self._retries = retries
         self._kept = 0
-        self._notes: "list[protocol.Message]" = []
+        self._notes: list[protocol.Message] = []
 
     def add(self, name: str, severity: str, text: str) -> None:
         """Add a note. `name`: its kind. `severity`: INFO, WARNING or ERROR."""
-        message: "protocol.Message" = {
+        message: protocol.Message = {
             "e": "note",
             "n": len(self._notes) + 1,
             "at": log.now(),

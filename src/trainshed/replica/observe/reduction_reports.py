@@ -3,7 +3,7 @@
 Each program atomically replaces one small file (`Report`). Its notes go, once each, to the replica's log and
 to the notes for people (`notes`); its metrics go to `reduction.jsonl` beside the log, every few seconds. If a
 worker's program notes nothing, its libraries show whether it can use reducers at all (`reduction_verdicts`).
-Nothing here may harm the program or its record: what cannot be written is dropped. Runs on Python 3.6.
+Nothing here may harm the program or its record: what cannot be written is dropped.
 
 A line of `reduction.jsonl` is one of
 
@@ -18,6 +18,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
+from typing import Any, Union
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import (
@@ -31,11 +33,8 @@ from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop, processes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Union
+Metric = Union[int, float, list[Union[int, float]]]
 
-    Metric = Union[int, float, list[Union[int, float]]]
 
 FILE = "reduction.jsonl"
 MOST_NOTES = 20
@@ -95,10 +94,10 @@ class Reduction:
         guardian: int,
         events: loop.Loop,
         *,
-        has_ended: "Callable[[], bool]",
-        say: "Callable[[str], None]",
+        has_ended: Callable[[], bool],
+        say: Callable[[str], None],
         notes: notes.Notes,
-        mask: "masking.Mask | None" = None,
+        mask: masking.Mask | None = None,
     ) -> None:
         """Created before the program starts. `plan`: one with `reducers`."""
         self._incarnation = plan.incarnation
@@ -122,8 +121,8 @@ class Reduction:
             self._pacing.changed,
             mask=mask,
         )
-        self._known: "set[str]" = set()
-        self._metrics: "dict[str, Metric]" = {}
+        self._known: set[str] = set()
+        self._metrics: dict[str, Metric] = {}
         self._first = list(_FIRST)
         self._heard = self._is_there = False
         self._looks = 0
@@ -207,7 +206,7 @@ class Reduction:
             pause = self._first.pop(0) if self._first else _EVERY
             self._events.after(pause, self._write_now_and_then)
 
-    def _write(self, mark: "dict[str, bool]") -> None:
+    def _write(self, mark: dict[str, bool]) -> None:
         if self._sheet.is_open:
             try:
                 self._sheet.append({"at": log.now(), "metrics": self._metrics, **mark})
@@ -287,43 +286,43 @@ class Report:
             raise NoReport from None
         if not isinstance(found, dict):
             raise NoReport
-        fields: "dict[str, Any]" = found  # pyright: ignore[reportUnknownVariableType] - JSON
+        fields: dict[str, Any] = found  # pyright: ignore[reportUnknownVariableType] - JSON
         self.notes = _notes(fields.get("notes"))
         self.metrics = _metrics(fields.get("metrics"))
 
 
-def _notes(given: "Any") -> "list[Note]":
-    found: "list[Note]" = []
+def _notes(given: Any) -> list[Note]:
+    found: list[Note] = []
     if not isinstance(given, list):
         return found
-    ones: "list[Any]" = given  # pyright: ignore[reportUnknownVariableType] - JSON
+    ones: list[Any] = given  # pyright: ignore[reportUnknownVariableType] - JSON
     for one in ones[:_MOST_NOTES]:
         if isinstance(one, dict):
-            fields: "dict[str, Any]" = one  # pyright: ignore[reportUnknownVariableType] - JSON
+            fields: dict[str, Any] = one  # pyright: ignore[reportUnknownVariableType] - JSON
             name, text = fields.get("id"), fields.get("text")
             if isinstance(name, str) and isinstance(text, str) and name and text.strip():
                 found.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
     return found
 
 
-def _metrics(given: "Any") -> "dict[str, Metric]":
-    found: "dict[str, Metric]" = {}
+def _metrics(given: Any) -> dict[str, Metric]:
+    found: dict[str, Metric] = {}
     if isinstance(given, dict):
-        fields: "dict[str, Any]" = given  # pyright: ignore[reportUnknownVariableType] - JSON
+        fields: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType] - JSON
         for name, value in fields.items():
             if len(name) <= _LONGEST_NAME and len(found) < _MOST_METRICS and _is_metric(value):
                 found[name] = value
     return found
 
 
-def _is_metric(value: "Any") -> bool:
+def _is_metric(value: Any) -> bool:
     if isinstance(value, list):
-        values: "list[Any]" = value  # pyright: ignore[reportUnknownVariableType] - JSON
+        values: list[Any] = value  # pyright: ignore[reportUnknownVariableType] - JSON
         return len(values) <= _LONGEST_LIST and all(map(_is_number, values))
     return _is_number(value)
 
 
-def _is_number(value: "Any") -> bool:
+def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return math.isfinite(value) and abs(value) < _LIMIT

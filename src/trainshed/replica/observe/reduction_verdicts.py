@@ -2,14 +2,11 @@
 loaded (spec/reduction#frameworks).
 
 Reducers must not idle unnoticed: the owner of a program that cannot use them, or not as it is, is told so
-once. All knowledge of frameworks in this package is here. Pure; runs on Python 3.6.
+once. All knowledge of frameworks in this package is here. Pure.
 """
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable
+from collections.abc import Iterable
 
 NOTHING = "nothing"
 """No framework that we know of is loaded."""
@@ -66,7 +63,7 @@ _STARTS = (
 """What the name of a library begins with."""
 
 
-def classify(libraries: "Iterable[str]") -> str:
+def classify(libraries: Iterable[str]) -> str:
     """Return the framework of a program, from the paths of all libraries that its processes have loaded.
     Frameworks that load others are tested first: Horovod uses PyTorch or TensorFlow, PyTorch programs load
     TensorFlow for its summaries, and all of them load NCCL."""

@@ -1,7 +1,6 @@
 """Writes a replica's log: the output from two pipes becomes numbered, timed JSON lines in segment files.
 
 It owns the format and the numbering; `Transcript` reads the pipes and tells listeners how long the log is.
-Runs on Python 3.6.
 
 Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
 `{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
@@ -14,13 +13,10 @@ unless its disk is full: then lines wait in memory until `flush` finds room, and
 import json
 import os
 import time
+from collections.abc import Callable
 
 from trainshed.replica.observe import growing_files, masking
 from trainshed.replica.system import durable, loop
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
@@ -63,7 +59,7 @@ class Segments:
         "removed",
     )
 
-    def __init__(self, directory: str, mask: "masking.Mask | None" = None) -> None:
+    def __init__(self, directory: str, mask: masking.Mask | None = None) -> None:
         self._directory = directory
         self.mask = mask
         os.makedirs(directory, exist_ok=True)
@@ -73,9 +69,9 @@ class Segments:
         self.readable = 0
         #: Called when the file was removed or replaced, and has been written anew, with the number of its
         #: first line: what came before is gone. None = nobody is told.
-        self.removed: "Callable[[int], None] | None" = None
+        self.removed: Callable[[int], None] | None = None
         self._last_time = 0
-        self._tail: "list[str]" = []
+        self._tail: list[str] = []
         self._unsynced = False
         self._size = 0
         names = sorted(name for name in os.listdir(directory) if name[: -len(_SUFFIX)].isdigit())
@@ -125,7 +121,7 @@ class Segments:
         os.ftruncate(handle, self._size)
         return self._appender(handle)
 
-    def write(self, stream: str, texts: "list[str]") -> None:
+    def write(self, stream: str, texts: list[str]) -> None:
         """Append complete lines. This is the hot path: one formatting pass and one write system call."""
         if stream == "b" and self.mask is not None:
             # Lines of the service are masked here; those of the program are masked already.
@@ -151,7 +147,7 @@ class Segments:
         data = '{"n":%d,"t":%d,"s":"%s","p":1,"m":%s}\n' % (self.lines, at, stream, quoted(text))
         self._append(data.encode("utf-8"), 1, at, [text])
 
-    def _append(self, data: bytes, count: int, last_time: int, texts: "list[str]") -> None:
+    def _append(self, data: bytes, count: int, last_time: int, texts: list[str]) -> None:
         self.lines += count
         self._last_time = last_time
         self._size += len(data)
@@ -231,7 +227,7 @@ class Segments:
         """Close the log without syncing it."""
         self._file.close()
 
-    def seal(self) -> "tuple[int, str]":
+    def seal(self) -> tuple[int, str]:
         """Close the log for good: everything is durable, unless `flush` or `sync` says otherwise. Returns the
         number of lines and the last output (at most 2 kB, "…" where it is cut)."""
         self.sync()  # Syncing a new file makes its name durable as well (`journal.append`).
@@ -308,8 +304,8 @@ class Stream:
         self._log.write_part(self._stream, line[:cut].decode("utf-8", "replace"))
         return line[cut:]
 
-    def _write_carefully(self, lines: "list[bytes]") -> None:
-        texts: "list[str]" = []
+    def _write_carefully(self, lines: list[bytes]) -> None:
+        texts: list[str] = []
         for line in lines:
             rest = _visible(line)
             if len(rest) > LINE_BYTES:
@@ -341,12 +337,12 @@ class Transcript:
     def __init__(
         self,
         logs: str,
-        mask: "masking.Mask | None",
+        mask: masking.Mask | None,
         events: loop.Loop,
-        tell: "Callable[[int], None]",
+        tell: Callable[[int], None],
         retries: growing_files.DiskRetries,
         *,
-        removed: "Callable[[int], None] | None" = None,
+        removed: Callable[[int], None] | None = None,
     ) -> None:
         """`removed`: as of `Segments`."""
         self._log = Segments(logs, mask)
@@ -356,7 +352,7 @@ class Transcript:
         self._tell = tell
         #: Repeats writes that found a full disk; until they succeed no pipe is read.
         self._retries = retries
-        self._streams: "dict[int, Stream]" = {}
+        self._streams: dict[int, Stream] = {}
         self._telling = False
         self._told = 0
         self._heard_program = False
@@ -389,7 +385,7 @@ class Transcript:
         self._log.write("b", [text])
         self._heed_room()
 
-    def take(self, texts: "list[str]") -> None:
+    def take(self, texts: list[str]) -> None:
         """Write lines that came from the program by another way than its pipes. Called only while nothing
         `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
@@ -407,9 +403,9 @@ class Transcript:
         """Tell the number of lines again, for a new listener."""
         self._told = -1
 
-    def due(self) -> "list[float]":
+    def due(self) -> list[float]:
         """Return when `tick` will have something to do."""
-        due: "list[float]" = []
+        due: list[float] = []
         if self._telling and self._log.readable != self._told:
             due.append(self._tell_at)
         if self._log.unsynced:
@@ -438,7 +434,7 @@ class Transcript:
         """Write and sync all lines; return False if there is no room for that now."""
         return self._log.flush() and self._log.go_on() and self._log.sync()
 
-    def seal(self) -> "tuple[int, str]":
+    def seal(self) -> tuple[int, str]:
         """Close the log; return the number of lines and the last output (`Segments.seal`)."""
         lines, tail = self._log.seal()
         if lines != self._told:

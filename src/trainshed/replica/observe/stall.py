@@ -10,18 +10,15 @@ After the limit every process is stopped, the guardian included, so that the sta
 process reacts to another's death. Then the Python processes are continued one by one, the main process first
 and children after their parents, with SIGABRT, on which `faulthandler` (switched on in the program's
 environment) prints the stacks of all threads. With children first, a thread that waits for one would return
-from its wait before it is printed. Runs on Python 3.6.
+from its wait before it is printed.
 """
 
 import signal
 import time
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.system import loop, processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _ENVIRONMENT = ("PYTHONFAULTHANDLER", "1")
 """What makes a Python print its stacks when it gets SIGABRT."""
@@ -107,11 +104,11 @@ class Watchdog:
         guardian: int,
         events: loop.Loop,
         *,
-        output: "Callable[[], int]",
-        relay: "Callable[[], int]",
-        has_ended: "Callable[[], bool]",
-        excused: "Callable[[], bool]",
-        bark: "Callable[[], None]",
+        output: Callable[[], int],
+        relay: Callable[[], int],
+        has_ended: Callable[[], bool],
+        excused: Callable[[], bool],
+        bark: Callable[[], None],
     ) -> None:
         #: Seconds without progress after which it is stalled.
         self._after = after
@@ -167,8 +164,8 @@ class Dump:
         self,
         guardian: int,
         events: loop.Loop,
-        say: "Callable[[str], None]",
-        done: "Callable[[], None]",
+        say: Callable[[str], None],
+        done: Callable[[], None],
     ) -> None:
         self._guardian = guardian
         self._events = events

@@ -2,8 +2,7 @@
 
 It measures soon after the start and then every `usage_every` seconds, with pauses of at least a thousand
 times a measurement's length. It reads control groups where the kernel counts there, and otherwise adds up
-processes. Nothing here may harm the program or its record: what cannot be written is dropped. Runs on Python
-3.6.
+processes. Nothing here may harm the program or its record: what cannot be written is dropped.
 
 A line of `usage.jsonl` is one of
 
@@ -25,18 +24,14 @@ spread over time. Sums like `cpu` ascend nevertheless.
 
 import os
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from trainshed.replica.observe import gpus, growing_files, network
 from trainshed.replica.observe import segments as log
 from trainshed.replica.system import loop, processes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Sequence
-
-    Entry = dict[str, Any]
-else:
-    Entry = dict
+Entry = dict[str, Any]
 
 FILE = "usage.jsonl"
 

@@ -2,7 +2,7 @@
 
 Four levels, the strongest first: `own-user` (the service is root, each replica runs as users of its own),
 `root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a
-session of its own: macOS, hosts that forbid user namespaces). Runs on Python 3.6.
+session of its own: macOS, hosts that forbid user namespaces).
 
 Calls come in this order: `detach` in the shim, then a fork, whose child is the first process of the
 namespace; there `View.enter` (`view` module), then `drop`.
@@ -12,14 +12,11 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users, view
 from trainshed.replica.system import kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Sequence
 
 LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
 _PROBE_USERS = 0x7FFF0000
@@ -47,7 +44,7 @@ def detach(level: str) -> None:
         kernel.unshare(kernel.CLONE_NEWPID)
 
 
-def drop(level: str, owners: "users.Users | None", in_image: bool) -> None:
+def drop(level: str, owners: users.Users | None, in_image: bool) -> None:
     """Give up, inside the view, the rights that making it took. Programs of an image are root in their user
     namespace, as they expect. Raises OSError."""
     if owners is not None:
@@ -68,13 +65,13 @@ class ProbeFailed(Exception):
 
 
 def probe(
-    scratch: str, wanted: "Sequence[str]" = LEVELS, pauses: "Sequence[float]" = _PAUSES
-) -> "tuple[str, dict[str, str]]":
+    scratch: str, wanted: Sequence[str] = LEVELS, pauses: Sequence[float] = _PAUSES
+) -> tuple[str, dict[str, str]]:
     """Return the first of the `wanted` levels that works here ("" = none), found by trying each in a child
     process, and by level why those before it do not. `scratch`: an empty directory. `pauses`: seconds before
     each retry while the machine is short of a resource. Raises ProbeFailed if it stays short: a weaker level
     is never chosen for lack of a file handle."""
-    refused: "dict[str, str]" = {}
+    refused: dict[str, str] = {}
     for level in wanted:
         cause = _lasting_cause(level, scratch, pauses)
         if not cause:
@@ -83,7 +80,7 @@ def probe(
     return "", refused
 
 
-def _lasting_cause(level: str, scratch: str, pauses: "Sequence[float]") -> str:
+def _lasting_cause(level: str, scratch: str, pauses: Sequence[float]) -> str:
     """Return why no program can ever be started at this level; "" = one can. Raises ProbeFailed."""
     for pause in pauses:
         try:
@@ -112,7 +109,7 @@ def _cause(level: str, scratch: str) -> str:
     return "" if text == _WORKS else text
 
 
-def _in_child(attempt: "Callable[[], str]") -> str:
+def _in_child(attempt: Callable[[], str]) -> str:
     """Return what `attempt` returns in a child process, or how that was killed. Raises OSError if there is no
     child."""
     answer, say = os.pipe()
@@ -138,7 +135,7 @@ def _in_child(attempt: "Callable[[], str]") -> str:
     return (_SHORT if number not in (0, signal.SIGSYS) else "") + killed
 
 
-def _text(error: "OSError | MemoryError") -> str:
+def _text(error: OSError | MemoryError) -> str:
     """Return the error's text, marked if it may pass."""
     passes = isinstance(error, MemoryError) or (
         error.errno in _PASSING and not isinstance(error, kernel.NamespaceRefused)

@@ -9,7 +9,7 @@ these calls (seccomp_unotify(2), `call_filter`).
 
 The shim itself makes every bind of an internet address, with the bytes that it checked, so that later changes
 by the program have no effect. The kernel makes a connect unless it is redirected, which is a convenience and
-no barrier. Runs on Python 3.6.
+no barrier.
 """
 
 import errno
@@ -18,16 +18,14 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Container, Mapping
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter
 from trainshed.replica.system import kernel, processes, unix_sockets
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Container, Mapping
+Address = tuple[str, int]
 
-    Address = tuple[str, int]
 
 GOOGLE = "127.63.0.1"
 """Where the names of Google's hosts that are intercepted, and of its metadata server, lead in a replica's
@@ -54,7 +52,7 @@ _CAN_BIND_SERVICE = 1 << 10
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
-def be_asked(shim: socket.socket, network: protocol.Network) -> "bool | None":
+def be_asked(shim: socket.socket, network: protocol.Network) -> bool | None:
     """Have the shim make some calls in the program's place, if any need it and the kernel supports that.
     Returns whether connect is among them, None = no call is made in its place."""
     connects = bool(network.certificate)
@@ -80,7 +78,7 @@ def listen(*, connect: bool) -> int:
     return call_filter.install(connect=connect)
 
 
-def redirected(own: str, port: int) -> "dict[Address, Address]":
+def redirected(own: str, port: int) -> dict[Address, Address]:
     """Return where connections to Google's hosts go: to the replica's endpoint (`own`:`port`), and with TLS
     to the next port."""
     plain = (own, port)
@@ -95,8 +93,8 @@ class SocketCalls:
         handle: int,
         own: str,
         port: int,
-        redirected: "Mapping[Address, Address]",
-        kept: "Container[int]" = (),
+        redirected: Mapping[Address, Address],
+        kept: Container[int] = (),
     ) -> None:
         #: The handle that `listen` returned, owned from here on.
         self._handle = handle
@@ -143,7 +141,7 @@ class SocketCalls:
             pass  # It is gone.
         return True
 
-    def _make(self, asked: "_Call", pointer: int, length: int) -> "int | None":
+    def _make(self, asked: "_Call", pointer: int, length: int) -> int | None:
         """Make the call in the process's place. Returns the error number, 0 = none; None = the kernel is to
         make the call unchanged."""
         # The kernel reads the length as a C int.
@@ -158,7 +156,7 @@ class SocketCalls:
             return None
         return asked.do(call_filter.CONNECT, _as_given(given, there))
 
-    def _bind_for(self, asked: "_Call", given: "bytes | None", length: int) -> "int | None":
+    def _bind_for(self, asked: "_Call", given: bytes | None, length: int) -> int | None:
         # A process whose memory we cannot read may not bind, if we can read that of others.
         hidden = errno.EACCES if self._takes_part else None
         if given is None:
@@ -194,7 +192,7 @@ class _Call:
         self.process = process
         self.handle = handle
 
-    def do(self, call: str, address: bytes) -> "int | None":
+    def do(self, call: str, address: bytes) -> int | None:
         """Make the call with these bytes on the process's socket. Returns the error number, 0 = none; None =
         a security policy forbids us to take part."""
         number = call_filter.number_of(call)
@@ -257,7 +255,7 @@ def _leader(thread: int) -> int:
     return thread
 
 
-def _read(process: int, pointer: int, length: int) -> "bytes | None":
+def _read(process: int, pointer: int, length: int) -> bytes | None:
     """Read a process's memory: fewer bytes where it ends, None if it may not be read."""
     try:
         memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
@@ -281,7 +279,7 @@ def _is_other(given: bytes) -> bool:
     return _family(given) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
 
 
-def _address(given: bytes) -> "Address":
+def _address(given: bytes) -> Address:
     """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) if it is none
     of the internet."""
     host = b""
@@ -307,7 +305,7 @@ def _is_anothers(host: str, own: str) -> bool:
     return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 
 
-def _as_given(given: bytes, address: "Address") -> bytes:
+def _as_given(given: bytes, address: Address) -> bytes:
     """Encode an IPv4 address in the form of the address that the program has `given`."""
     host, port = socket.inet_aton(address[0]), struct.pack(">H", address[1])
     if _family(given) == socket.AF_INET6:

@@ -1,21 +1,17 @@
 """Builds the file system that one program sees: what is hidden, what is shown, who owns its files, and its
 /dev.
 
-It owns the mounts of a replica. `View.enter` is called in the first process of a process namespace. Runs on
-Python 3.6.
+It owns the mounts of a replica. `View.enter` is called in the first process of a process namespace.
 """
 
 import os
 import socket
 import stat
+from collections.abc import Sequence
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
 from trainshed.replica.system import cgroups, kernel, processes, roots, sock_diag
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Sequence
 
 GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
@@ -32,9 +28,9 @@ class View:
         scratch: str,
         layer: str = "",
         root: str = "",
-        binds: "Sequence[tuple[str, str]]" = (),
-        lent: "Sequence[tuple[str, Sequence[str], str]]" = (),
-        namespace: "users.Namespace | None" = None,
+        binds: Sequence[tuple[str, str]] = (),
+        lent: Sequence[tuple[str, Sequence[str], str]] = (),
+        namespace: users.Namespace | None = None,
     ) -> None:
         self._isolation = isolation
         #: The slot's directory, shown under its own path whatever is hidden.
@@ -61,10 +57,10 @@ class View:
         self._is_detached = False
         #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
         #: last; None = it has none.
-        self.owners: "users.Users | None" = None
+        self.owners: users.Users | None = None
         #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
-        self._file_owner: "users.Users | None" = None
+        self._file_owner: users.Users | None = None
 
     def detach(self) -> None:
         """Do the part of `enter` that touches no file. Raises OSError."""
@@ -133,9 +129,9 @@ class View:
                 kernel.bind(os.devnull, path)
         later = [(path, True) for _, path in kept + frozen]
         later += [(target, source.is_directory) for source, target, _ in bound]
-        in_memory: "list[str]" = []
+        in_memory: list[str] = []
         for source, target in shown:
-            passed: "list[str]" = []
+            passed: list[str] = []
             for path, directory in later:
                 if mounts.holds(target, [path]):
                     first, _, rest = path[len(target) + 1 :].partition("/")
@@ -166,8 +162,8 @@ class View:
             kernel.make_read_only(path)
 
     def _show_around(
-        self, shown: "list[tuple[mounts.Source, str, bool]]", places: "list[str]"
-    ) -> "list[str]":
+        self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]
+    ) -> list[str]:
         """Show sources that contain hidden directories, and hide those there again; return the hidden
         ones."""
         self._show_mounts(shown)
@@ -178,7 +174,7 @@ class View:
             _cover(path)
         return again
 
-    def _show_mounts(self, shown: "list[tuple[mounts.Source, str, bool]]") -> None:
+    def _show_mounts(self, shown: list[tuple[mounts.Source, str, bool]]) -> None:
         for source, target, frost in shown:
             mounts.make_target(target, source.is_directory)
             if frost:
@@ -186,7 +182,7 @@ class View:
             else:
                 source.show(target)
 
-    def _root_mounts(self) -> "list[tuple[str, str, bool]]":
+    def _root_mounts(self) -> list[tuple[str, str, bool]]:
         """Return the mounts that show `roots`: on each such file that the machine has, and on the one path
         that some programs expect even if the machine has no file there."""
         if not self._isolation.roots:
@@ -196,7 +192,7 @@ class View:
         others = [os.path.realpath(path) for path in roots.PLACES if os.path.isfile(path)]
         return [(self._isolation.roots, path, True) for path in dict.fromkeys([place, *others])]
 
-    def _closed_ways(self) -> "list[str]":
+    def _closed_ways(self) -> list[str]:
         """Return the directories on the way to what is shown that a user of the program's own could not pass.
         They are covered, and only what is shown is put back."""
         if self.owners is None:
@@ -204,16 +200,16 @@ class View:
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
         return [closed for closed in map(mounts.first_closed, ways) if closed]
 
-    def _source(self, path: str) -> "mounts.Source":
+    def _source(self, path: str) -> mounts.Source:
         """Open a source before anything is covered, because its path may lead elsewhere afterwards."""
         return mounts.Source(mounts.open_path(path), self._file_owners())
 
-    def _own(self, path: str) -> "mounts.Source":
+    def _own(self, path: str) -> mounts.Source:
         """Open a directory of the program's own, which it could replace by a link. A link is not followed."""
         handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
         return mounts.Source(handle, self._file_owners())
 
-    def _below(self, base: str, names: "Sequence[str]") -> "mounts.Source":
+    def _below(self, base: str, names: Sequence[str]) -> mounts.Source:
         """Open a directory through others that programs could replace by links, none of which is followed."""
         handle = mounts.open_path(base, os.O_DIRECTORY)
         for name in names:
@@ -224,7 +220,7 @@ class View:
             handle = below
         return mounts.Source(handle, self._file_owners())
 
-    def _file_owners(self) -> "users.Users | None":
+    def _file_owners(self) -> users.Users | None:
         """Return the users who own what is shown: all of the program's, or the only one that an image's
         program runs as."""
         user = self.user[0]
@@ -269,10 +265,10 @@ class View:
             mounts.make_target(place, directory=False)
             source.bind(place)
 
-    def _image_roots(self) -> "list[tuple[mounts.Source, str, bool]]":
+    def _image_roots(self) -> list[tuple[mounts.Source, str, bool]]:
         """Return the mounts that add `roots` to the image's own certificates, at each place where it keeps
         them."""
-        shown: "list[tuple[mounts.Source, str, bool]]" = []
+        shown: list[tuple[mounts.Source, str, bool]] = []
         for path in roots.PLACES if self._isolation.roots else ():
             place = self._place(path)
             if path == roots.PLACE or os.path.isfile(place):
@@ -289,12 +285,12 @@ class View:
         out of it."""
         return mounts.inside(self._root, target) if self._root else target
 
-    def _mount(self, kind: str, target: str, flags: int, data: "str | None" = None) -> None:
+    def _mount(self, kind: str, target: str, flags: int, data: str | None = None) -> None:
         place = self._place(target)
         mounts.have_directory(place)
         kernel.mount(kind, place, kind, flags, data)
 
-    def _show_buckets(self, around: "dict[str, int]") -> None:
+    def _show_buckets(self, around: dict[str, int]) -> None:
         """Show the buckets below /gcs. `around`: open handles of their parent directories, closed here."""
         if not self._isolation.buckets:
             return
@@ -315,7 +311,7 @@ class View:
             os.close(handle)
         kernel.make_read_only(gcs)
 
-    def _add_missing(self, targets: "list[str]") -> None:
+    def _add_missing(self, targets: list[str]) -> None:
         """Make the directories that mounts need, even where the user may not create them."""
         for target in targets:
             if os.path.isdir(target):
@@ -344,7 +340,7 @@ def _may_name_a_step(data: bytes) -> bool:
     return False
 
 
-def of_slurms_steps() -> "list[str]":
+def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
@@ -352,7 +348,7 @@ def of_slurms_steps() -> "list[str]":
     return sorted({os.path.dirname(path) for path in found if _is_kept_apart(path)})
 
 
-def _bound_paths() -> "list[str]":
+def _bound_paths() -> list[str]:
     """Return the paths of Unix sockets that may belong to Slurm steps."""
     try:
         return [
@@ -365,7 +361,7 @@ def _bound_paths() -> "list[str]":
         return _printed_paths()
 
 
-def _printed_paths() -> "list[str]":
+def _printed_paths() -> list[str]:
     """Return the same paths on kernels without sock_diag, from the list of all sockets, which takes
     milliseconds where a thousand programs run."""
     text = processes.read("/proc/net/unix").decode("utf-8", "surrogateescape")
@@ -399,7 +395,7 @@ _LINKS = (
 )
 
 
-def _show_devices(place: str, given: "Sequence[str]", shm_bytes: int) -> None:
+def _show_devices(place: str, given: Sequence[str], shm_bytes: int) -> None:
     """Mount the program's /dev on `place`. `given`: paths of the machine's device files to show; missing ones
     are left out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
     wanted = ["/dev/" + name for name in _HARMLESS] + list(given)

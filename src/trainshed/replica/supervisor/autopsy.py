@@ -2,7 +2,7 @@
 program had.
 
 The zygote forks one process for each such shell. It keeps no record, because the replica has its own already.
-If the caller disconnects, the shell is hung up, and everything here ends with it. Runs on Python 3.6.
+If the caller disconnects, the shell is hung up, and everything here ends with it.
 """
 
 import json
@@ -35,12 +35,12 @@ class Sandbox:
     def __init__(
         self,
         plan: protocol.LaunchDocument,
-        shell: "protocol.Message",
+        shell: protocol.Message,
         connection: socket.socket,
     ) -> None:
         self._plan = plan
         self._shell = shell
-        self._connection: "socket.socket | None" = connection
+        self._connection: socket.socket | None = connection
         self._groups = cgroups.ControlGroups(plan.limits)
         self._loop = loop.Loop()
         self._inbox = b""
@@ -58,7 +58,7 @@ class Sandbox:
         """Serve the shell until it is over. Raises OSError."""
         plan = self._plan
         child = guardian.GuardianHandle(plan.isolation.level)
-        watched: "memory_limit.MemoryLimit | None" = None
+        watched: memory_limit.MemoryLimit | None = None
         try:
             self._groups.create()
             watched = memory_limit.MemoryLimit(

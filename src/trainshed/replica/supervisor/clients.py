@@ -1,18 +1,14 @@
 """Serves the services that are connected to a shim: greets new ones, and sends messages without waiting long
 for any.
 
-Runs on Python 3.6.
 """
 
 import os
 import socket
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.system import loop, unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _PATIENCE = 1.0
 _NO_ROOM_PAUSE = 0.2
@@ -55,8 +51,8 @@ class Clients:
 
     __slots__ = ("_connections", "_greeting")
 
-    def __init__(self, first: "socket.socket | None") -> None:
-        self._connections: "dict[socket.socket, protocol.Lines]" = {}
+    def __init__(self, first: socket.socket | None) -> None:
+        self._connections: dict[socket.socket, protocol.Lines] = {}
         self._greeting = b""
         if first is not None:
             self.add(first)
@@ -71,20 +67,20 @@ class Clients:
         self._connections.pop(connection, None)
         connection.close()
 
-    def sockets(self) -> "list[socket.socket]":
+    def sockets(self) -> list[socket.socket]:
         return list(self._connections)
 
-    def greet(self, message: "protocol.Message") -> None:
+    def greet(self, message: protocol.Message) -> None:
         """Send a message to all connections, and to each later one."""
         self._greeting = protocol.encode(message)
         self.send(message)
 
-    def send(self, message: "protocol.Message") -> None:
+    def send(self, message: protocol.Message) -> None:
         data = protocol.encode(message)
         for connection in list(self._connections):
             self._send_to(connection, data)
 
-    def answer(self, connection: socket.socket, message: "protocol.Message") -> None:
+    def answer(self, connection: socket.socket, message: protocol.Message) -> None:
         """Send a message to one connection."""
         self._send_to(connection, protocol.encode(message))
 
@@ -98,7 +94,7 @@ class Clients:
             except OSError:
                 return  # It was closed from the other side.
 
-    def receive(self, connection: socket.socket) -> "list[protocol.Message] | None":
+    def receive(self, connection: socket.socket) -> list[protocol.Message] | None:
         """Return a client's orders; None if it is gone. Call it when the connection is readable."""
         try:
             data = connection.recv(4096)
@@ -117,14 +113,14 @@ class ServiceListener:
         self,
         clients: Clients,
         events: loop.Loop,
-        obey: "Callable[[socket.socket, protocol.Message], None]",
-        greet: "Callable[[], None]",
+        obey: Callable[[socket.socket, protocol.Message], None],
+        greet: Callable[[], None],
     ) -> None:
         self._clients = clients
         self._events = events
         self._obey = obey
         self._greet = greet
-        self._listener: "socket.socket | None" = None
+        self._listener: socket.socket | None = None
 
     def open(self) -> None:
         """Serve the connections that exist already, and listen for new ones. Raises OSError."""

@@ -26,6 +26,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import growing_files, stall
@@ -39,10 +40,6 @@ from trainshed.replica.system import (
     unix_sockets,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
 
 class Guardian:
     """Makes the sandbox, starts the program in it and waits for whatever ends there."""
@@ -51,12 +48,12 @@ class Guardian:
         self,
         control: socket.socket,
         main: program.Program,
-        outputs: "list[int]",
+        outputs: list[int],
         *,
         namespaced: bool,
-        prepare: "Callable[[], tuple[bytes, int]]",
-        settle: "Callable[[], list[int]]",
-        warm: "warm_start.WarmStart | None" = None,
+        prepare: Callable[[], tuple[bytes, int]],
+        settle: Callable[[], list[int]],
+        warm: warm_start.WarmStart | None = None,
     ) -> None:
         self._control = control
         #: Whether this process is process 1 of a process namespace.
@@ -76,7 +73,7 @@ class Guardian:
         self._main_reaped = False
         #: What was read from the control socket and not handled yet.
         self._inbox = b""
-        self._handed: "list[int]" = []
+        self._handed: list[int] = []
         self._settled = False
         self._may_go = False
         #: The slot's lock; held as long as anything of the replica lives.
@@ -114,7 +111,7 @@ class Guardian:
         except OSError:
             self._kill_all()  # The shim is gone: there is nobody to report to, and nothing may remain.
 
-    def _start_main(self, close: "list[int]") -> "int | None":
+    def _start_main(self, close: list[int]) -> int | None:
         """Start the program as soon as the shim says so. Returns a wait status if it cannot be run. Raises
         NoProcess."""
         if not self._program.argv:
@@ -146,7 +143,7 @@ class Guardian:
         self._say("%s %s" % (warm_start.WARM, self._warm.preloaded))
         return True
 
-    def _start_cold(self, close: "list[int]") -> "int | None":
+    def _start_cold(self, close: list[int]) -> int | None:
         """Start the program in its own interpreter; returns as `_start_main`."""
         if self._namespaced and self._program.can_spawn():
             self._await_go()
@@ -173,7 +170,7 @@ class Guardian:
             self._settle()
             self._settled = True
 
-    def _fork_main(self, close: "list[int]") -> None:
+    def _fork_main(self, close: list[int]) -> None:
         """Fork the main process at once and let it wait for `go`, so that the fork overlaps with the shim's
         work.
 
@@ -273,7 +270,7 @@ class Guardian:
             elif self._main:
                 program.obey(word, self._main)
 
-    def _reap(self, running: shells.Shells) -> "int | None":
+    def _reap(self, running: shells.Shells) -> int | None:
         while True:
             try:
                 child, status = os.waitpid(-1, os.WNOHANG)
@@ -367,7 +364,7 @@ class GuardianHandle:
         os.waitpid(self.process, 0)
 
 
-def _namespace(level: str) -> "users.Namespace | None":
+def _namespace(level: str) -> users.Namespace | None:
     """Return the namespace of the program's own users, made before the guardian because it takes a process.
     None if the level has none, or if it cannot be made; the guardian reports the latter when it needs it."""
     if level != protocol.LEVEL_OWN:
@@ -380,8 +377,8 @@ def _namespace(level: str) -> "users.Namespace | None":
 
 def _guard(
     control: socket.socket,
-    outputs: "tuple[int, int]",
-    namespace: "users.Namespace | None",
+    outputs: tuple[int, int],
+    namespace: users.Namespace | None,
 ) -> None:
     kernel.name_process("ts-guardian")
     receiver = unix_sockets.Receiver(control)
@@ -406,12 +403,12 @@ def _guard(
     fork = warm_start.fork_for(plan)
     warm = warm_start.WarmStart(plan.warm, fork) if fork is not None else None
 
-    def prepare() -> "tuple[bytes, int]":
+    def prepare() -> tuple[bytes, int]:
         # The service keeps the files that it makes to itself, but everybody may pass the directories on the
         # way to what the program is shown.
         os.umask(0o022)
         kernel.leave_keyring()
-        refused: "OSError | None" = None
+        refused: OSError | None = None
         if namespaced:
             try:
                 groups.keep_bases()
@@ -439,7 +436,7 @@ def _guard(
             )
         return receiver.rest, lock
 
-    def settle() -> "list[int]":
+    def settle() -> list[int]:
         groups.hold()
         if namespaced:
             levels.drop(isolation.level, seen.owners, bool(isolation.image))
@@ -459,7 +456,7 @@ def _guard(
     ).run()
 
 
-def _next(receiver: unix_sockets.Receiver) -> "tuple[bytes, int]":
+def _next(receiver: unix_sockets.Receiver) -> tuple[bytes, int]:
     """Return the shim's next line and its handle, which stays open; ends this process if the shim is gone."""
     received = receiver.receive_one()
     if received is None:
@@ -480,7 +477,7 @@ def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.
 
 
 def _view(
-    isolation: protocol.Isolation, slot: str, files: str, namespace: "users.Namespace | None"
+    isolation: protocol.Isolation, slot: str, files: str, namespace: users.Namespace | None
 ) -> view.View:
     binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
     if not isolation.image:

@@ -1,5 +1,5 @@
 """Reads and writes the journal of a slot: a file of JSON lines about its incarnations, whose lock is the
-fence. Runs on Python 3.6.
+fence.
 
 At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and then
 checks that this incarnation may start; `expel` ends one whose shim does not answer.
@@ -18,15 +18,11 @@ import json
 import os
 import signal
 import time
+from typing import Any
 
 from trainshed.replica import protocol
+from trainshed.replica.protocol import Message
 from trainshed.replica.system import cgroups, durable, processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from trainshed.replica.protocol import Message
 
 
 def try_lock(slot: str) -> int:
@@ -76,7 +72,7 @@ def release(lock: int) -> None:
     os.close(lock)
 
 
-def append(lock: int, entry: "dict[str, Any]") -> None:
+def append(lock: int, entry: dict[str, Any]) -> None:
     """Append an entry. It outlives this process at once, and a power cut after `os.fsync(lock)`. Raises
     OSError.
 
@@ -101,12 +97,12 @@ class Entries:
         self.latest = 0
         #: The entry with guardian and control groups of the latest incarnation that wrote one; None if none
         #: did.
-        self.left: "dict[str, Any] | None" = None
+        self.left: dict[str, Any] | None = None
         #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; start 0: an
         #: earlier version did not write it.
         self.shim = (0, 0)
-        self._records: "dict[int, protocol.Message]" = {}
-        self._notes: "dict[int, list[protocol.Message]]" = {}
+        self._records: dict[int, protocol.Message] = {}
+        self._notes: dict[int, list[protocol.Message]] = {}
         for entry in _read(os.path.join(slot, protocol.JOURNAL)):
             if "starting" in entry:
                 self.latest = max(self.latest, entry["starting"])
@@ -118,16 +114,16 @@ class Entries:
             else:
                 self.left = entry
 
-    def record(self, incarnation: int) -> "protocol.Message | None":
+    def record(self, incarnation: int) -> protocol.Message | None:
         """Return the attempt record of an incarnation; None while there is none."""
         return self._records.get(incarnation)
 
-    def notes(self, incarnation: int) -> "list[protocol.Message]":
+    def notes(self, incarnation: int) -> list[protocol.Message]:
         """Return the notes of an incarnation, in their order."""
         return self._notes.get(incarnation, [])
 
 
-def _read(path: str) -> "list[dict[str, Any]]":
+def _read(path: str) -> list[dict[str, Any]]:
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -141,7 +137,7 @@ def _read(path: str) -> "list[dict[str, Any]]":
             data += chunk
     finally:
         os.close(handle)
-    entries: "list[dict[str, Any]]" = []
+    entries: list[dict[str, Any]] = []
     for line in data[: data.rfind(b"\n") + 1].split(b"\n"):
         if line:
             try:
@@ -181,10 +177,10 @@ class Claim:
         self._outlasts_power = outlasts_power
         self._incarnation = incarnation
         self._before = before
-        self._ahead: "durable.SyncAhead | None" = None
+        self._ahead: durable.SyncAhead | None = None
         self.lock = lock
 
-    def describe(self, guardian: int, groups: "list[str]") -> None:
+    def describe(self, guardian: int, groups: list[str]) -> None:
         """Record what a successor has to clear away after this incarnation, and begin to make all entries so
         far durable."""
         since = protocol.process_start(guardian)
@@ -205,11 +201,11 @@ class Claim:
         if self._outlasts_power:
             os.fsync(self.lock)
 
-    def note(self, note: "protocol.Message") -> None:
+    def note(self, note: protocol.Message) -> None:
         """Append a note of this incarnation; it outlives this process. Raises OSError."""
         append(self.lock, {"noted": self._incarnation, "note": note})
 
-    def finish(self, record: "protocol.Message") -> None:
+    def finish(self, record: protocol.Message) -> None:
         """Append the attempt record and make it durable. Raises OSError."""
         append(self.lock, {"over": self._incarnation, "record": record})
         if self._ahead is not None:
@@ -351,8 +347,8 @@ def _has_open(process: int, slot: str) -> bool:
 
 def ended_record(
     *,
-    exit_code: "int | None",
-    signal: "int | None",
+    exit_code: int | None,
+    signal: int | None,
     oom: bool,
     started: int,
     ended: int,
@@ -362,7 +358,7 @@ def ended_record(
     stopped: bool = False,
     stalled: bool = False,
     out_of_disk: bool = False,
-) -> "Message":
+) -> Message:
     """Return the attempt record of a program that ran. Exactly one of exit_code and signal is not None.
 
     `oom`: the main process died of the memory limit; `child_oom`: how many other processes did. `stopped`:
@@ -385,7 +381,7 @@ def ended_record(
     }
 
 
-def lost_record(cause: str, *, by_service: bool = False) -> "Message":
+def lost_record(cause: str, *, by_service: bool = False) -> Message:
     """Return the attempt record of an incarnation that ended through no fault of its program.
 
     `by_service`: the service could not do its part (a sandbox, a template); otherwise the cause came from

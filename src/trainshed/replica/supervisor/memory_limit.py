@@ -5,7 +5,7 @@ With a memory control group the kernel enforces the limit, and its counter of ki
 one, or on request, this module measures the processes several times a second and kills the largest one when
 together they exceed the limit: the verdicts are the same, a moment later. It misses peaks between two
 measurements, and shared memory that no process has mapped. Measuring costs at most a twentieth of a
-processor. Runs on Python 3.6.
+processor.
 
 The verdict (spec/failures#out-of-memory): a replica ran out of memory if its main process died by the SIGKILL
 of a kill at the limit. A kill that the main process survived is only counted, whatever kills it later.
@@ -13,13 +13,10 @@ of a kill at the limit. A kill that the main process survived is only counted, w
 
 import signal
 import time
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.system import cgroups, loop, processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _SETTLES = 0.05
 """Seconds after a kill until the main process, if it was the victim, is at least seen to be dying."""
@@ -69,7 +66,7 @@ class MemoryLimit:
         polled: bool,
         guardian: int,
         events: loop.Loop,
-        has_ended: "Callable[[], bool]",
+        has_ended: Callable[[], bool],
     ) -> None:
         self._groups = groups
         self._limit = limit
@@ -105,7 +102,7 @@ class MemoryLimit:
         """Count the kills for the last time; the control groups may be removed after that."""
         self._total = self._kills()
 
-    def verdict(self, killed_by: "int | None") -> "tuple[bool, int]":
+    def verdict(self, killed_by: int | None) -> tuple[bool, int]:
         """Return whether the main process, which died by this signal, ran out of memory, and how many other
         processes did."""
         killed = killed_by == signal.SIGKILL

@@ -3,7 +3,7 @@ that asked for it.
 
 This runs in the guardian, so that a shell has the view, the users and the control groups of the program, and
 ends with it. If the guardian is at rest, it runs in a process of its own that has joined them (`resting`). A
-shell never keeps a replica alive, and how it ends does not count as the program's end. Runs on Python 3.6.
+shell never keeps a replica alive, and how it ends does not count as the program's end.
 
 An order (`protocol`) comes with the connection of its sender, who gets one line in answer: `shell`, with the
 handle of the terminal's other side (or of a stream, if no terminal is wanted), or `refused` (cause). When the
@@ -19,14 +19,11 @@ import socket
 import struct
 import termios
 import time
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, processes, unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 MOST = 8
 """Number of shells that may be open in one replica at a time."""
@@ -47,15 +44,15 @@ class Shells:
 
     def __init__(
         self,
-        main: "program.Program",
-        poll: "select.poll",
-        take_leave: "Callable[[], None]",
+        main: program.Program,
+        poll: select.poll,
+        take_leave: Callable[[], None],
     ) -> None:
         self._main = main
         self._poll = poll
         self._take_leave = take_leave
-        self._connections: "dict[int, socket.socket]" = {}
-        self._doomed: "dict[int, float]" = {}
+        self._connections: dict[int, socket.socket] = {}
+        self._doomed: dict[int, float] = {}
         self._begun = False
 
     @property
@@ -108,7 +105,7 @@ class Shells:
                 return True
         return False
 
-    def pause(self) -> "int | None":
+    def pause(self) -> int | None:
         """Return the milliseconds until `tick` has something to do; None = nothing to do."""
         if not self._doomed:
             return None
@@ -131,10 +128,10 @@ class Shells:
 
 
 def _be_shell(
-    order: "protocol.Message",
+    order: protocol.Message,
     connection: socket.socket,
-    main: "program.Program",
-    take_leave: "Callable[[], None]",
+    main: program.Program,
+    take_leave: Callable[[], None],
 ) -> None:
     """Become, in a child, the shell that was asked for. Does not return."""
     code = program.EXIT_NOT_EXECUTABLE
@@ -157,7 +154,7 @@ def _be_shell(
 
 
 def _streams(
-    order: "protocol.Message", connection: socket.socket, owner: "tuple[int, int] | None"
+    order: protocol.Message, connection: socket.socket, owner: tuple[int, int] | None
 ) -> int:
     """Make the shell's streams and send their other side over the connection; returns the shell's own handle.
     Raises OSError."""
@@ -181,14 +178,14 @@ def _resize(terminal: int, rows: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _argv(order: "protocol.Message", environ: "dict[str, str]") -> "list[str]":
+def _argv(order: protocol.Message, environ: dict[str, str]) -> list[str]:
     name = "bash" if program.is_on_path("bash", environ) else "sh"
     command = order.get("command", "")
     # No login shell, because a system's profile would replace the program's PATH.
     return [name, "-c", command] if command else [name]
 
 
-def _environ(order: "protocol.Message", environ: "dict[str, str]") -> "dict[str, str]":
+def _environ(order: protocol.Message, environ: dict[str, str]) -> dict[str, str]:
     if not order.get("tty", True):
         return environ
     label = order.get("label") or "replica"
@@ -205,7 +202,7 @@ def refuse(connection: socket.socket, cause: str) -> None:
     _say(connection, {"e": "refused", "cause": cause})
 
 
-def _say(connection: socket.socket, message: "protocol.Message") -> None:
+def _say(connection: socket.socket, message: protocol.Message) -> None:
     try:
         connection.sendall(protocol.encode(message))
     except OSError:

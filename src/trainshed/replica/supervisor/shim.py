@@ -4,7 +4,7 @@ end.
 There is one process per replica. It outlives the service, and its program dies with it. It starts the
 program, writes its log, records how it ended and reports to the services that are connected. What matters is
 in the slot's files (`protocol`) before it is reported. If the shim cannot do its part, the replica has ended,
-and that is recorded. Runs on Python 3.6.
+and that is recorded.
 """
 
 import json
@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from trainshed.replica import protocol
 from trainshed.replica.observe import (
@@ -33,10 +34,6 @@ from trainshed.replica.supervisor import (
     warm_start,
 )
 from trainshed.replica.system import cgroups, durable, loop, processes, unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
@@ -63,8 +60,8 @@ class Shim:
         self._control = child.control
         self._outputs = ((child.output, "o"), (child.errors, "e"))
         self._groups = cgroups.ControlGroups(plan.limits)
-        self._sidecars: "sidecars.Sidecars | None" = None
-        self._transcript: "segments.Transcript | None" = None
+        self._sidecars: sidecars.Sidecars | None = None
+        self._transcript: segments.Transcript | None = None
         self._loop = loop.Loop()
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._waits_told = 0
@@ -72,7 +69,7 @@ class Shim:
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
         self._reception = clients.ServiceListener(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
-        self._handed: "list[int]" = []
+        self._handed: list[int] = []
         self._failure = ""
         self._sandbox_failed = False
         self._may_run = False
@@ -88,7 +85,7 @@ class Shim:
         self._out_of_disk = False
         self._is_reaped = False
 
-    def run(self) -> "protocol.Message":
+    def run(self) -> protocol.Message:
         """Supervise the incarnation from the guardian's orders to the sealed log; return the attempt
         record."""
         try:
@@ -158,7 +155,7 @@ class Shim:
             self._loop.turn(self._pause(now))
             self._tick(time.monotonic())
 
-    def _pause(self, now: float) -> "float | None":
+    def _pause(self, now: float) -> float | None:
         """Return the milliseconds until the next thing is due by the clock; None = nothing is."""
         assert self._transcript is not None
         due = self._transcript.due()
@@ -256,7 +253,7 @@ class Shim:
         assert self._transcript is not None
         self._transcript.say(line)
 
-    def tell(self, message: "protocol.Message") -> None:
+    def tell(self, message: protocol.Message) -> None:
         """Send a message to all connected services."""
         self._clients.send(message)
 
@@ -285,7 +282,7 @@ class Shim:
         if self._sidecars is not None:
             self._sidecars.tell_again()
 
-    def _obey(self, connection: socket.socket, order: "protocol.Message") -> None:
+    def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
         word = order.get("o")
         if word == "stop":
             self._stop(order["grace"])
@@ -305,7 +302,7 @@ class Shim:
         self._tell_guardian(b"stop")
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
 
-    def _write(self, connection: socket.socket, lines: "list[str]") -> None:
+    def _write(self, connection: socket.socket, lines: list[str]) -> None:
         assert self._transcript is not None
         if self._transcript.waits or self._is_reaped:
             cause = (
@@ -316,7 +313,7 @@ class Shim:
         self._transcript.take(lines)
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
-    def _open_shell(self, connection: socket.socket, order: "protocol.Message") -> None:
+    def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:
         """Open a shell. The answer goes to the connection, which belongs to the shell from here on."""
         cause = "its program has not begun yet"
         if self._started and self._status < 0:
@@ -361,7 +358,7 @@ class Shim:
         self._reception.listen_again()
         self._retries.resume()
 
-    def _seal(self) -> "protocol.Message":
+    def _seal(self) -> protocol.Message:
         """Seal metrics and log, which come before the record and the report
         (spec/invariants#last-lines-first); return the attempt record."""
         assert self._transcript is not None and self._sidecars is not None
@@ -388,7 +385,7 @@ class Shim:
             out_of_disk=self._out_of_disk and killed_by == signal.SIGKILL,
         )
 
-    def insist(self, write: "Callable[[], bool]") -> None:
+    def insist(self, write: Callable[[], bool]) -> None:
         """Call `write` until it returns true. On a full disk that lasts as long as the disk is full;
         meanwhile services that ask still hear that the replica lives. Raises what `write` raises."""
         if not write():
@@ -424,7 +421,7 @@ meanwhile; shorter than a service's lease."""
 def main(
     order: bytes,
     connection: socket.socket,
-    child: "guardian.GuardianHandle | None",
+    child: guardian.GuardianHandle | None,
 ) -> None:
     """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
     ended.
@@ -445,8 +442,8 @@ def main(
         if child is not None:
             child.give_up()
         return
-    shim: "Shim | None" = None
-    waits: "Shim | None"
+    shim: Shim | None = None
+    waits: Shim | None
     try:
         if child is None:
             child = guardian.GuardianHandle(plan.isolation.level)
@@ -483,7 +480,7 @@ def _announce(child: guardian.GuardianHandle, order: bytes) -> None:
         return  # It is dead, which is recorded as soon as there is a journal for it.
 
 
-def _refusal(error: "journal.Refused | OSError") -> "protocol.Message":
+def _refusal(error: journal.Refused | OSError) -> protocol.Message:
     """Return the message for a slot that could not be claimed, so that nothing ran."""
     if isinstance(error, journal.Refused):
         return {"e": "refused", "cause": error.cause}
@@ -520,7 +517,7 @@ def _keep_trace() -> None:
         return  # The disk is full: the record holds a short form.
 
 
-def _write_down(claim: journal.Claim, record: "protocol.Message", shim: "Shim | None") -> None:
+def _write_down(claim: journal.Claim, record: protocol.Message, shim: Shim | None) -> None:
     """Make the record durable. On a full disk `shim` waits for space without limit, and answers services
     meanwhile. A broken disk is retried for `_NO_SPACE_PATIENCE`, and so is a full one without a shim; after
     that the record is given up."""
@@ -538,7 +535,7 @@ def _write_down(claim: journal.Claim, record: "protocol.Message", shim: "Shim | 
         time.sleep(_NO_SPACE_PAUSE)
 
 
-def _fits(claim: journal.Claim, record: "protocol.Message") -> bool:
+def _fits(claim: journal.Claim, record: protocol.Message) -> bool:
     """Write the record, if the disk has space for it. Raises OSError for any other failure."""
     try:
         claim.finish(record)

@@ -1,10 +1,11 @@
 """Builds and drives the helpers that a shim runs beside its program: endpoint, socket calls made in the
-program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog. Runs on Python 3.6."""
+program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog."""
 
 import os
+from typing import Any, Protocol
 
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import peers, relay
+from trainshed.replica.endpoint import peers, relay, trainer_status
 from trainshed.replica.observe import (
     disk,
     growing_files,
@@ -20,42 +21,37 @@ from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, loop
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Protocol
 
-    from trainshed.replica.endpoint import trainer_status
+class Reporter(Protocol):
+    """What the sidecars ask of the shim about its program, and report to it."""
 
-    class Reporter(Protocol):
-        """What the sidecars ask of the shim about its program, and report to it."""
+    def has_ended(self) -> bool:
+        """Whether the main process is known to have ended."""
+        ...
 
-        def has_ended(self) -> bool:
-            """Whether the main process is known to have ended."""
-            ...
+    def output_bytes(self) -> int:
+        """Return the bytes that the program has written to its outputs so far."""
+        ...
 
-        def output_bytes(self) -> int:
-            """Return the bytes that the program has written to its outputs so far."""
-            ...
+    def output_waits(self) -> bool:
+        """Whether the program may have to wait for us, because the log's disk is full."""
+        ...
 
-        def output_waits(self) -> bool:
-            """Whether the program may have to wait for us, because the log's disk is full."""
-            ...
+    def say(self, line: str) -> None:
+        """Write a line of the service's own to the program's log."""
+        ...
 
-        def say(self, line: str) -> None:
-            """Write a line of the service's own to the program's log."""
-            ...
+    def tell(self, message: protocol.Message) -> None:
+        """Send a message to all connected services."""
+        ...
 
-        def tell(self, message: protocol.Message) -> None:
-            """Send a message to all connected services."""
-            ...
+    def end_for_disk(self) -> None:
+        """Kill the program, whose files take more disk than they may."""
+        ...
 
-        def end_for_disk(self) -> None:
-            """Kill the program, whose files take more disk than they may."""
-            ...
-
-        def end_stalled(self) -> None:
-            """Kill the program, which makes no progress."""
-            ...
+    def end_stalled(self) -> None:
+        """Kill the program, which makes no progress."""
+        ...
 
 
 _LOOK_EVERY = 10.0
@@ -84,18 +80,18 @@ class Sidecars:
         groups: cgroups.ControlGroups,
         guardian: int,
         events: loop.Loop,
-        reporter: "Reporter",
+        reporter: Reporter,
         *,
         notes: notes.Notes,
         retries: growing_files.DiskRetries,
-        mask: "masking.Mask | None",
+        mask: masking.Mask | None,
     ) -> None:
         self._plan = plan
         self._guardian = guardian
         self._loop = events
         self._reporter = reporter
         #: Those of the guardian and what it starts, of a program that a preloader has forked, and of shells.
-        self._calls: "list[socket_calls.SocketCalls]" = []
+        self._calls: list[socket_calls.SocketCalls] = []
         self.memory = memory_limit.MemoryLimit(
             groups=groups,
             limit=plan.limits.memory_limit,
@@ -106,7 +102,7 @@ class Sidecars:
         )
         self._notes = notes
         self._mask = mask
-        self._storage: "relay.Endpoint | None" = None
+        self._storage: relay.Endpoint | None = None
         network, observation = plan.network, plan.observation
         if network.storage_socket:
             self._storage = relay.Endpoint(
@@ -123,7 +119,7 @@ class Sidecars:
                 note=self._notes.add,
                 status=self._trainer_status,
             )
-        self._metrics: "metrics.Metrics | None" = None
+        self._metrics: metrics.Metrics | None = None
         if observation.watch_metrics:
             self._metrics = metrics.Metrics(
                 observation.logs,
@@ -134,7 +130,7 @@ class Sidecars:
                 retries=retries,
                 mask=mask,
             )
-        self._reduction: "reduction_reports.Reduction | None" = None
+        self._reduction: reduction_reports.Reduction | None = None
         if observation.reducers:
             self._reduction = reduction_reports.Reduction(
                 plan,
@@ -145,8 +141,8 @@ class Sidecars:
                 notes=notes,
                 mask=mask,
             )
-        self._disk: "disk.Disk | None" = None
-        self._usage: "usage.Usage | None" = None
+        self._disk: disk.Disk | None = None
+        self._usage: usage.Usage | None = None
         if observation.usage_every > 0 or plan.limits.disk_enforced:
             self._disk = disk.Disk(
                 protocol.FILES,
@@ -170,7 +166,7 @@ class Sidecars:
                 place=(network.address, network.storage_port),
             )
 
-    def _trainer_status(self) -> "trainer_status.TrainerStatus | None":
+    def _trainer_status(self) -> trainer_status.TrainerStatus | None:
         token, observation = self._plan.network.trainer_token, self._plan.observation
         if not token:
             return None
@@ -249,7 +245,7 @@ class Sidecars:
             # it, since it was forked after the namespace was made, and only we can reap it.
             self._storage.stop()
 
-    def program_ended(self, used: "Any") -> None:
+    def program_ended(self, used: Any) -> None:
         """Record what the replica `used` (`os.wait4`), now that all of it is reaped. The control groups may
         be removed after that."""
         if self._usage is not None:

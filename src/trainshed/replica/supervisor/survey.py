@@ -9,31 +9,30 @@ stream socket as JSON lines:
     {"replica": REPLICA, "incarnation": N, "answers": true, ..}  of the attempt before; with a `Standing`
     {"end": true}                                                the last line; without it it is incomplete
 
-Blocks. Runs on Python 3.6.
+Blocks.
 """
 
 import json
 import os
 import socket
+from collections.abc import Iterator
+from typing import Any
 
 from trainshed.replica import protocol
+from trainshed.replica.protocol import Message
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import durable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
+Standing = Message
 
-    from trainshed.replica.protocol import Message
+"""The state of an incarnation, one of
 
-    Standing = Message
-    """The state of an incarnation, one of
+{"over": RECORD, "notes": [..]}  it ended; its attempt record (exited or lost), and all notes of its shim
+{"alive": true}                  a shim holds the slot: it serves it, or begins, ends or dies {"changing":
+true}               what a shim left is not cleared away yet, or its state cannot be told now {"never":
+true}                  nothing of it ever ran, and nobody is about to run it
+"""
 
-    {"over": RECORD, "notes": [..]}  it ended; its attempt record (exited or lost), and all notes of its shim
-    {"alive": true}                  a shim holds the slot: it serves it, or begins, ends or dies {"changing":
-    true}               what a shim left is not cleared away yet, or its state cannot be told now {"never":
-    true}                  nothing of it ever ran, and nobody is about to run it
-    """
 
 SLOTS = "slots.json"
 """File in the directory of an attempt: its slots, by replica."""
@@ -43,7 +42,7 @@ _LONGEST = 1 << 15
 """Bytes of text from which on lines are sent."""
 
 
-def standing(slot: str, entries: journal.Entries, incarnation: int) -> "Standing":
+def standing(slot: str, entries: journal.Entries, incarnation: int) -> Standing:
     """Return the state of an incarnation. `entries`: its journal, just read. If its shim was killed, what is
     left of it is killed and the loss is recorded, so that the answer never changes again. Raises OSError if
     the state cannot be found out now."""
@@ -70,11 +69,11 @@ def standing(slot: str, entries: journal.Entries, incarnation: int) -> "Standing
         journal.release(lock)
 
 
-def _over(entries: journal.Entries, record: "Message", incarnation: int) -> "Standing":
+def _over(entries: journal.Entries, record: Message, incarnation: int) -> Standing:
     return {"over": record, "notes": entries.notes(incarnation)}
 
 
-def attempts(slots: str) -> "Iterator[tuple[int, int]]":
+def attempts(slots: str) -> Iterator[tuple[int, int]]:
     """Yield job uid and number of every attempt that has a directory below `slots`, in no order. Directories
     of jobs without attempts are removed."""
     for job in os.scandir(slots):
@@ -89,7 +88,7 @@ def attempts(slots: str) -> "Iterator[tuple[int, int]]":
                 yield int(job.name), int(attempt)
 
 
-def looked_into(directory: str, documents: "dict[str, Any]") -> "Iterator[Message]":
+def looked_into(directory: str, documents: dict[str, Any]) -> Iterator[Message]:
     """Yield a line for each slot of one attempt in which anything was ever started. `documents`: the
     attempt's list of slots."""
     for replica in documents:
@@ -112,13 +111,13 @@ def looked_into(directory: str, documents: "dict[str, Any]") -> "Iterator[Messag
         yield told
 
 
-def here(slots: str) -> "Message":
+def here(slots: str) -> Message:
     """Return what identifies the directory: two that exist at once always differ."""
     status = os.stat(slots)
     return {"device": status.st_dev, "inode": status.st_ino}
 
 
-def was_here(slots: str) -> "Message | None":
+def was_here(slots: str) -> Message | None:
     """Return what `note_here` wrote last; None if no service has written it."""
     return durable.read_document(os.path.join(slots, _PLACE))
 

@@ -1,7 +1,7 @@
 """Does the guardian's part of a warm start: asks a preloader to fork the program into the replica.
 
 `trainshed.replica.preloader` describes the messages. If anything goes wrong, the program is started in its
-own interpreter, and the reason is reported. Runs on Python 3.6.
+own interpreter, and the reason is reported.
 """
 
 import errno
@@ -10,15 +10,12 @@ import os
 import resource
 import signal
 import socket
+from typing import Any
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import users as sandbox_users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, processes, unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _PATIENCE = 1.5
 """Seconds to wait for each of a preloader's answers. An answer takes milliseconds; in more than this the
@@ -28,7 +25,7 @@ WARM, COLD = "warm", "cold"
 """How a program began, in the guardian's messages to its shim."""
 
 
-def note(word: str, text: str) -> "tuple[str, str]":
+def note(word: str, text: str) -> tuple[str, str]:
     """Return name and text of the note that says how a program began. `text`: what is imported, or why it is
     not, as a clause."""
     told = "started warm: %s imported" if word == WARM else "started cold: %s"
@@ -51,7 +48,7 @@ class Fork:
         self.preloader = preloader
         self._process = 0
         self._received = b""
-        self._handles: "list[int]" = []
+        self._handles: list[int] = []
         self._connection = unix_sockets.connected(preloader)
         if self._connection is None:
             return
@@ -100,7 +97,7 @@ class Fork:
             self._connection = None
 
     def send_with_namespaces(
-        self, message: "dict[str, Any]", names: "list[str]", handles: "list[int]"
+        self, message: dict[str, Any], names: list[str], handles: list[int]
     ) -> None:
         """Send a message as `send` does; first the fork is to enter these namespaces of this process."""
         places = [os.open("/proc/self/ns/" + name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
@@ -109,7 +106,7 @@ class Fork:
         finally:
             kernel.close_all(places)
 
-    def send(self, message: "dict[str, Any]", handles: "list[int]") -> None:
+    def send(self, message: dict[str, Any], handles: list[int]) -> None:
         """Send the fork a message with handles. Raises NotWarm."""
         text = json.dumps(message).encode("utf-8") + b"\n"
         try:
@@ -161,7 +158,7 @@ class Fork:
         self._handles += handles
 
 
-def fork_for(plan: protocol.LaunchDocument) -> "Fork | None":
+def fork_for(plan: protocol.LaunchDocument) -> Fork | None:
     """Return a fork that is to be this program; None: the program starts in its own interpreter, because no
     preloader is named, or the replica has no namespaces."""
     level = plan.isolation.level
@@ -192,8 +189,8 @@ class WarmStart:
         self,
         main: program.Program,
         level: str,
-        users: "sandbox_users.Users | None",
-        filtered: "bool | None",
+        users: sandbox_users.Users | None,
+        filtered: bool | None,
     ) -> int:
         """Have the fork of the preloader enter this process's namespaces and wait there.
 
@@ -210,7 +207,7 @@ class WarmStart:
             self._give_up(str(why))
             return -1
 
-    def run(self, main: program.Program, groups: "list[int]") -> int:
+    def run(self, main: program.Program, groups: list[int]) -> int:
         """Have the fork become the program. `groups`: handles by which it joins its control groups. Returns
         its process id; 0 = it is to be started in its own interpreter."""
         if self.cold_because:
@@ -229,7 +226,7 @@ class WarmStart:
         self._fork.end()
 
     def _prepare(
-        self, main: program.Program, level: str, owners: int, filtered: "bool | None"
+        self, main: program.Program, level: str, owners: int, filtered: bool | None
     ) -> int:
         self._python = _python(main, self._warm.template)
         message = {
@@ -245,7 +242,7 @@ class WarmStart:
         self._fork.expect("ready")
         return self._fork.handle()
 
-    def _run(self, main: program.Program, groups: "list[int]") -> None:
+    def _run(self, main: program.Program, groups: list[int]) -> None:
         limits = [(number, resource.getrlimit(number)) for number in _limits()]
         message = {
             "argv": main.argv,
@@ -273,7 +270,7 @@ def _python(main: program.Program, template: str) -> str:
     raise NotWarm("%s is not there" % name)
 
 
-def _limits() -> "list[int]":
+def _limits() -> list[int]:
     """Return the numbers of all resource limits that this Python knows."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return sorted({getattr(resource, name) for name in names})

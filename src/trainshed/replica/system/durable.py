@@ -1,13 +1,9 @@
-"""Writes files so that they survive a power cut, and reads files that may be incomplete. Runs on Python
-3.6."""
+"""Writes files so that they survive a power cut, and reads files that may be incomplete."""
 
 import _thread
 import json
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 
 def sync_directory(path: str) -> None:
@@ -26,7 +22,7 @@ class SyncAhead:
     __slots__ = ("_failure", "_is_running")
 
     def __init__(self, handle: int) -> None:
-        self._failure: "OSError | None" = None
+        self._failure: OSError | None = None
         self._is_running = _thread.allocate_lock()
         self._is_running.acquire()
         try:
@@ -49,7 +45,7 @@ class SyncAhead:
                 raise self._failure
 
 
-def read_document(path: str) -> "dict[str, Any] | None":
+def read_document(path: str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file does not exist, or holds no complete JSON object.
     Raises OSError for other errors."""
     try:
@@ -60,7 +56,7 @@ def read_document(path: str) -> "dict[str, Any] | None":
     return document if isinstance(document, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def write(path: str, content: "str | bytes", sync: bool = True, is_shared: bool = False) -> None:
+def write(path: str, content: str | bytes, sync: bool = True, is_shared: bool = False) -> None:
     """Replace a file in one step: readers see the old content or the new one, also after a crash. Raises
     OSError.
 

@@ -1,19 +1,16 @@
-"""Opens listening sockets: Unix ones at paths of any length, and TCP. Runs on Python 3.6."""
+"""Opens listening sockets: Unix ones at paths of any length, and TCP."""
 
 import contextlib
 import os
 import socket
+from pathlib import Path
 
 from trainshed.replica.system import unix_sockets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _BACKLOG = 1024
 
 
-def listen_unix(path: "Path") -> socket.socket:
+def listen_unix(path: Path) -> socket.socket:
     """Return a listening socket at `path`, open to our own user only; replaces a socket that a crash left
     there. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):

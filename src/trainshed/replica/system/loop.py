@@ -3,10 +3,7 @@ on Python 3.6."""
 
 import select
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+from collections.abc import Callable
 
 READABLE = select.POLLIN
 URGENT = select.POLLPRI
@@ -20,10 +17,10 @@ class Loop:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._handlers: "dict[int, Callable[[], None]]" = {}
-        self._moments: "list[tuple[float, Callable[[], None]]]" = []
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._moments: list[tuple[float, Callable[[], None]]] = []
 
-    def add(self, handle: int, handler: "Callable[[], None]", events: int = READABLE) -> None:
+    def add(self, handle: int, handler: Callable[[], None], events: int = READABLE) -> None:
         self._handlers[handle] = handler
         self._poll.register(handle, events)
 
@@ -38,11 +35,11 @@ class Loop:
             self.drop(handle)
         self._moments = []
 
-    def after(self, seconds: float, handler: "Callable[[], None]") -> None:
+    def after(self, seconds: float, handler: Callable[[], None]) -> None:
         """Call `handler` once, so many seconds from now."""
         self._moments.append((time.monotonic() + seconds, handler))
 
-    def turn(self, pause: "float | None") -> None:
+    def turn(self, pause: float | None) -> None:
         """Wait at most `pause` milliseconds (None: without limit), then call the handlers that are due."""
         if self._moments:
             left = min(at for at, _ in self._moments) - time.monotonic()

@@ -1,4 +1,4 @@
-"""Knows the places where systems keep root certificates. Runs on Python 3.6."""
+"""Knows the places where systems keep root certificates."""
 
 import os
 import stat

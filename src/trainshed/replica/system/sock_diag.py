@@ -1,13 +1,10 @@
 """Asks the kernel for the machine's sockets (sock_diag(7)). A query for sockets in one state skips all
-others, while /proc prints each. Runs on Python 3.6."""
+others, while /proc prints each."""
 
 import os
 import socket
 import struct
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
+from collections.abc import Iterator
 
 _SOCK_DIAG = 4
 _BY_FAMILY, _DESTROY = 20, 21
@@ -43,7 +40,7 @@ def receive(asked: socket.socket) -> bytes:
     return asked.recv(_BUFFER)
 
 
-def answers(asked: socket.socket, request: bytes) -> "Iterator[bytes]":
+def answers(asked: socket.socket, request: bytes) -> Iterator[bytes]:
     """Yield the messages that answer a request for all sockets of a family, some at a time. Raises
     OSError."""
     asked.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
@@ -54,7 +51,7 @@ def answers(asked: socket.socket, request: bytes) -> "Iterator[bytes]":
         yield data
 
 
-def bodies(data: bytes) -> "Iterator[bytes]":
+def bodies(data: bytes) -> Iterator[bytes]:
     """Yield the body of each message that describes a socket: one that exists, or, in a notice, one that was
     destroyed."""
     for kind, begin, end in _messages(data):
@@ -74,7 +71,7 @@ def attribute(body: bytes, at: int, wanted: int) -> bytes:
     return b""
 
 
-def unix_paths() -> "Iterator[tuple[bytes, Iterator[str]]]":
+def unix_paths() -> Iterator[tuple[bytes, Iterator[str]]]:
     """Yield the paths of Unix sockets that are not connected, as their owners bound them: some at a time,
     first the kernel's raw messages, then the paths in them. Raises OSError if the kernel does not answer."""
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _NOT_CONNECTED, 0, _SHOW_NAME, 0, 0)
@@ -83,14 +80,14 @@ def unix_paths() -> "Iterator[tuple[bytes, Iterator[str]]]":
             yield data, _paths(data)
 
 
-def _paths(data: bytes) -> "Iterator[str]":
+def _paths(data: bytes) -> Iterator[str]:
     for body in bodies(data):
         path = attribute(body, _UNIX_MESSAGE.size, _NAME).rstrip(b"\0")
         if path.startswith(b"/"):
             yield os.fsdecode(path)
 
 
-def _messages(data: bytes) -> "Iterator[tuple[int, int, int]]":
+def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (type, begin, end) of each message's body."""
     at = 0
     while at + _HEADER.size <= len(data):

@@ -2,16 +2,13 @@
 
 A program chose every name in there and may change the tree while it is measured. So no link is followed, no
 path of more than one step is opened, and what lies on another file system does not count. Discarded trees are
-deleted in a separate process of the lowest priority. Runs on Python 3.6.
+deleted in a separate process of the lowest priority.
 """
 
 import os
 import stat
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _BLOCK = 512
 """Bytes of a block of `st_blocks`, whatever the file system's block size is."""
@@ -30,7 +27,7 @@ class _Level:
         self.handle = handle
         # Python 3.6 cannot list an open directory; without /proc as well, nothing is measured.
         by_handle = os.scandir in os.supports_fd
-        self.entries: "Any" = os.scandir(handle if by_handle else "/proc/self/fd/%d" % handle)
+        self.entries: Any = os.scandir(handle if by_handle else "/proc/self/fd/%d" % handle)
 
     def close(self) -> None:
         self.entries.close()
@@ -46,7 +43,7 @@ class TreeSize:
     def __init__(self, top: str) -> None:
         """Open the tree, and measure nothing yet. Raises OSError."""
         self.found = self.names = 0
-        self._levels: "list[_Level]" = []
+        self._levels: list[_Level] = []
         handle = os.open(top, _WAY_IN)
         self._device = os.fstat(handle).st_dev
         self._descend(handle)
@@ -109,9 +106,9 @@ def delete(directory: str) -> None:
     if another process deletes it too."""
     import shutil  # Only here: every module imported earlier makes each fork slower.
 
-    opened: "list[str]" = []
+    opened: list[str] = []
 
-    def open_up(function: "Any", path: str, error: "Any") -> None:
+    def open_up(function: Any, path: str, error: Any) -> None:
         for place in (os.path.dirname(path), path):
             try:
                 mode = os.lstat(place).st_mode
