@@ -1,0 +1,92 @@
+"""Programs that want the rights of whoever is signed in to the console, by his browser: their servers on
+other ports and their pages in buckets get nothing, at every level of isolation (docs/adr/0161)."""
+
+import json
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from playwright.sync_api import Browser, Error, expect
+
+from tests.e2e.browsing import WITH_CHROMIUM, sign_in
+from tests.e2e.hostile.table import COLUMNS, Column, strongest
+from tests.e2e.hostile.yard import OTHER, OWN, Yard, opened, parent_of
+from trainshed.buckets.callers import storage_key
+
+pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            column, marks=[] if column in strongest() else [pytest.mark.soak], id=column.name
+        )
+        for column in COLUMNS
+    ],
+)
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+    with opened(cast("Column", request.param)) as made:
+        yield made
+
+
+def heard(yard: Yard, job: str, word: str) -> list[dict[str, object]]:
+    """All that the program has told by a word so far."""
+    lines = yard.service.lines(job)
+    return [json.loads(line.removeprefix(word)) for line in lines if line.startswith(word + " ")]
+
+
+def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromium: Browser) -> None:
+    secret = yard.secret()
+    victim = yard.submit(OTHER, "victim", secret, "wait")
+    yard.heard(victim, "ENDPOINT")
+    job = yard.submit(OWN, "bait", REST=yard.service.rest, VICTIM=victim)
+    laid = json.loads(yard.heard(job, "LAID"))
+    assert laid["answers"] == [200, 200, 403], "it may write a page, and not open it to everybody"
+
+    context = chromium.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    sign_in(page, yard.service)
+    console = f"{yard.service.rest}/jobs/{victim}"
+    page.goto(console)
+    expect(page.locator("#tail")).to_contain_text(secret)
+
+    # Its servers, by all names of this machine; on its own port and, where there is IPv6, on the service's.
+    bait = context.new_page()
+    names = [f"{name}:{laid['port']}" for name in ("127.0.0.1", "localhost", "trainshed.localhost")]
+    if laid["six"]:
+        names += [f"localhost:{laid['six']}", f"trainshed.localhost:{laid['six']}"]
+    for name in names:
+        bait.goto(f"http://{name}/jobs/{victim}")
+        bait.wait_for_function("document.title === 'done'")
+        assert bait.title() == "done", name
+
+    # Its page, with the key of whoever opens it, as a link from the console's own answers would have it.
+    keyed = f"{yard.service.rest}/with/{storage_key(yard.service.token)}"
+    paths = "/storage/v1/b/bait/o/page.html?alt=media", "/download/storage/v1/b/bait/o/page.html"
+    for place in (yard.service.rest, keyed):
+        for path in paths:
+            try:
+                bait.goto(place + path)
+            except Error as refused:
+                assert "Download is starting" in str(refused)
+            shown = bait.evaluate("document.title + document.body.innerText")
+            assert "settings" not in shown.lower()
+
+    told = heard(yard, job, "HEARD")
+    assert {entry["host"] for entry in told} == set(names)
+    assert [entry["stolen"] for entry in told] == [{}] * len(told)
+    assert not [entry for entry in told if str(entry["path"]).startswith("/loot")]
+    assert all(set(entry.values()) <= {303, 401, 403} for entry in heard(yard, job, "GOT"))
+    reports = heard(yard, job, "REPORT")
+    assert len(reports) == len(names)
+    assert [{name: got for name, got in report.items() if got} for report in reports] == [{}] * len(
+        names
+    )
+
+    page.reload()
+    expect(page.locator("#tail")).to_contain_text(secret)
+    assert not yard.service.call("GET", f"/trainshed/v1/jobs/{victim}").get("endTime")
+    view = yard.service.call("GET", f"{parent_of(OTHER)}/{victim}")
+    assert view["state"] == "JOB_STATE_RUNNING", "nobody has cancelled it"
+    context.close()
