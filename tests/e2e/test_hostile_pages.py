@@ -2,15 +2,21 @@
 other ports and their pages in buckets get nothing, at every level of isolation (docs/adr/0161)."""
 
 import json
+import ssl
+import threading
 from collections.abc import Iterator
-from typing import cast
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar, cast
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Error, expect
 
-from tests.e2e.browsing import WITH_CHROMIUM, sign_in
+from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM, sign_in
 from tests.e2e.hostile.table import COLUMNS, Column, strongest
 from tests.e2e.hostile.yard import OTHER, OWN, Yard, opened, parent_of
+from tests.e2e.running import running, trainshed
 from trainshed.buckets.callers import storage_key
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -90,3 +96,46 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
     view = yard.service.call("GET", f"{parent_of(OTHER)}/{victim}")
     assert view["state"] == "JOB_STATE_RUNNING", "nobody has cancelled it"
     context.close()
+
+
+class Noting(BaseHTTPRequestHandler):
+    """Somebody's server on another port of the console's host."""
+
+    stolen: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.stolen.append(self.headers["Cookie"] or self.headers["Authorization"])
+        self.send_response(204)
+        self.end_headers()
+
+
+def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
+    tmp_path: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if that has the service's own certificate."""
+    monkeypatch.setenv("TRAINSHED_ALLOWED_HOSTS", "shed.example")
+    arguments = "--host", "0.0.0.0", "--tls"
+    other = HTTPServer(("127.0.0.1", 0), Noting)
+    with running(tmp_path / "data", *arguments, new_authority=True) as service, other:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        files = tmp_path / "data" / "tls"
+        context.load_cert_chain(files / "server.pem", files / "server.key")
+        other.socket = context.wrap_socket(other.socket, server_side=True)
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        named = ["--no-sandbox", "--host-resolver-rules=MAP shed.example 127.0.0.1"]
+        browser = chromium.browser_type.launch(executable_path=CHROMIUM, args=named)
+        page = browser.new_context(ignore_https_errors=True).new_page()
+        port = urlsplit(service.rest).port
+        printed = trainshed("console", "--data", str(service.data), data=service.data).stdout
+        link = urlsplit(printed.split()[0])
+        page.goto(f"https://shed.example:{port}/login?{link.query}")
+        page.wait_for_url(f"https://shed.example:{port}/")
+        expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        # A 204 leaves the page where it is.
+        with page.expect_response(f"https://shed.example:{other.server_port}/**"):
+            page.evaluate(f"location.href = 'https://shed.example:{other.server_port}/jobs/1'")
+        page.reload()
+        expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        browser.close()
+        other.shutdown()
+    assert Noting.stolen and set(Noting.stolen) == {None}
