@@ -299,8 +299,9 @@ class ConsoleApplication:
             raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in needs JavaScript.")
         form = dict(parse_qsl((await call.body(_SMALL)).decode("utf-8", "replace")))
         before, following = self._session(call), _local(form.get("next", ""))
+        code = form.get("code", "")
         try:
-            if code := form.get("code", ""):
+            if code:
                 value = await self._sessions.by_code(code)
             else:
                 value = await self._sessions.by_token(form.get("token", "").strip())
