@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -70,16 +71,18 @@ def test_a_foreign_page_changes_nothing(
 
 def test_a_foreign_page_has_no_web_socket(service: Service) -> None:
     door = f"{service.rest.replace('http', 'ws', 1)}/shell/connect"
-    for headers, status in (({}, 403), ({"Host": "rebound.evil.example"}, 421)):
+    rest = urlsplit(service.rest)
+    for name, status in ((rest.hostname, 403), ("rebound.evil.example", 421)):
+        way = socket.create_connection((rest.hostname or "", rest.port or 0), timeout=20)
         with (
             pytest.raises(InvalidStatus) as refused,
-            connect(door, origin=Origin(EVIL), additional_headers=headers),
+            connect(f"ws://{name}:{rest.port}/shell/connect", sock=way, origin=Origin(EVIL)),
         ):
             pass
         assert refused.value.response.status_code == status
-    with connect(door, origin=Origin("https://console.example.org")) as socket:
-        socket.send("{}")
-        assert "token" in json.loads(socket.recv())["error"]
+    with connect(door, origin=Origin("https://console.example.org")) as connection:
+        connection.send("{}")
+        assert "token" in json.loads(connection.recv())["error"]
 
 
 def test_a_text_that_is_none_closes_the_web_socket_and_nothing_else(service: Service) -> None:
