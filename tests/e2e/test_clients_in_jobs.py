@@ -60,6 +60,8 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
     for transport in ("grpc", "rest"):
         assert seen[f"models {transport}"] == [f"gs://trainshed/{transport}", transport]
         assert seen[f"foreign {transport}"] == 403
+    first, second = (uri.removesuffix("/data.txt") for uri in seen["staged"])
+    assert first.startswith("gs://") and first != second
     assert (seen["ml"], seen["dynamic"], seen["without a token"]) == ([], [], 401)
     for transport in ("grpc", "rest"):
         status, text = seen[f"secret {transport}"]

@@ -258,6 +258,19 @@ def _members(binding: Mapping[str, Any]) -> list[str]:
     return [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
 
 
+_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
+
+
+def is_public(binding: Mapping[str, Any]) -> bool:
+    """Whether a binding of a policy grants something to people who are not named."""
+    return not _PUBLIC.isdisjoint(_members(binding))
+
+
+def without_public(binding: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a binding without the members who are not named."""
+    return {**binding, "members": [one for one in _members(binding) if one not in _PUBLIC]}
+
+
 def nobody(permission: str) -> Unauthenticated:
     """Returns the error for a caller that has not said who it is."""
     return Unauthenticated(

@@ -12,9 +12,12 @@ import base64
 import binascii
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from msgspec import Struct
+
+from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.disk.tree import Walk
 from trainshed.buckets.errors import InvalidRequest, NotFound
 from trainshed.buckets.names import MAX_OBJECT_NAME_BYTES
@@ -25,37 +28,56 @@ _HASH_LIMIT = 4 << 20
 """A listing computes missing checksums only of files up to this size (bytes)."""
 
 
-def list_objects(base: int, query: Query, read: Callable[[str, int], ObjectRecord]) -> Page:
+class Noncurrent(Struct, frozen=True):
+    """How a list finds the noncurrent generations of a bucket."""
+
+    #: Returns those of an object, in their order.
+    of: Callable[[str], list[ObjectRecord]]
+    #: Returns the first name from a floor on that may have any, in the order of bytes.
+    next_name: Callable[[bytes], bytes | None]
+
+
+def list_objects(
+    base: int,
+    query: Query,
+    read: Callable[[str, int], ObjectRecord],
+    noncurrent: Noncurrent | None = None,
+) -> Page:
     """Returns one page of the objects in an open directory. Raises ``InvalidRequest`` (token, glob).
 
     ``read`` returns an object's record by its name, with checksums for files up to so many bytes; it raises
-    ``NotFound``.
+    ``NotFound``. ``noncurrent``: if other generations than the live ones are listed, too.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
     if "\0" in query.prefix:
         return Page(objects, prefixes, "")
-    floor = floor_of(query)
+    start = _start_of(query)
     glob = compile_glob(query.match_glob) if query.match_glob else None
-    walk = Walk(base, query.prefix, floor)
+    walk = Walk(base, query.prefix, start.name)
+    names = (entry.name for entry in walk)
+    if noncurrent is not None:
+        names = _with_removed(walk, query.prefix.encode(), noncurrent)
     search = Search(glob)
-    for entry in walk:
-        if query.end_offset and entry.name.encode() >= query.end_offset.encode():
+    for name in names:
+        if query.end_offset and name.encode() >= query.end_offset.encode():
             break
         if search.is_over():
-            return Page(objects, prefixes, encode_token(entry.name.encode()))
-        if not search.passes(entry.name):
+            return Page(objects, prefixes, encode_token(name.encode()))
+        if not search.passes(name):
             continue
         if len(objects) + len(prefixes) >= limit:
-            return Page(objects, prefixes, encode_token(entry.name.encode()))
-        common = common_prefix(entry.name, query)
-        if common is None or (query.include_trailing_delimiter and common == entry.name):
-            try:
-                record = read(entry.name, _HASH_LIMIT)
-            except NotFound:
-                continue  # The object was removed since the directory was read.
-            objects.append((entry.name, record))
+            return Page(objects, prefixes, encode_token(name.encode()))
+        common = common_prefix(name, query)
+        if common is None or (query.include_trailing_delimiter and common == name):
+            least = start.generation if name.encode() == start.name else 0
+            records = [r for r in _generations(name, read, noncurrent) if r.generation >= least]
+            room = limit - len(objects) - len(prefixes)
+            objects += [(name, record) for record in records[:room]]
+            if len(records) > room:
+                token = encode_token(name.encode(), records[room].generation)
+                return Page(objects, prefixes, token)
         if common is not None:
             if not prefixes or prefixes[-1] != common:
                 prefixes.append(common)
@@ -64,9 +86,62 @@ def list_objects(base: int, query: Query, read: Callable[[str, int], ObjectRecor
     return Page(objects, prefixes, "")
 
 
+def _generations(
+    name: str, read: Callable[[str, int], ObjectRecord], noncurrent: Noncurrent | None
+) -> list[ObjectRecord]:
+    """Returns the records to list of an object, none if it was removed since its name was read."""
+    try:
+        live = [read(name, _HASH_LIMIT)]
+    except NotFound:
+        live = []
+    if noncurrent is None:
+        return live
+    # Read after the live one, so that a generation that is replaced in between is not missed.
+    known = [one.generation for one in live]
+    others = [record for record in noncurrent.of(name) if record.generation not in known]
+    return sorted(live + others, key=lambda record: record.generation)
+
+
+def _with_removed(walk: Walk, prefix: bytes, noncurrent: Noncurrent) -> Iterator[str]:
+    """Yields the names of a walk, and those that have noncurrent generations alone, in one order."""
+    live = (entry.name.encode() for entry in walk)
+    first = next(live, None)
+    floor = walk.floor
+    while True:
+        floor = max(floor, walk.floor)
+        while first is not None and first < floor:
+            first = next(live, None)
+        removed = noncurrent.next_name(floor)
+        if removed is not None and not removed.startswith(prefix):
+            removed = None
+        name = min((one for one in (first, removed) if one is not None), default=None)
+        if name is None:
+            return
+        yield name.decode()
+        floor = name + b"\0"
+
+
 def floor_of(query: Query) -> bytes:
     """Returns the least name that the page may hold. Raises ``InvalidRequest`` for a foreign token."""
-    return _decode_token(query.page_token) if query.page_token else query.start_offset.encode()
+    return _start_of(query).name
+
+
+class _Start(Struct, frozen=True):
+    """Where a page begins."""
+
+    name: bytes
+    #: The least generation of that object.
+    generation: int = 0
+
+
+def _start_of(query: Query) -> _Start:
+    if not query.page_token:
+        return _Start(query.start_offset.encode())
+    # No name of an object has a line feed in it.
+    name, _, generation = _decode_token(query.page_token).partition(b"\n")
+    return _Start(
+        name, read_digits(generation.decode(), "pageToken") if generation.isdigit() else 0
+    )
 
 
 def common_prefix(name: str, query: Query) -> str | None:
@@ -84,9 +159,10 @@ def _after(prefix: str) -> bytes:
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
 
-def encode_token(floor: bytes) -> str:
-    """Returns the token of a page that begins with this name."""
-    return base64.urlsafe_b64encode(floor).decode()
+def encode_token(floor: bytes, generation: int = 0) -> str:
+    """Returns the token of a page that begins with this name, and this generation of it."""
+    start = b"%b\n%d" % (floor, generation) if generation else floor
+    return base64.urlsafe_b64encode(start).decode()
 
 
 def _decode_token(token: str) -> bytes:
@@ -101,7 +177,7 @@ def _decode_token(token: str) -> bytes:
 
 SEARCH_S: Final = 2.0
 """Seconds that one call may look for matching names; then it returns what it has found."""
-_TOKENS = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
+_TOKENS = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
 _LONGEST_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
 """Characters of a translated glob: an escaped character takes two, a wildcard five."""
 _MOST_STEPS: Final = 20_000
@@ -151,6 +227,9 @@ def _translated(pattern: str) -> str:
     parts: list[str] = []
     for token in _TOKENS.findall(pattern):
         match token[0], len(token):
+            case "*", 3:
+                # Any number of directories, also none.
+                parts.append("(?:.*/)?")
             case "*", 2:
                 parts.append(".*")
             case "*", _:

@@ -9,14 +9,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import UNKNOWN, Checksums, Staged
-from trainshed.buckets.disk.catalog import BucketCatalog
 from trainshed.core.units import Bytes
+
+if TYPE_CHECKING:
+    from trainshed.buckets.disk.catalog import BucketCatalog
 
 MAX_RESULTS = 1000
 
@@ -53,6 +55,10 @@ class ObjectRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: The number of components of a composed object; 0 = it is not one.
     components: int = 0
+    #: The holds that it is under: names of the API's properties.
+    holds: tuple[str, ...] = ()
+    #: When it became noncurrent (ns since the epoch); 0 = it is live.
+    deleted_ns: int = 0
     #: The epoch in which ``file`` is valid; "" in records of older versions.
     epoch: str = field(default="", compare=False)
 
@@ -69,6 +75,8 @@ class Draft(Struct, frozen=True):
     metadata: Mapping[str, str] = {}
     #: Checksums to verify.
     expected: Checksums = UNKNOWN
+    #: The holds that it is to be under.
+    holds: tuple[str, ...] = ()
 
 
 class Query(Struct, frozen=True):
@@ -82,6 +90,8 @@ class Query(Struct, frozen=True):
     end_offset: str = ""
     include_trailing_delimiter: bool = False
     match_glob: str = ""
+    #: Whether noncurrent generations are listed, too.
+    versions: bool = False
 
 
 class Page(Struct, frozen=True):
@@ -145,8 +155,8 @@ class BucketStore(Protocol):
         *,
         hash_limit: int | None = None,
     ) -> Opened:
-        """Open an object for reading. ``hash_limit``: bytes up to which missing checksums are computed, None
-        = any."""
+        """Open an object for reading; ``generation``: which one, also a noncurrent one. ``hash_limit``: bytes
+        up to which missing checksums are computed, None = any."""
         ...
 
     def read_record(
@@ -169,7 +179,7 @@ class BucketStore(Protocol):
         generation: int | None = None,
         conditions: Conditions = ALWAYS,
     ) -> ObjectRecord:
-        """Change an object's editable properties."""
+        """Change the editable properties of an object, or of one of its generations."""
         ...
 
     def delete(
@@ -179,7 +189,8 @@ class BucketStore(Protocol):
         generation: int | None = None,
         conditions: Conditions = ALWAYS,
     ) -> None:
-        """Remove an object, durably."""
+        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. With ``generation``:
+        remove that one for good."""
         ...
 
     def list(self, bucket: str, query: Query) -> Page:

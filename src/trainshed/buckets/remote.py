@@ -29,6 +29,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.port import Draft, ObjectRecord, Page, Query
 from trainshed.buckets.remote_access import all_of, translated
+from trainshed.buckets.settings import refuse
 from trainshed.buckets.setup import BucketTable
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class RemoteBucket:
     ) -> ObjectRecord:
         """See the port. Repeated after a crash, it finds what it did before."""
         checked_name(name)
+        refuse(list(draft.holds), "object, whose bucket lies in a store elsewhere")
         verify(staged.sums, draft.expected)
         token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
         attributes = attributes_of(draft, staged.sums, components, token)

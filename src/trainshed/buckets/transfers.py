@@ -19,6 +19,7 @@ from trainshed.buckets.errors import (
     PreconditionFailed,
     Unavailable,
     condition_failed,
+    held,
 )
 from trainshed.buckets.port import Buckets, Draft, ObjectRecord, Opened
 
@@ -106,13 +107,21 @@ def move(
     if source.name == name:
         raise InvalidRequest("The source and the destination of a move are the same object.")
     at = store.at(source.bucket)
-    generation = at.read_record(
+    record = at.read_record(
         source.bucket, source.name, source.generation, source.conditions, hash_limit=0
-    ).generation
+    )
+    if record.holds:
+        raise held(source.bucket, source.name, record.holds)
+    if record.deleted_ns:
+        raise InvalidRequest(
+            "Only the live generation of an object is moved. Copy the noncurrent one."
+        )
+    generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
     record = copy(store, pinned, source.bucket, name, redraft=redraft, conditions=conditions)
     try:
-        at.delete(source.bucket, source.name, generation)
+        # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
+        at.delete(source.bucket, source.name, None, Conditions(generation_match=generation))
     except PreconditionFailed as error:
         raise Unavailable("The source changed while it was moved. Try again.") from error
     return record

@@ -119,9 +119,9 @@ class BucketAdapter:
         """Whether no program of a project may read an existing bucket."""
         return self._store.is_closed(name, project)
 
-    def is_remote(self, name: str) -> bool:
-        """Whether a bucket's objects lie in a remote store, and not on this disk."""
-        return self._store.is_remote(name)
+    def is_unmounted(self, name: str) -> bool:
+        """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
+        return self._store.is_unmounted(name)
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
         """Return the digest of an object's content, as the protocol says."""

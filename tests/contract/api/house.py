@@ -67,7 +67,7 @@ class Buckets:
     def is_closed(self, name: str, project: str) -> bool:
         return name == "theirs" and project != "theirs"
 
-    def is_remote(self, name: str) -> bool:
+    def is_unmounted(self, name: str) -> bool:
         return name == "afar"
 
     def has_object(self, uri: str) -> bool:

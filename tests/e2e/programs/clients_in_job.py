@@ -13,6 +13,7 @@ import grpc
 import requests
 from google.api_core import exceptions
 from google.cloud import aiplatform, storage
+from google.cloud.aiplatform.utils import gcs_utils
 from googleapiclient import discovery
 
 bucket, foreign, image = sys.argv[1:]
@@ -40,6 +41,11 @@ for transport in ("grpc", "rest"):
         aiplatform.CustomJob.list(project=foreign)
     except exceptions.Forbidden as refused:
         seen[f"foreign {transport}"] = refused.code
+
+# Nobody named a staging bucket: the first call makes one, and the second makes sure whose it is.
+with open("data.txt", "w") as file:
+    file.write("x")
+seen["staged"] = [gcs_utils.stage_local_data_in_gcs("data.txt") for _ in range(2)]
 
 spec = {
     "machine_spec": {"machine_type": "n1-standard-4"},

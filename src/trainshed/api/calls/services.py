@@ -77,8 +77,8 @@ class BucketProbe(Protocol):
         """Whether programs of a project may not read from an existing bucket."""
         ...
 
-    def is_remote(self, name: str) -> bool:
-        """Whether a bucket lies elsewhere, so that programs do not see it as /gcs/NAME."""
+    def is_unmounted(self, name: str) -> bool:
+        """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
         ...
 
     def digest(self, uri: str, limit: Bytes) -> "ContentDigest":

@@ -306,7 +306,7 @@ def _elsewhere(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
 def _not_mounted(spec: JobSpec, buckets: BucketProbe) -> Iterator[str]:
     """Yield warnings for buckets that a program expects as a directory and will not find."""
     for name in dict.fromkeys(named_directories(spec.pools)):
-        if buckets.is_remote(name):
+        if buckets.is_unmounted(name):
             yield not_mounted(name)
 
 

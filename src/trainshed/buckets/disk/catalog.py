@@ -17,37 +17,24 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.buckets.admission import Holding
+from trainshed.buckets.admission import Holding, is_public, without_public
 from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.tree import DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    PreconditionFailed,
     no_such_bucket,
-    require_object,
 )
 from trainshed.buckets.names import validate_bucket_name
+from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
-_FIXED = frozenset(
-    [
-        "name",
-        "id",
-        "kind",
-        "selfLink",
-        "projectNumber",
-        "timeCreated",
-        "updated",
-        "etag",
-        "metageneration",
-        "generation",
-        "location",
-        "locationType",
-    ]
-)
+_ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
 
 
 class BucketRecord(Struct, frozen=True):
@@ -82,6 +69,7 @@ class BucketCatalog:
         self.rules = rules
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
+        self.generations = Generations(state_directory(root))
         self._lock = threading.Lock()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
@@ -141,13 +129,21 @@ class BucketCatalog:
         return self._root.stat().st_mtime_ns, self._records.stat().st_mtime_ns
 
     def _hold(self, record: BucketRecord) -> Holding:
-        rules, table = self.rules, self.rules.table(record.name)
+        table = self.rules.table(record.name)
+        shared = record.name in self.rules.shared or (table is not None and table.shared)
+        policy = record.policy
+        if prevents_public_access(record.settings):
+            policy = [without_public(binding) for binding in policy]
+        return Holding(record.name, self.project_of(record), shared, policy)
+
+    def project_of(self, record: BucketRecord) -> str:
+        """Returns the project that a bucket belongs to."""
+        table = self.rules.table(record.name)
         told = table.project if table is not None else ""
-        if record.name == rules.default:
+        if record.name == self.rules.default:
             # Also if the service was told another project meanwhile, or a local run of another one made it.
-            told = told or rules.project
-        shared = record.name in rules.shared or (table is not None and table.shared)
-        return Holding(record.name, told or record.project or rules.project, shared, record.policy)
+            told = told or self.rules.project
+        return told or record.project or self.rules.project
 
     def open(self, bucket: str) -> int:
         """Open the bucket's directory; the caller closes the descriptor. Raises ``NotFound``."""
@@ -180,11 +176,10 @@ class BucketCatalog:
         project: str = "",
     ) -> BucketRecord:
         """Make a bucket of a project ('' = the service's own), durably; raises ``Conflict`` if it is there,
-        ``InvalidRequest``."""
+        ``InvalidRequest``, ``NotSupported`` for settings without an effect here."""
         path = self.directory(bucket)
         now = self._now()
-        kept = {key: value for key, value in (settings or {}).items() if key not in _FIXED}
-        require_object(kept.get("labels"), "labels")
+        kept = merged({}, settings or {})
         where = (location or DEFAULT_LOCATION).upper()
         owner = project or self.rules.project
         record = BucketRecord(bucket, where, now, now, 1, kept, project=owner)
@@ -207,27 +202,34 @@ class BucketCatalog:
             return self.get(bucket)
 
     def patch(
-        self, bucket: str, changes: Mapping[str, Any], conditions: Conditions = ALWAYS
+        self,
+        bucket: str,
+        changes: Mapping[str, Any],
+        conditions: Conditions = ALWAYS,
+        *,
+        whole: bool = False,
     ) -> BucketRecord:
-        """Merge editable properties (None removes one; ``labels`` are merged key by key)."""
+        """Merge editable properties (None removes one; ``labels`` are merged key by key); ``whole``: remove
+        those that are not named. Raises ``NotFound``, ``InvalidRequest``, ``NotSupported``."""
         with self._lock:
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
-            settings = dict(record.settings)
-            for key, value in changes.items():
-                if key in _FIXED:
-                    continue
-                merged = _merge(settings.get(key), value) if key == "labels" else value
-                if merged is None:
-                    settings.pop(key, None)
-                else:
-                    settings[key] = merged
+            settings = merged({} if whole else record.settings, changes)
+            if self.rules.is_remote(bucket):
+                refuse(promises(settings), _ELSEWHERE)
             return self._save(replace(record, settings=settings))
 
     def set_policy(self, bucket: str, bindings: list[dict[str, Any]]) -> BucketRecord:
-        """Store the bindings of the bucket's IAM policy, which ``admission`` applies."""
+        """Store the bindings of the bucket's IAM policy, which ``admission`` applies. Raises
+        ``PreconditionFailed`` for the public, if the bucket prevents that."""
         with self._lock:
-            return self._save(replace(self.get(bucket), policy=bindings))
+            record = self.get(bucket)
+            if prevents_public_access(record.settings) and any(map(is_public, bindings)):
+                raise PreconditionFailed(
+                    "The member bindings allUsers and allAuthenticatedUsers are not allowed since public "
+                    "access prevention is enforced. Leave them out, or set it to inherited."
+                )
+            return self._save(replace(record, policy=bindings))
 
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an empty bucket; raises ``NotFound``, ``Conflict`` if it holds objects."""
@@ -240,7 +242,7 @@ class BucketCatalog:
             )
         with self._lock:
             conditions.check(0, self.get(bucket).metageneration)
-            self._require_empty(path)
+            self._require_empty(bucket, path)
             trash = self._trash / f"bucket-{os.urandom(8).hex()}"
             try:
                 path.rename(trash)
@@ -248,11 +250,12 @@ class BucketCatalog:
                 raise no_such_bucket(bucket) from error
             try:
                 # A writer may have come between the check and the rename: check again, now that none can.
-                self._require_empty(trash)
+                self._require_empty(bucket, trash)
             except Conflict:
                 trash.rename(path)
                 raise
             self._record(bucket).unlink(missing_ok=True)
+            self.generations.forget(bucket)
             durable.sync_directory(str(self._root))
             shutil.rmtree(trash, ignore_errors=True)
 
@@ -264,14 +267,19 @@ class BucketCatalog:
     def _record(self, bucket: str) -> Path:
         return self._records / f"{bucket}.json"
 
-    @staticmethod
-    def _require_empty(path: Path) -> None:
+    def _require_empty(self, bucket: str, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if next(iter(Walk(fd, "", b"")), None) is not None:
                 raise Conflict("The bucket you tried to delete is not empty.")
         finally:
             os.close(fd)
+        # After the tree: what is removed becomes noncurrent before it is gone from there.
+        if next(self.generations.all_of(bucket), None) is not None:
+            raise Conflict(
+                "The bucket you tried to delete is not empty. You must delete all object versions in the "
+                "bucket: list them with versions=true."
+            )
 
 
 def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:
@@ -284,11 +292,3 @@ def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:
         "Your previous request to create the named bucket succeeded and you already "
         f"own it. (bucket: {bucket})"
     )
-
-
-def _merge(old: Any, changes: Any) -> dict[str, Any] | None:
-    """Merge labels key by key, as a PATCH does; None removes them all."""
-    if changes is None:
-        return None
-    merged: dict[str, Any] = {**(old or {}), **require_object(changes, "labels")}
-    return {key: value for key, value in merged.items() if value is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat as stat_module
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ from trainshed.buckets.errors import (
     Forbidden,
     Unavailable,
     condition_failed,
+    held,
     no_such_object,
 )
 from trainshed.buckets.names import validate_object_name
@@ -81,7 +83,8 @@ class ObjectFiles:
             raise no_such_object(bucket, name) from error
 
     def check(self, base: int, bucket: str, name: str, conditions: Conditions) -> None:
-        """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place."""
+        """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place, and
+        ``Held`` if it may not be replaced."""
         try:
             found = find(base, place_of(validate_object_name(name)))
         except FileNotFoundError:
@@ -92,6 +95,8 @@ class ObjectFiles:
         finally:
             os.close(found.fd)
         conditions.check(record.generation, record.metageneration)
+        if record.holds:
+            raise held(bucket, name, record.holds)
 
     def install(
         self,
@@ -102,8 +107,10 @@ class ObjectFiles:
         record: ObjectRecord,
         *,
         conditions: Conditions,
+        keep: Callable[[Found], None] | None = None,
     ) -> None:
-        """Rename a staged file, which has its record, into its place, if the conditions hold, durably."""
+        """Rename a staged file, which has its record, into its place, if the conditions hold, durably.
+        ``keep``: called with the file that it replaces, before."""
         place = place_of(name)
         for _ in range(_ATTEMPTS):
             try:
@@ -115,7 +122,8 @@ class ObjectFiles:
             try:
                 with self.lock(place):
                     self.check(base, bucket, name, conditions)
-                    if self._put(base, parent, place, staged, exclusive=conditions.must_be_absent):
+                    exclusive = conditions.must_be_absent
+                    if self._put(base, parent, place, staged, keep, exclusive=exclusive):
                         self.records.note(key_of(bucket, name), record)
                         return
             finally:
@@ -144,21 +152,28 @@ class ObjectFiles:
         self.records.attach(fd, record)
         self.records.note(key, record)
 
-    def hash(self, found: Found, key: str, record: ObjectRecord, now: Nanos) -> ObjectRecord:
+    def hash(self, fd: int, key: str, record: ObjectRecord, now: Nanos) -> ObjectRecord:
         """Returns the record with the checksums of a file that was written through the directory."""
-        sums = digest_file(found.fd).sums()
+        sums = digest_file(fd).sums()
         hashed = replace(record, md5=sums.md5, crc32c=sums.crc32c)
-        after = os.fstat(found.fd)
+        after = os.fstat(fd)
         if FileIdentity.of(after) != record.file:
             return record  # It is being written at this moment: no checksum is better than a wrong one.
         if now - record.file.mtime_ns > _SETTLED_NS:
             # Saved only to spare the work next time: a read-only tree is no reason to fail.
             with suppress(OSError):
-                self.save(found.fd, key, hashed)
+                self.save(fd, key, hashed)
         return hashed
 
     def _put(
-        self, base: int, parent: int, place: Place, staged: Staged, *, exclusive: bool
+        self,
+        base: int,
+        parent: int,
+        place: Place,
+        staged: Staged,
+        keep: Callable[[Found], None] | None,
+        *,
+        exclusive: bool,
     ) -> bool:
         """One attempt, under the object's lock; False if the directory is gone."""
         try:
@@ -166,7 +181,11 @@ class ObjectFiles:
         except FileNotFoundError:
             old = None
         if old is not None:
-            os.close(old.fd)
+            try:
+                if keep is not None:
+                    keep(old)
+            finally:
+                os.close(old.fd)
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:

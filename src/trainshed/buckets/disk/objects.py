@@ -6,6 +6,8 @@ serialised by a lock around "check the condition, then rename". A program that w
 no such lock: creation (``ifGenerationMatch=0``) is still exclusive against it, since the file is linked in,
 and the check sees anything that the program did before.
 
+In a bucket with versioning, a write or a deletion first keeps the live generation (``generations``).
+
 All methods block and may be called from several threads.
 """
 
@@ -15,31 +17,39 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.disk.files import ObjectFiles, key_of
 from trainshed.buckets.disk.records import RecordStore, RecordTable
-from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Walk, place_of, prune
+from trainshed.buckets.disk.tree import SHADOW_DIR, Entry, Found, Walk, place_of, prune
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
     InvalidRequest,
     NotFound,
     Unavailable,
+    held,
     no_such_bucket,
     no_such_object,
 )
-from trainshed.buckets.listing import list_objects
+from trainshed.buckets.listing import Noncurrent, list_objects
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
+from trainshed.buckets.settings import (
+    EVENT_BASED_HOLD,
+    holds_by_default,
+    keeps_generations,
+    storage_class,
+)
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
@@ -85,6 +95,7 @@ class ObjectStore:
         self.root = root
         self.now = now
         self.catalog = BucketCatalog(root, now, rules)
+        self.generations = self.catalog.generations
         self._temporary = state_directory(root) / "tmp"
         self._files = ObjectFiles(RecordStore(root, state_directory(root), attributes=attributes))
         self._generations = GenerationSource(state_directory(root) / "generation", now)
@@ -104,6 +115,7 @@ class ObjectStore:
     def close(self) -> None:
         """Close everything that is open."""
         self._files.records.close()
+        self.generations.close()
 
     def walk(self, bucket: str) -> Iterator[Entry]:
         """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises ``NotFound``."""
@@ -157,18 +169,26 @@ class ObjectStore:
         """Make staged content an object, durably; the staged file is closed or left to its owner.
 
         ``announce`` is called with the record before the object can be seen. Raises
-        ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``.
+        ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``, ``Held``.
         """
         validate_object_name(name)
+        settings = self.catalog.get(bucket).settings
         base = self.catalog.open(bucket)
         try:
             verify(staged.sums, draft.expected)
             self._files.check(base, bucket, name, conditions)
             staged.seal()
-            record = self._describe(staged, draft, components)
+            record = self._describe(staged, _completed(draft, settings), components)
             if announce is not None:
                 announce(record)
-            self._files.install(base, bucket, name, staged, record, conditions=conditions)
+
+            def keep(live: Found) -> None:
+                self._keep(bucket, name, live)
+
+            kept = keep if keeps_generations(settings) else None
+            self._files.install(
+                base, bucket, name, staged, record, conditions=conditions, keep=kept
+            )
             if os.fstat(base).st_ino != self.catalog.directory(bucket).stat().st_ino:
                 raise no_such_bucket(bucket)
         except FileNotFoundError as error:
@@ -192,23 +212,40 @@ class ObjectStore:
         Checksums of a file that was written through the directory are computed now if it has at
         most ``hash_limit`` bytes (None: any size), and kept with it.
         """
+        opened = self._open(bucket, name, generation)
+        try:
+            record = opened.record
+            conditions.check(record.generation, record.metageneration, reading=True)
+            wanted = hash_limit is None or record.size <= hash_limit
+            if not record.crc32c and not record.deleted_ns and wanted:
+                key = key_of(bucket, name)
+                record = self._files.hash(opened.fd, key, record, self.now())
+        except BaseException:
+            opened.close()
+            raise
+        return OpenObject(opened.fd, record)
+
+    def _open(self, bucket: str, name: str, generation: int | None) -> OpenObject:
+        """Open the live generation, or the one that is asked for. Raises ``NotFound``."""
         base = self.catalog.open(bucket)
         try:
-            found = self._files.find(base, bucket, name)
+            live = self._files.find(base, bucket, name)
+        except NotFound:
+            if generation is None:
+                raise
+            return OpenObject(*self.generations.open(bucket, name, generation))
         finally:
             os.close(base)
         try:
-            key = key_of(bucket, name)
-            record = self._files.records.load(found.fd, found.stat, key)
-            if generation is not None and generation != record.generation:
-                raise no_such_object(bucket, f"{name}#{generation}")
-            conditions.check(record.generation, record.metageneration, reading=True)
-            if not record.crc32c and (hash_limit is None or record.size <= hash_limit):
-                record = self._files.hash(found, key, record, self.now())
+            record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
+            if generation in (None, record.generation):
+                return OpenObject(live.fd, record)
+            noncurrent = OpenObject(*self.generations.open(bucket, name, generation))
         except BaseException:
-            os.close(found.fd)
+            os.close(live.fd)
             raise
-        return OpenObject(found.fd, record)
+        os.close(live.fd)
+        return noncurrent
 
     def read_record(
         self,
@@ -234,27 +271,23 @@ class ObjectStore:
     ) -> ObjectRecord:
         """Change an object's editable properties; its metageneration rises by one."""
         place = place_of(validate_object_name(name))
-        base = self.catalog.open(bucket)
-        try:
-            with self._files.lock(place):
-                found = self._files.find(base, bucket, name)
-                try:
-                    key = key_of(bucket, name)
-                    record = self._files.records.load(found.fd, found.stat, key)
-                    if generation is not None and generation != record.generation:
-                        raise no_such_object(bucket, f"{name}#{generation}")
-                    conditions.check(record.generation, record.metageneration)
-                    changed = replace(
-                        change(record),
-                        metageneration=record.metageneration + 1,
-                        updated_ns=self.now(),
-                    )
-                    self._files.save(found.fd, key, changed)
-                    os.fsync(found.fd)
-                finally:
-                    os.close(found.fd)
-        finally:
-            os.close(base)
+        with self._files.lock(place):
+            opened = self._open(bucket, name, generation)
+            try:
+                record = opened.record
+                conditions.check(record.generation, record.metageneration)
+                changed = replace(
+                    change(record),
+                    metageneration=record.metageneration + 1,
+                    updated_ns=self.now(),
+                )
+                if record.deleted_ns:
+                    self.generations.note(bucket, name, changed)
+                else:
+                    self._files.save(opened.fd, key_of(bucket, name), changed)
+                    os.fsync(opened.fd)
+            finally:
+                opened.close()
         return changed
 
     def delete(
@@ -264,21 +297,37 @@ class ObjectStore:
         generation: int | None = None,
         conditions: Conditions = ALWAYS,
     ) -> None:
-        """Remove an object, durably, and directories that it leaves empty."""
+        """Remove an object, durably, and directories that it leaves empty. A generation that is named is
+        removed for good."""
         place = place_of(validate_object_name(name))
+        keeps = generation is None and keeps_generations(self.catalog.get(bucket).settings)
         base = self.catalog.open(bucket)
         try:
             with self._files.lock(place):
-                found = self._files.find(base, bucket, name)
-                record = self._files.records.load(found.fd, found.stat, key_of(bucket, name))
-                os.close(found.fd)
-                if generation is not None and generation != record.generation:
-                    raise no_such_object(bucket, f"{name}#{generation}")
+                opened = self._open(bucket, name, generation)
+                opened.close()
+                record = opened.record
                 conditions.check(record.generation, record.metageneration)
-                self._files.remove(base, bucket, name)
+                if record.holds:
+                    raise held(bucket, name, record.holds)
+                if keeps:
+                    live = self._files.find(base, bucket, name)
+                    try:
+                        self._keep(bucket, name, live)
+                    finally:
+                        os.close(live.fd)
+                if not record.deleted_ns:
+                    self._files.remove(base, bucket, name)
+                if not keeps:
+                    # Also of what was live: an overwrite that a crash broke off may have kept it already.
+                    self.generations.remove(bucket, name, record.generation)
             prune(base, (*place.dirs, SHADOW_DIR))
         finally:
             os.close(base)
+
+    def _keep(self, bucket: str, name: str, live: Found) -> None:
+        record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
+        self.generations.keep(bucket, name, live, record, self.now())
 
     def list(self, bucket: str, query: Query) -> Page:
         """One page of a bucket's objects; raises ``NotFound``, ``InvalidRequest`` (token, glob)."""
@@ -294,8 +343,15 @@ class ObjectStore:
                 # Nor must a file whose path cannot be the name of an object.
                 raise no_such_object(bucket, name) from None
 
+        def noncurrent(name: str) -> list[ObjectRecord]:
+            return self.generations.of(bucket, name)
+
+        def next_name(floor: bytes) -> bytes | None:
+            return self.generations.next_name(bucket, floor)
+
         try:
-            return list_objects(base, query, read)
+            kept = Noncurrent(noncurrent, next_name) if query.versions else None
+            return list_objects(base, query, read, kept)
         finally:
             os.close(base)
 
@@ -334,10 +390,21 @@ class ObjectStore:
             fields=dict(draft.fields),
             metadata=dict(draft.metadata),
             components=components,
+            holds=draft.holds,
         )
         self._files.records.attach(staged.fd, record)
         os.fsync(staged.fd)
         return record
+
+
+def _completed(draft: Draft, settings: Mapping[str, Any]) -> Draft:
+    """Returns a draft with what the bucket's settings give to new objects."""
+    fields = dict(draft.fields)
+    if (usual := storage_class(settings)) != storage_class({}):
+        fields.setdefault("storageClass", usual)
+    by_default = (EVENT_BASED_HOLD,) if holds_by_default(settings) else ()
+    holds = tuple(dict.fromkeys((*draft.holds, *by_default)))
+    return structs.replace(draft, fields=fields, holds=holds)
 
 
 _STEP = 60_000_000

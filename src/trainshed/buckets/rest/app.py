@@ -48,6 +48,7 @@ from trainshed.buckets.rest.upload_methods import upload
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.xml_methods import answer_xml
 from trainshed.buckets.routes import Endpoint, copied, parse_target
+from trainshed.buckets.settings import check_request
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, refuse
 from trainshed.httpd.messages import Message, Receive, Request, Response, Scope, Send
@@ -178,6 +179,7 @@ class BucketsApp:
         if (told := self._told(call)) is not None:
             return told
         self._admit(call)
+        check_request(call.request.headers, call.query)
         return await self._dispatch(call)
 
     def refuse(self, call: Call, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from trainshed.buckets.callers import Kind
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotSupported
 from trainshed.buckets.rest.calls import Call, json_answer
-from trainshed.buckets.rest.views import bucket_view, layout_view, policy_view
+from trainshed.buckets.rest.views import bucket_etag, bucket_view, layout_view, policy_view
 from trainshed.httpd.messages import Response
 
 _MAX_RESULTS = 1000
@@ -39,14 +39,22 @@ async def bucket(call: Call) -> Response:
         case "GET" | "HEAD":
             record = await call.run(catalog.get, name)
             call.conditions().check(0, record.metageneration, reading=True)
-        case "PATCH" | "PUT":
-            record = await call.run(catalog.patch, name, await call.json(), call.conditions())
+            call.check_tag(bucket_etag(record))
+        case "PATCH" | "PUT" as method:
+            whole = method == "PUT"
+            record = await call.run(
+                catalog.patch, name, await call.json(), call.conditions(), whole=whole
+            )
         case "DELETE":
             await call.run(catalog.delete, name, call.conditions())
             return Response(status=204)
         case method:
             raise NotSupported(f"{method} on a bucket is not supported.")
-    return json_answer(bucket_view(call.base, record))
+    return json_answer(_view(call, record))
+
+
+def _view(call: Call, record: BucketRecord) -> dict[str, Any]:
+    return bucket_view(call.base, record, call.store.catalog.project_of(record))
 
 
 async def part(call: Call) -> Response:
@@ -91,7 +99,7 @@ async def _insert(call: Call) -> Response:
     record = await call.run(
         call.store.catalog.create, name, location, resource, _valid_project(call.project)
     )
-    return json_answer(bucket_view(call.base, record))
+    return json_answer(_view(call, record))
 
 
 async def _list(call: Call) -> Response:
@@ -115,7 +123,7 @@ async def _list(call: Call) -> Response:
     )
     answer: dict[str, Any] = {"kind": "storage#buckets"}
     if records:
-        answer["items"] = [bucket_view(call.base, record) for record in records]
+        answer["items"] = [_view(call, record) for record in records]
     if len(names) > limit:
         last = names[limit - 1].encode()
         answer["nextPageToken"] = base64.urlsafe_b64encode(last).decode()

@@ -18,7 +18,7 @@ from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.content import BLOCK
-from trainshed.buckets.errors import BucketsError, InvalidRequest
+from trainshed.buckets.errors import BucketsError, InvalidRequest, NotModified, condition_failed
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view, xml_error
@@ -151,12 +151,30 @@ class Call:
         """An optional number of the query."""
         return parse_number(self.query, key)
 
+    def flag(self, key: str) -> bool:
+        """A boolean of the query; Python's client writes it with a capital."""
+        return self.query.get(key, "").lower() == "true"
+
     def conditions(self) -> Conditions:
         """The request's preconditions; those of the XML API come in headers."""
         if self.target.endpoint is not Endpoint.XML:
             return conditions_of(self.query)
         headers = self.request.headers
         return conditions_of({field: headers.get(name, "") for name, field in _CONDITIONS.items()})
+
+    def check_tag(self, tag: str) -> None:
+        """Raise unless ``If-Match`` and ``If-None-Match`` hold for the entity tag of what is read. Raises
+        ``PreconditionFailed``, ``NotModified``."""
+        wanted = _tags(self.request.headers.get("if-match", "*"))
+        if not wanted & {tag, "*"}:
+            raise condition_failed()
+        if _tags(self.request.headers.get("if-none-match", "")) & {tag, "*"}:
+            raise NotModified("Not Modified")
+
+
+def _tags(header: str) -> set[str]:
+    """Returns the entity tags of a header, which clients send with quotation marks and without."""
+    return {tag.strip().removeprefix("W/").strip('"') for tag in header.split(",")}
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -9,11 +9,18 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
-from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
+from trainshed.buckets.errors import InvalidRequest, NotSupported, no_such_object, require_object
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
-from trainshed.buckets.rest.views import EDITABLE, custom_metadata, editable_fields, object_view
+from trainshed.buckets.rest.views import (
+    EDITABLE,
+    custom_metadata,
+    editable_fields,
+    etag_of,
+    object_view,
+)
+from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.buckets.transfers import Source, compose, copy, move
 from trainshed.httpd.messages import Response
 
@@ -40,11 +47,12 @@ async def collection(call: Call) -> Response:
         max_results=call.number("maxResults") or MAX_RESULTS,
         start_offset=call.query.get("startOffset", ""),
         end_offset=call.query.get("endOffset", ""),
-        include_trailing_delimiter=call.query.get("includeTrailingDelimiter") == "true",
+        include_trailing_delimiter=call.flag("includeTrailingDelimiter"),
         match_glob=call.query.get("matchGlob", ""),
+        versions=call.flag("versions"),
     )
     answer: dict[str, Any] = {"kind": "storage#objects"}
-    if call.query.get("softDeleted") == "true":
+    if call.flag("softDeleted"):
         await call.run(call.store.catalog.get, call.target.bucket)
         return json_answer(answer)  # Nothing is ever kept after its deletion.
     listing = call.store.at(call.target.bucket).list
@@ -71,6 +79,8 @@ async def item(call: Call) -> Response:
     objects = call.store.at(bucket)
     match call.request.method:
         case "GET" | "HEAD":
+            if call.flag("softDeleted"):
+                raise no_such_object(bucket, name)  # Nothing is ever kept after its deletion.
             if call.query.get("alt") == "media":
                 return await download(call)
             record = await call.run(
@@ -81,8 +91,9 @@ async def item(call: Call) -> Response:
                 call.conditions(),
                 hash_limit=_HASH_LIMIT,
             )
+            call.check_tag(etag_of(record))
         case "PATCH" | "PUT" as method:
-            change = _change(await call.json(), whole=method == "PUT")
+            change = _change(checked_object(await call.json()), whole=method == "PUT")
             record = await call.run(
                 objects.patch, bucket, name, change, call.generation(), call.conditions()
             )
@@ -103,7 +114,7 @@ async def action(call: Call) -> Response:
             f"{call.request.method} {verb} of an object is not supported by this service."
         )
     call.operation = "write"
-    body = await call.json()
+    body = checked_object(await call.json())
     if verb == "compose":
         record = await _compose(call, body)
         call.moved = record.size
@@ -145,14 +156,16 @@ async def action(call: Call) -> Response:
     )
 
 
-async def _compose(call: Call, body: dict[str, Any]) -> ObjectRecord:
+async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     given = body.get("sourceObjects")
     if not isinstance(given, list):
         raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
     sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", given)]
-    destination: dict[str, Any] = body.get("destination") or {}
+    destination = checked_object(require_object(body.get("destination"), "destination"))
     # Ignore checksums in the destination: clients send the first component's, which are not this content's.
-    draft = Draft(editable_fields(destination), custom_metadata(destination))
+    draft = Draft(
+        editable_fields(destination), custom_metadata(destination), holds=holds_of(destination)
+    )
     return await call.run(
         compose,
         call.store,
@@ -183,13 +196,15 @@ def _redraft(body: Mapping[str, Any]) -> Callable[[ObjectRecord], Draft]:
     """Returns a function that makes a copy's draft: the source's properties, unless the request has a
     resource."""
 
+    holds = holds_of(body)
+
     def redraft(source: ObjectRecord) -> Draft:
         fields, metadata = editable_fields(body), custom_metadata(body)
         if not fields and not metadata:
-            return Draft(source.fields, source.metadata)
+            return Draft(source.fields, source.metadata, holds=holds)
         if "contentType" not in fields and "contentType" in source.fields:
             fields["contentType"] = source.fields["contentType"]
-        return Draft(fields, metadata)
+        return Draft(fields, metadata, holds=holds)
 
     return redraft
 
@@ -200,7 +215,12 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
 
     def change(record: ObjectRecord) -> ObjectRecord:
         if whole:
-            return replace(record, fields=editable_fields(body), metadata=custom_metadata(body))
+            return replace(
+                record,
+                fields=editable_fields(body),
+                metadata=custom_metadata(body),
+                holds=holds_of(body),
+            )
         fields = {key: text for key, text in record.fields.items() if key not in body}
         fields.update(editable_fields({key: body.get(key) for key in EDITABLE}))
         metadata = dict(record.metadata)
@@ -208,6 +228,7 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
             given = body["metadata"]
             merged = {} if given is None else {**metadata, **require_object(given, "metadata")}
             metadata = custom_metadata({"metadata": merged})
-        return replace(record, fields=fields, metadata=metadata)
+        holds = holds_of(body, record.holds)
+        return replace(record, fields=fields, metadata=metadata, holds=holds)
 
     return change

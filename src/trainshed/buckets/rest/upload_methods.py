@@ -17,6 +17,7 @@ from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, 
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter
 from trainshed.buckets.rest.views import custom_metadata, editable_fields, object_view
+from trainshed.buckets.settings import checked_object, holds_of
 from trainshed.httpd.messages import Disconnected, Response
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)")
@@ -65,13 +66,13 @@ async def _media(call: Call) -> Response:
 async def _multipart(call: Call) -> Response:
     reader = MultipartReader(call.request.headers.get("content-type", ""))
     staged = await call.run(call.store.stage)
-    resource: dict[str, Any] | None = None
+    resource: Mapping[str, Any] | None = None
     name = ""
     try:
         async for block in call.blocks():
             content = reader.feed(block)
             if reader.head is not None and resource is None:
-                resource = parse_json(reader.head.metadata)
+                resource = checked_object(parse_json(reader.head.metadata))
                 name = _name(call, resource)
                 objects = call.store.at(call.target.bucket)
                 await call.run(objects.precheck, call.target.bucket, name, call.conditions())
@@ -100,6 +101,7 @@ async def _commit(
             _fields(call, resource, content_type),
             custom_metadata(resource),
             _expected(call, resource),
+            holds_of(resource),
         ),
         call.conditions(),
     )
@@ -108,7 +110,7 @@ async def _commit(
 
 async def _start(call: Call) -> Response:
     call.operation = "metadata"  # There is no content yet, and perhaps there never is.
-    resource = await call.json()
+    resource = checked_object(await call.json())
     name = _name(call, resource)
     headers = call.request.headers
     total = headers.get("x-upload-content-length", "")
@@ -121,6 +123,7 @@ async def _start(call: Call) -> Response:
         _expected(call, resource),
         call.conditions(),
         read_digits(total, "X-Upload-Content-Length") if total.isdecimal() else None,
+        holds_of(resource),
     )
     upload_id = await call.run(call.sessions.start, spec)
     path = call.request.raw_path

@@ -30,7 +30,7 @@ _KEPT_DIGESTS = 256
 
 
 class UploadSpec(Struct, frozen=True):
-    """What a session uploads: destination, properties, conditions, announced size in bytes."""
+    """What a session uploads: destination, properties, conditions, announced size in bytes, holds."""
 
     bucket: str
     name: str
@@ -40,6 +40,7 @@ class UploadSpec(Struct, frozen=True):
     expected: Checksums = UNKNOWN
     conditions: Conditions = ALWAYS
     total: int | None = None
+    holds: tuple[str, ...] = ()
 
 
 class Committed(Struct, frozen=True):
@@ -254,7 +255,7 @@ class UploadWriter:
                     spec.bucket,
                     spec.name,
                     staged,
-                    Draft(spec.fields, spec.metadata, sums),
+                    Draft(spec.fields, spec.metadata, sums, spec.holds),
                     spec.conditions,
                     announce=self._announce,
                 )

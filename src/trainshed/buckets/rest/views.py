@@ -13,6 +13,8 @@ from urllib.parse import quote
 from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, NotSupported, require_object
 from trainshed.buckets.port import ObjectRecord
+from trainshed.buckets.settings import shown
+from trainshed.core.names import project_number
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """What no document of XML 1.0 may hold, not even as a reference."""
@@ -72,31 +74,34 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
         view["componentCount"] = record.components
     if record.metadata:
         view["metadata"] = record.metadata
+    view.update(dict.fromkeys(record.holds, True))
+    if record.deleted_ns:
+        view["timeDeleted"] = timestamp(record.deleted_ns)
     return view
 
 
-def bucket_view(base: str, record: BucketRecord) -> dict[str, Any]:
-    """Returns a ``storage#bucket``."""
+def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]:
+    """Returns a ``storage#bucket``; ``project``: whose it is."""
     return {
-        "storageClass": "STANDARD",
-        "iamConfiguration": {
-            "uniformBucketLevelAccess": {"enabled": True},
-            "publicAccessPrevention": "inherited",
-        },
-        **record.settings,
+        **shown(record.settings),
         "kind": "storage#bucket",
         "id": record.name,
         "selfLink": f"{base}/storage/v1/b/{record.name}",
-        "projectNumber": "0",
+        "projectNumber": str(project_number(project)),
         "name": record.name,
         "generation": str(record.created_ns // 1000),
         "metageneration": str(record.metageneration),
         "location": record.location,
         "locationType": _location_type(record),
-        "etag": base64.b64encode(str(record.metageneration).encode()).decode(),
+        "etag": bucket_etag(record),
         "timeCreated": timestamp(record.created_ns),
         "updated": timestamp(record.updated_ns),
     }
+
+
+def bucket_etag(record: BucketRecord) -> str:
+    """Returns a tag that changes whenever the bucket's properties or policy do."""
+    return base64.b64encode(str(record.metageneration).encode()).decode()
 
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def policy_view(record: BucketRecord) -> dict[str, Any]:
         "kind": "storage#policy",
         "resourceId": f"projects/_/buckets/{record.name}",
         "version": 1,
-        "etag": base64.b64encode(str(record.metageneration).encode()).decode(),
+        "etag": bucket_etag(record),
         "bindings": record.policy,
     }
 

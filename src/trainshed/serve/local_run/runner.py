@@ -186,7 +186,7 @@ class Run:
         if request.output:
             self._check_output(adapter)
         for name in dict.fromkeys(warnings.named_directories(spec.pools)):
-            if adapter.is_remote(name):
+            if adapter.is_unmounted(name):
                 notices.append(warnings.not_mounted(name))
         if request.gpu:
             there = {

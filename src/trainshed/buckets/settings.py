@@ -1,0 +1,192 @@
+"""Says which properties of buckets and objects have an effect here, and refuses all others by name. Pure.
+
+What a client sets to nothing (`false`, `0`, `"DEFAULT"`, an empty list) asks for nothing, and is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
+
+_FIXED: Final = frozenset(
+    [
+        *(
+            "id",
+            "kind",
+            "name",
+            "selfLink",
+            "etag",
+            "generation",
+            "metageneration",
+            "projectNumber",
+        ),
+        *(
+            "timeCreated",
+            "updated",
+            "location",
+            "locationType",
+            "owner",
+            "satisfiesPZI",
+            "satisfiesPZS",
+        ),
+    ]
+)
+"""Properties of a bucket that the service alone sets; `location` is set when the bucket is made."""
+_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM = (
+    "labels",
+    "versioning",
+    "defaultEventBasedHold",
+    "storageClass",
+    "iamConfiguration",
+)
+_PUBLIC: Final = "publicAccessPrevention"
+_KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
+_ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
+"""Access is uniform in every bucket, so that asking for it, or not, changes nothing."""
+_NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
+_UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
+_UNDONE_IN_QUERIES: Final = ("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention")
+_UNDONE_HEADERS: Final = (
+    "x-goog-encryption-",
+    "x-goog-copy-source-encryption-",
+    "x-goog-object-lock-",
+)
+TEMPORARY_HOLD: Final = "temporaryHold"
+EVENT_BASED_HOLD: Final = "eventBasedHold"
+_HOLDS: Final = (TEMPORARY_HOLD, EVENT_BASED_HOLD)
+"""While an object has one of these, it can be neither removed nor replaced."""
+
+Settings = dict[str, Any]
+
+
+def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
+    """Returns a bucket's settings after a PATCH: `null` removes one, and labels are merged key by key. Raises
+    NotSupported for properties without an effect here, InvalidRequest for malformed ones."""
+    undone = [
+        name
+        for name in changes
+        if name not in _FIXED and name not in _KEPT and _asks(changes[name])
+    ]
+    access = require_object(changes.get(_IAM), _IAM)
+    undone += [f"{_IAM}.{name}" for name in access if name not in _ALWAYS and _asks(access[name])]
+    refuse(undone, "bucket")
+    result = {name: value for name, value in settings.items() if name in _KEPT}
+    for name in (_VERSIONING, _HOLD, _CLASS):
+        if name in changes:
+            result[name] = changes[name]
+    if _LABELS in changes:
+        before: Settings = result.get(_LABELS, {}) if changes[_LABELS] is not None else {}
+        labels: Settings = {**before, **require_object(changes[_LABELS], _LABELS)}
+        result[_LABELS] = {key: text for key, text in labels.items() if text is not None}
+    if _PUBLIC in access:
+        result[_IAM] = {_PUBLIC: access[_PUBLIC]}
+    _check(result)
+    return {name: value for name, value in result.items() if value not in (None, {}, "")}
+
+
+def _check(settings: Settings) -> None:
+    enabled = require_object(settings.get(_VERSIONING), _VERSIONING).get("enabled")
+    for name, value in (("versioning.enabled", enabled), (_HOLD, settings.get(_HOLD))):
+        if value not in (None, True, False):
+            raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
+    prevention = _inside(settings, _IAM, _PUBLIC)
+    if prevention not in (None, "enforced", "inherited", "unspecified"):
+        raise InvalidRequest(
+            f"Invalid value {prevention!r} for '{_IAM}.{_PUBLIC}'. Send 'enforced' or 'inherited'."
+        )
+
+
+def keeps_generations(settings: Mapping[str, Any]) -> bool:
+    """Whether a bucket keeps the generations of objects that are replaced or removed."""
+    return _inside(settings, _VERSIONING, "enabled") is True
+
+
+def holds_by_default(settings: Mapping[str, Any]) -> bool:
+    """Whether a bucket's new objects have an event-based hold."""
+    return settings.get(_HOLD) is True
+
+
+def promises(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the settings by which a bucket promises to keep objects. Neither a directory nor a store
+    elsewhere can hold such promises."""
+    kept = {_VERSIONING: keeps_generations(settings), _HOLD: holds_by_default(settings)}
+    return [name for name, is_on in kept.items() if is_on]
+
+
+def prevents_public_access(settings: Mapping[str, Any]) -> bool:
+    """Whether a bucket's policy gives nothing to the public, whatever it says."""
+    return _inside(settings, _IAM, _PUBLIC) == "enforced"
+
+
+def storage_class(settings: Mapping[str, Any]) -> str:
+    """Returns the class of new objects that name none."""
+    return settings.get(_CLASS) or "STANDARD"
+
+
+def shown(settings: Mapping[str, Any]) -> Settings:
+    """Returns a bucket's settings as its resource has them. Those that an older version took without an
+    effect are not among them."""
+    prevention = "enforced" if prevents_public_access(settings) else "inherited"
+    return {
+        **{name: value for name, value in settings.items() if name in _KEPT},
+        _CLASS: storage_class(settings),
+        _IAM: {"uniformBucketLevelAccess": {"enabled": True}, _PUBLIC: prevention},
+        # Nothing is kept after its deletion, and the public API's default is a week.
+        "softDeletePolicy": {"retentionDurationSeconds": "0"},
+    }
+
+
+def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns the holds that an object has after a client's resource was applied to it. Raises
+    InvalidRequest."""
+    held: list[str] = []
+    for name in _HOLDS:
+        value = resource.get(name, name in before)
+        if value not in (None, True, False):
+            raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
+        if value:
+            held.append(name)
+    return tuple(held)
+
+
+def checked_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns an object's resource. Raises NotSupported if it asks for something without an effect here."""
+    refuse([name for name in _UNDONE_OF_OBJECTS if _asks(resource.get(name))], "object")
+    return resource
+
+
+def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
+    """Raise NotSupported for headers and parameters that ask for something without an effect here, such as
+    encryption with the caller's key."""
+    undone = [name for name in headers if name.startswith(_UNDONE_HEADERS)]
+    undone += [
+        name for name in _UNDONE_IN_QUERIES if query.get(name, "").lower() not in ("", "false")
+    ]
+    refuse(undone, "request")
+
+
+def refuse(undone: list[str], what: str) -> None:
+    """Raise NotSupported, which names them, unless there are none."""
+    if undone:
+        raise NotSupported(
+            f"Not supported by this service: {', '.join(sorted(undone))} of the {what}. Nothing was stored. "
+            "Leave it out: it would have no effect. Versioning, holds, labels, storageClass and "
+            "publicAccessPrevention do."
+        )
+
+
+def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
+    """Returns a part of a setting; records of older versions may have anything there."""
+    value = settings.get(name)
+    return cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
+
+
+def _asks(value: Any) -> bool:
+    """Whether a value asks for anything."""
+    if isinstance(value, dict):
+        return any(map(_asks, cast("dict[str, Any]", value).values()))
+    if isinstance(value, list):
+        return any(map(_asks, cast("list[Any]", value)))
+    return value not in _NEUTRAL

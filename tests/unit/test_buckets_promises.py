@@ -1,0 +1,261 @@
+"""What a client asks of buckets and objects beyond their content: done, or refused by name; never shown
+without an effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.test_buckets_http import ITEM, UPLOAD, Ask, ask, put, store
+from trainshed.buckets.admission import allowed
+from trainshed.buckets.callers import UNKNOWN
+from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.core.names import project_number
+
+__all__ = ["ask", "store"]
+
+BUCKET = "/storage/v1/b/bucket"
+
+UNDONE: list[dict[str, Any]] = [
+    {"retentionPolicy": {"retentionPeriod": "3"}},
+    {"objectRetention": {"mode": "Enabled"}},
+    {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
+    {"autoclass": {"enabled": True}},
+    {"rpo": "ASYNC_TURBO"},
+    {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}},
+    {"encryption": {"defaultKmsKeyName": "projects/p/locations/us/keyRings/r/cryptoKeys/k"}},
+    {
+        "encryption": {
+            "googleManagedEncryptionEnforcementConfig": {"restrictionMode": "FullyRestricted"}
+        }
+    },
+    {"billing": {"requesterPays": True}},
+    {"hierarchicalNamespace": {"enabled": True}},
+    {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 1}}]}},
+    {"cors": [{"origin": ["*"]}]},
+    {"website": {"mainPageSuffix": "index.html"}},
+    {"logging": {"logBucket": "other"}},
+    {"ipFilter": {"mode": "Enabled"}},
+    {"acl": [{"entity": "allUsers", "role": "READER"}]},
+    {"defaultObjectAcl": [{"entity": "allUsers", "role": "READER"}]},
+    {"somethingOfNextYear": {"on": True}},
+]
+
+
+@pytest.mark.parametrize("resource", UNDONE, ids=lambda one: next(iter(one)))
+def test_a_property_without_an_effect_is_refused_by_its_name(
+    ask: Ask, resource: dict[str, Any]
+) -> None:
+    (name,) = resource
+    for method, target, body in (
+        ("POST", "/storage/v1/b?project=p", {"name": "other", **resource}),
+        ("PATCH", BUCKET, {"labels": {"a": "b"}, **resource}),
+        ("PUT", BUCKET, {"labels": {"a": "b"}, **resource}),
+    ):
+        answer = ask(method, target, body)
+        assert answer.status == 400
+        assert answer.json["error"]["errors"][0]["reason"] == "notSupported"
+        assert name in answer.json["error"]["message"]
+    assert ask("GET", "/storage/v1/b/other").status == 404
+    assert "labels" not in ask("GET", BUCKET).json
+
+
+def test_all_that_is_refused_is_named_at_once(ask: Ask) -> None:
+    message = ask("PATCH", BUCKET, {"rpo": "ASYNC_TURBO", "autoclass": {"enabled": True}}).json[
+        "error"
+    ]["message"]
+    assert "autoclass, rpo" in message
+
+
+def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
+    """As clients send it by default, and when they send back what they read."""
+    nothing: dict[str, Any] = {
+        "softDeletePolicy": {"retentionDurationSeconds": "0"},
+        "autoclass": {"enabled": False},
+        "rpo": "DEFAULT",
+        "retentionPolicy": None,
+        "encryption": {},
+        "lifecycle": {"rule": []},
+        "cors": [],
+        "hierarchicalNamespace": {"enabled": False},
+        "iamConfiguration": {
+            "uniformBucketLevelAccess": {"enabled": False},
+            "publicAccessPrevention": "inherited",
+        },
+        "defaultEventBasedHold": False,
+        "versioning": {"enabled": False},
+    }
+    made = ask("POST", "/storage/v1/b?project=p", {"name": "other", **nothing})
+    assert made.status == 200
+    read = ask("GET", "/storage/v1/b/other").json
+    assert read["softDeletePolicy"] == {"retentionDurationSeconds": "0"}
+    assert read["iamConfiguration"]["uniformBucketLevelAccess"] == {"enabled": True}
+    assert not read.keys() & {"autoclass", "rpo", "encryption", "lifecycle", "cors"}
+    for method in ("PATCH", "PUT"):
+        assert ask(method, "/storage/v1/b/other", {**read, "labels": {"a": "b"}}).status == 200
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        {"retention": {"mode": "Locked", "retainUntilTime": "2030-01-01T00:00:00Z"}},
+        {"kmsKeyName": "k"},
+        {"acl": [{"entity": "allUsers", "role": "READER"}]},
+        {"contexts": {"custom": {"a": {"value": "b"}}}},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_property_of_an_object_without_an_effect_is_refused(
+    ask: Ask, resource: dict[str, Any]
+) -> None:
+    put(ask, "x", b"content")
+    composed = {"sourceObjects": [{"name": "x"}], "destination": resource}
+    for method, target, body in (
+        ("PATCH", f"{ITEM}x", resource),
+        ("PUT", f"{ITEM}x", resource),
+        ("POST", f"{UPLOAD}?uploadType=resumable&name=y", resource),
+        ("POST", f"{ITEM}x/rewriteTo/b/bucket/o/y", resource),
+        ("POST", f"{ITEM}y/compose", composed),
+    ):
+        answer = ask(method, target, body)
+        assert (answer.status, *resource) == (400, *(n for n in resource if n in str(answer.body)))
+    assert ask("GET", f"{ITEM}y").status == 404
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "x-goog-encryption-algorithm",
+        "x-goog-encryption-key",
+        "x-goog-encryption-key-sha256",
+        "x-goog-copy-source-encryption-key",
+        "x-goog-encryption-kms-key-name",
+    ],
+)
+def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
+    """Else the content would lie readable where its owner believes it encrypted."""
+    put(ask, "x", b"content")
+    key = {header.replace("-", "_"): "secret"}
+    for method, target in (
+        ("POST", f"{UPLOAD}?uploadType=media&name=y"),
+        ("GET", f"{ITEM}x?alt=media"),
+        ("POST", f"{ITEM}x/rewriteTo/b/bucket/o/y"),
+        ("PUT", "/bucket/y"),
+    ):
+        answer = ask(method, target, b"", **key)
+        assert answer.status == 400
+        assert header in answer.body.decode()
+    for query in ("kmsKeyName=k", "destinationKmsKeyName=k"):
+        assert ask("POST", f"{UPLOAD}?uploadType=media&name=y&{query}", b"y").status == 400
+    assert ask("POST", "/storage/v1/b?enableObjectRetention=true", {"name": "other"}).status == 400
+    assert ask("GET", f"{ITEM}y").status == 404
+
+
+def test_versions_over_the_api(ask: Ask) -> None:
+    assert ask("PATCH", BUCKET, {"versioning": {"enabled": True}}).json["versioning"] == {
+        "enabled": True
+    }
+    first = put(ask, "x", b"one")["generation"]
+    second = put(ask, "x", b"two")["generation"]
+    listed = ask("GET", "/storage/v1/b/bucket/o?versions=true").json["items"]
+    assert [each["generation"] for each in listed] == [first, second]
+    assert [("timeDeleted" in each) for each in listed] == [True, False]
+    # As Python's client writes it.
+    assert len(ask("GET", "/storage/v1/b/bucket/o?versions=True").json["items"]) == 2
+    assert len(ask("GET", "/storage/v1/b/bucket/o").json["items"]) == 1
+    assert ask("GET", f"{ITEM}x?alt=media&generation={first}").body == b"one"
+    copied = f"{ITEM}x/rewriteTo/b/bucket/o/y?sourceGeneration={first}"
+    assert ask("POST", copied).status == 200
+    assert ask("GET", f"{ITEM}y?alt=media").body == b"one"
+    assert ask("DELETE", f"{ITEM}x").status == 204
+    assert ask("GET", f"{ITEM}x").status == 404
+    assert ask("GET", f"{ITEM}x?generation={second}").json["generation"] == second
+    for generation in (first, second):
+        assert ask("DELETE", f"{ITEM}x?generation={generation}").status == 204
+    assert [each["name"] for each in ask("GET", f"{BUCKET}/o?versions=true").json["items"]] == ["y"]
+
+
+def test_holds_over_the_api(ask: Ask) -> None:
+    put(ask, "x", b"one")
+    assert ask("PATCH", f"{ITEM}x", {"temporaryHold": True}).json["temporaryHold"] is True
+    refused = ask("DELETE", f"{ITEM}x")
+    assert refused.status == 403
+    assert "active Temporary hold" in refused.json["error"]["message"]
+    assert ask("POST", f"{UPLOAD}?uploadType=media&name=x", b"two").status == 403
+    assert ask("DELETE", "/bucket/x").status == 403
+    assert ask("PATCH", f"{ITEM}x", {"contentType": "a/b"}).json["temporaryHold"] is True
+    assert "temporaryHold" not in ask("PUT", f"{ITEM}x", {}).json
+    put(ask, "x", b"two")
+    assert ask("PATCH", f"{ITEM}x", {"temporaryHold": "yes"}).status == 400
+    begun = ask("POST", f"{UPLOAD}?uploadType=resumable&name=y", {"eventBasedHold": True})
+    target = "/" + begun.headers["location"].split("/", 3)[3]
+    assert ask("PUT", target, b"content").json["eventBasedHold"] is True
+    assert ask("DELETE", f"{ITEM}y").status == 403
+
+
+def test_a_put_of_a_bucket_clears_what_it_does_not_name(ask: Ask) -> None:
+    before = ask("PATCH", BUCKET, {"labels": {"a": "b"}, "versioning": {"enabled": True}}).json
+    assert before["labels"] == {"a": "b"}
+    after = ask("PUT", BUCKET, {"versioning": {"enabled": True}}).json
+    assert ("labels" in after, after["versioning"]) == (False, {"enabled": True})
+    assert ask("PATCH", BUCKET, {"labels": {"c": "d"}}).json["versioning"] == {"enabled": True}
+    assert "labels" not in ask("PATCH", BUCKET, {"labels": None}).json
+
+
+def test_entity_tags_are_compared_when_properties_are_read(ask: Ask) -> None:
+    put(ask, "x", b"one")
+    for target in (f"{ITEM}x", BUCKET):
+        tag = ask("GET", target).json["etag"]
+        for good in (tag, f'"{tag}"', f"kittens, {tag}", "*"):
+            assert ask("GET", target, if_match=good).status == 200
+            assert ask("GET", target, if_none_match=good).status == 304
+        assert ask("GET", target, if_match="kittens").status == 412
+        assert ask("GET", target, if_none_match="kittens").status == 200
+
+
+def test_a_trailing_delimiter_is_included_however_it_is_asked_for(ask: Ask) -> None:
+    for name in ("a/", "a/b", "c"):
+        put(ask, name, b"x")
+    for flag in ("true", "True"):
+        page = ask("GET", f"{BUCKET}/o?delimiter=/&includeTrailingDelimiter={flag}").json
+        assert [each["name"] for each in page["items"]] == ["a/", "c"]
+        assert page["prefixes"] == ["a/"]
+
+
+def test_a_bucket_has_the_number_of_its_project(ask: Ask) -> None:
+    made = ask("POST", "/storage/v1/b?project=vision", {"name": "other"}).json
+    assert made["projectNumber"] == str(project_number("vision"))
+    assert ask("GET", "/storage/v1/b/other").json["projectNumber"] == made["projectNumber"]
+    assert ask("GET", BUCKET).json["projectNumber"] == str(project_number("trainshed"))
+
+
+def test_public_access_can_be_prevented(ask: Ask, store: ObjectStore) -> None:
+    public = {"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]}
+    assert ask("PUT", f"{BUCKET}/iam", public).status == 200
+
+    def is_open() -> bool:
+        holding = store.catalog.holding("bucket")
+        assert holding is not None
+        return allowed(UNKNOWN, "storage.objects.get", holding)
+
+    assert is_open()
+    enforced = {"iamConfiguration": {"publicAccessPrevention": "enforced"}}
+    assert ask("PATCH", BUCKET, enforced).json["iamConfiguration"] == {
+        "uniformBucketLevelAccess": {"enabled": True},
+        "publicAccessPrevention": "enforced",
+    }
+    assert not is_open()
+    assert ask("PUT", f"{BUCKET}/iam", public).status == 412
+    wrong = {"iamConfiguration": {"publicAccessPrevention": "perhaps"}}
+    assert ask("PATCH", BUCKET, wrong).status == 400
+
+
+def test_nothing_that_an_older_version_took_is_shown(ask: Ask, store: ObjectStore) -> None:
+    catalog = store.catalog
+    catalog._save(  # pyright: ignore[reportPrivateUsage] as an older version wrote it
+        replace(catalog.get("bucket"), settings={"rpo": "ASYNC_TURBO", "versioning": "strange"})
+    )
+    assert "rpo" not in ask("GET", BUCKET).json
+    put(ask, "x", b"one")
