@@ -274,13 +274,15 @@ def _killed_at(step: int, work: Callable[[], None]) -> bool:
     it was, and not the work done."""
     child = os.fork()
     if child == 0:
-        left = step
+        left, has_begun = step, False
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal left
+            nonlocal left, has_begun
+            # Before this nothing is changed that anybody sees.
+            has_begun = has_begun or frame.f_code.co_name == "_keep"
             if not frame.f_code.co_filename.endswith(_WATCHED):
                 return None
-            if event == "line":
+            if event == "line" and has_begun:
                 left -= 1
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
