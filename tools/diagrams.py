@@ -1,24 +1,33 @@
 """Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md, docs/api.md and
-docs/commands.md, and the table of frameworks in docs/reduction-server.md.
+docs/commands.md, and tables within others: of frameworks in docs/reduction-server.md, of what programs may do
+in docs/clients-in-jobs.md, of versions in docs/coming-from-vertex.md.
 
 Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tools import api_reference, command_reference
 
+from trainshed.access.permissions import PERMISSIONS, ROLES
+from trainshed.access.principals import Role
+from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
 from trainshed.core.reducers import SUPPORT
+from trainshed.runtimes.catalog import nearest
+from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+PREBUILT_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
 TEXTS: Final = Path(__file__).resolve().parent / "pages"
 """The hand-written parts of the pages."""
 
@@ -51,6 +60,8 @@ def pages() -> Mapping[str, str]:
         "lifecycle.md": lifecycle(),
         "failure-table.md": failure_table(),
         "reduction-server.md": reduction_server(),
+        "clients-in-jobs.md": clients_in_jobs(),
+        "coming-from-vertex.md": coming_from_vertex(),
         "api.md": api_reference.page((TEXTS / "api.md").read_text()),
         "commands.md": command_reference.page((TEXTS / "commands.md").read_text()),
     }
@@ -130,8 +141,67 @@ def reduction_server() -> str:
     """The page as it is, the table between its marks made anew."""
     rows = [(row.program, row.versions, row.route, row.verdict) for row in SUPPORT]
     table = _table(("program", "versions", "how", "what becomes of it"), rows)
-    marks = re.compile(r"(?<=<!-- table support -->\n).*?(?=<!-- end -->)", re.DOTALL)
-    return marks.sub(lambda _: table, (DOCS / "reduction-server.md").read_text(), count=1)
+    return _with_table("reduction-server.md", "support", table)
+
+
+def clients_in_jobs() -> str:
+    """The page as it is, with the table of what the token of a program gives anew."""
+    held, verbs = ROLES[Role.JOB], defaultdict[str, set[str]](set)
+    for permission in PERMISSIONS.values():
+        resource, _, verb = permission.rpartition(".")
+        verbs[resource].add(verb)
+    rows = [
+        (
+            f"`{resource}`",
+            ", ".join(sorted(verb for verb in all_verbs if f"{resource}.{verb}" in held)),
+            ", ".join(sorted(verb for verb in all_verbs if f"{resource}.{verb}" not in held)),
+        )
+        for resource, all_verbs in sorted(verbs.items())
+    ]
+    table = _table(("resource", "the token of a program", "the owner's token alone"), rows)
+    return _with_table("clients-in-jobs.md", "rights", table)
+
+
+class _EveryPython:
+    """A machine on which every Python is found that a runtime is made for."""
+
+    def usual(self) -> Minor:
+        return (3, 11)
+
+    def found(self) -> Sequence[Minor]:
+        lows, highs = zip(
+            *(each.pythons for sheet in FAMILIES for each in sheet.releases), strict=True
+        )
+        return [(3, minor) for minor in range(min(lows)[1], max(highs)[1] + 1)]
+
+
+def coming_from_vertex() -> str:
+    """The page as it is, with the table of what prebuilt images stand for anew."""
+    listed = (parse_prebuilt(f"{PREBUILT_IMAGES}{name}") for name in listed_images())
+    images = [image for image in listed if image is not None]
+    rows: list[tuple[str, str, str]] = []
+    for sheet in (each for each in FAMILIES if each.framework):
+        same: dict[str, None] = {}
+        others = defaultdict[str, dict[str, None]](dict)
+        for image in (each for each in images if each.framework == sheet.framework):
+            python = parse_minor(image.python) or (3, 0)
+            taken = nearest(sheet, _EveryPython(), image.version, python, for_gpu=False)
+            assert taken is not None
+            if taken.is_exactly(image.version, python):
+                same[image.version] = None
+            else:
+                stand_in = f"{taken.release.base} on Python {format_minor(taken.python)}"
+                others[stand_in][image.version] = None
+        told = (f"{stand_in} for {', '.join(versions)}" for stand_in, versions in others.items())
+        rows.append((sheet.title, ", ".join(same), "; ".join(told)))
+    table = _table(("framework", "the same version and Python", "another one, with a notice"), rows)
+    return _with_table("coming-from-vertex.md", "versions", table)
+
+
+def _with_table(page: str, name: str, table: str) -> str:
+    """The page as it is, with the table between its marks made anew."""
+    marks = re.compile(rf"(?<=<!-- table {name} -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    return marks.sub(lambda _: table, (DOCS / page).read_text(), count=1)
 
 
 def _when(match: Match) -> str:

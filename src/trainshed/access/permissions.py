@@ -251,7 +251,7 @@ ROLES: Final[Mapping[Role, frozenset[str]]] = {
     Role.OWNER: frozenset(PERMISSIONS.values()),
     # A program may do what the default account of its job may do on the hosted services, except remove jobs
     # and their logs, so that people can still look at them. `api.calls.call` makes sure that a job which it
-    # submits has no more rights than it has itself.
+    # submits has no more rights than it has itself, `api.resources.acting` that it cancels only what it made.
     Role.JOB: _READ_BY_JOBS
     | {
         *(

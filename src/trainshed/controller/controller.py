@@ -23,6 +23,7 @@ from trainshed.controller.carrier import JobCarrier, preparation_message
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.job_meters import count_step
 from trainshed.controller.job_traces import JobTraces
+from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.launch_plans import expected_beginnings
 from trainshed.controller.leftovers import (
     lost_without_slots,
@@ -120,14 +121,16 @@ class Controller:
         stores: ParentStores,
         scheduling: Policy,
         failures: FailurePolicy | None = None,
+        max_child_jobs: int = MOST,
         curves: JobCurves | None = None,
         meters: Meters | None = None,
         outbox: OutboxWorker | None = None,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         """`ports`: makes the carrier's ports, given the function that takes their events. `now`: ns since the
-        epoch. `owner`: names this service in the ledger. `outbox`: makes the notifications of steps; None =
-        nobody is notified. `spent`: seconds of processor time that this thread has used."""
+        epoch. `owner`: names this service in the ledger. `max_child_jobs`: see `JobsOfJobs`. `outbox`: makes
+        the notifications of steps; None = nobody is notified. `spent`: seconds of processor time that this
+        thread has used."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -149,6 +152,7 @@ class Controller:
             set_alarm=self._alarms.set,
         )
         self._tracked: dict[JobUid, _Tracked] = {}
+        self._jobs_of_jobs = JobsOfJobs(self._stored, max_child_jobs)
         #: How many of these jobs are in each state.
         self._counts: Counter[tuple[Api, JobState]] = Counter()
         self._curves = curves
@@ -175,6 +179,7 @@ class Controller:
                 # A hundred thousand jobs take seconds, and signals and shims must not wait for that.
                 await asyncio.sleep(0)
                 until = loop.time() + _TURN
+            self._jobs_of_jobs.add(live.job)
             if isinstance(live.job, Job):
                 self._track(LiveJob(live.job, live.generation, live.intents))
                 self._capacity.put(live.job)
@@ -263,7 +268,8 @@ class Controller:
         Unavailable.
 
         A single job that fits at once is stored as admitted (docs/adr/0095). If the caller is cancelled
-        meanwhile, the works are stored all the same.
+        meanwhile, the works are stored all the same. Raises FailedPrecondition, ResourceExhausted as
+        `JobsOfJobs.admit`.
         """
         await asyncio.shield(joined(self._create(made)))
 
@@ -347,6 +353,16 @@ class Controller:
     # --- new works ---
 
     async def _create(self, made: Sequence[NewWork]) -> None:
+        counted: list[JobUid] = []
+        try:
+            counted += (new.job.uid for new in made if self._jobs_of_jobs.admit(new.job))
+            await self._store_new(made)
+        except BaseException:
+            for uid in counted:
+                self._jobs_of_jobs.remove(uid)
+            raise
+
+    async def _store_new(self, made: Sequence[NewWork]) -> None:
         job = made[0].job if len(made) == 1 else None
         # If the number is taken, the store refuses; the job that has it goes on.
         if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
@@ -488,12 +504,14 @@ class Controller:
             live = await self._ledger.load(uid)
             if live is None:
                 self._capacity.forget(uid)
+                self._jobs_of_jobs.remove(uid)
                 if tracked is not None and not tracked.live.job.state.is_final:
                     await self._abandon(tracked)
                 await settle_unknown(self._ports.engine, uid, mailbox.events)
                 return
             if not isinstance(live.job, Job):
-                await self._parents.apply(live, mailbox.events)
+                cancels = self._jobs_of_jobs.cancels(live.job, self._now())
+                await self._parents.apply(live, (*mailbox.events, *cancels))
                 return
             loaded = LiveJob(live.job, live.generation, live.intents)
             if tracked is None:
@@ -515,7 +533,14 @@ class Controller:
             self._count(live.job, job)
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
+            if job.state.is_final:
+                self._wake_made(job.uid)
         self._go_on(tracked)
+
+    def _wake_made(self, uid: JobUid) -> None:
+        """Have those works looked at that programs of a job have made, which is over: most end with it."""
+        for made in self._jobs_of_jobs.of(uid):
+            self.wake(made)
 
     def _count(self, before: Job, after: Job) -> None:
         """Update meters and traces for a step that was stored."""
@@ -543,6 +568,7 @@ class Controller:
         if self._outbox is not None and commit.notifications:
             self._outbox.wake()
         if commit.job.state.is_final:
+            self._jobs_of_jobs.remove(commit.job.uid)
             self._notices.publish(commit.job.uid)
         else:
             self._notices.publish_soon(commit.job.uid)
@@ -556,6 +582,7 @@ class Controller:
             await self._curves.finish(job)
         tracked.carrier.cancel()
         self._forget(job.uid)
+        self._wake_made(job.uid)
 
     def _carried(self, uid: JobUid) -> None:
         tracked = self._tracked.get(uid)
@@ -581,7 +608,8 @@ class Controller:
         if lost:
             job = self._leave(job, lost, entries)
         current = (event for event in events if self._capacity.counts(job.uid, event))
-        for event in (*(intent.event for intent in live.intents), *current):
+        cancels = self._jobs_of_jobs.cancels(job, self._now())
+        for event in (*(intent.event for intent in live.intents), *current, *cancels):
             job = self._fold(job, event, entries)
         job = self._leave(job, frozenset(), entries)
         job = self._schedule(job, entries)

@@ -54,5 +54,9 @@ class PermissionDenied(RequestError):
     """The principal may not do this."""
 
 
+class ResourceExhausted(RequestError):
+    """A limit on how much there may be at a time is reached; the request may be sent again later."""
+
+
 class Unavailable(RequestError):
     """A part of the service is not reachable now; the request may be sent again."""

@@ -249,6 +249,7 @@ def _controller(shared: _Shared, runtimes: LocalRuntimes, outbox: OutboxWorker) 
         stores=_parent_stores(shared),
         scheduling=_scheduling_policy(settings, engine),
         failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
+        max_child_jobs=settings.max_child_jobs,
         curves=JobCurves(_curve_stores(shared)),
         meters=shared.meters,
         outbox=outbox,

@@ -68,6 +68,7 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
     "Jobs": {
         "grace": "Seconds between SIGTERM and SIGKILL of a replica",
         "memory_per_replica": "MiB that one replica gets at most; 0 = what its machine type has",
+        "max_child_jobs": "Jobs at a time that programs of one job make; 0 = none",
         "max_attempts": "Attempts of one job in all",
         "failure_rules": "Changes of the failure table",
         "stall_after": "Seconds without progress after which a program is restarted; 0 = never",

@@ -127,6 +127,8 @@ class Settings(Struct, frozen=True):
     patience: Amount = 600.0
     #: Seconds after which a shim or node that does not answer counts as lost.
     lease: Lease = 30.0
+    #: Jobs that are not over, of those that programs of one job made, or of jobs that it made; 0 = none.
+    max_child_jobs: Count = 20
     #: Most attempts of one job.
     max_attempts: Positive = 10
     #: Seconds without progress after which a program is ended; 0 = never.

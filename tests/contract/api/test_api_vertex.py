@@ -13,6 +13,7 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, package, pool
 from trainshed.api.calls.services import ApiSettings
 from trainshed.api.rest import ApiApplication
+from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -242,7 +243,8 @@ async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
     assert house.woken == [1000, 1000, 1000]
     live = await house.store.ledger.load(house.woken[0])
     assert live is not None
-    assert [intent.event for intent in live.intents] == [CancelRequested(CancelCause.USER, START)]
+    wish = CancelRequested(CancelCause.USER, START, Actor("owner@example.com"))
+    assert [intent.event for intent in live.intents] == [wish]
 
 
 async def test_cancel_of_a_finished_or_unknown_job_is_refused(house: House) -> None:

@@ -8,16 +8,21 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.studying import OWN, SPEC, house_over
+from tests.unit.jobs import job as stored_job
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
+from tests.unit.test_specs_tuning import tuning_job
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.call import projects_of
 from trainshed.api.registry import handlers
-from trainshed.core.names import project_number
+from trainshed.core.lifecycle.actors import ActingJob, Actor
+from trainshed.core.lifecycle.events import CancelRequested
+from trainshed.core.names import Api, JobName, JobUid, project_number
 from trainshed.store.logs.lines import Severity, Stream, read_line
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
@@ -32,12 +37,19 @@ OF_OTHERS = "/trainshed/v1/jobs/"
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
     """spec/submit: both transports have the same handlers, and the same rules."""
     async with house_over(request.param, tmp_path) as opened:
+        await _own_job(opened, 1)
         yield opened
 
 
-async def asked(house: House, verb: str, path: str, body: object = None) -> Answer:
-    """As a program of project p1 asks."""
-    token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", EMAIL))
+async def _own_job(house: House, uid: int) -> None:
+    """The job of the program that asks; it is one of `ml`, so that lists of custom jobs do not have it."""
+    own = replace(stored_job(), uid=JobUid(uid), name=JobName(Api.ML, "p1", "", f"own_{uid}"))
+    await house.store.intake.create_job(own, ())
+
+
+async def asked(house: House, verb: str, path: str, body: object = None, *, job: int = 1) -> Answer:
+    """As a program of a job of project p1 asks."""
+    token, _ = house.jobs.mint(JobClaims(job, 1, "workerpool0-0", "p1", EMAIL))
     return await house.call(verb, path, body, token=token)
 
 
@@ -98,6 +110,76 @@ async def test_a_program_starts_and_cancels_jobs_of_its_project_and_removes_none
     denied(await asked(house, "POST", "/v1/projects/p2/jobs", ml_job()), "names p2")
     foreign = await job(house, OTHER)
     denied(await asked(house, "POST", f"/v1/{foreign}:cancel", {}), "names p2")
+
+
+async def test_a_program_cancels_its_own_job_and_what_that_made_and_nothing_else(
+    house: House,
+) -> None:
+    """Whoever made it: a person, another job of the project, or a job that has made its own."""
+    await _own_job(house, 2)
+    by_a_person = await job(house, LOCATION)
+    child = (await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    denied(
+        await asked(house, "POST", f"/v1/{by_a_person}:cancel", {}),
+        by_a_person,
+        "owner@example.com",
+    )
+    denied(await asked(house, "POST", f"/v1/{child}:cancel", {}, job=2), "projects/p1/jobs/own_1")
+    denied(await asked(house, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2), "own_2")
+    number = int(child.rpartition("/")[2])
+    grandchild = (
+        await asked(house, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
+    ).json["name"]
+    denied(await asked(house, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number), "own_1")
+    for name in (grandchild, child, "projects/p1/jobs/own_1"):
+        assert (await asked(house, "POST", f"/v1/{name}:cancel", {})).status == 200
+    tuned = (
+        await asked(house, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2)
+    ).json["name"]
+    made = pipeline(trainingTaskInputs=inputs())
+    piped = (await asked(house, "POST", f"{LOCATION}/trainingPipelines", made, job=2)).json["name"]
+    old = (await asked(house, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json["jobId"]
+    for name in (tuned, piped, f"projects/p1/jobs/{old}"):
+        denied(await asked(house, "POST", f"/v1/{name}:cancel", {}), name, "own_2")
+        assert (await asked(house, "POST", f"/v1/{name}:cancel", {}, job=2)).status == 200
+
+
+async def test_who_made_and_who_cancelled_a_job_is_stored(house: House) -> None:
+    child = (await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    number = int(child.rpartition("/")[2])
+    made = await asked(house, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
+    grandchild = made.json["name"]
+    uid = int(grandchild.rpartition("/")[2])
+    assert (await asked(house, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
+    live = await house.store.ledger.load(JobUid(uid))
+    assert live is not None and live.job.creator is not None
+    # The line that job 1 began: whatever is made in it counts as one with what job 1 makes.
+    assert live.job.creator == Actor(
+        EMAIL, ActingJob(JobUid(number), JobName.parse(child), JobUid(1))
+    )
+    (intent,) = live.intents
+    assert isinstance(intent.event, CancelRequested)
+    own = JobName(Api.ML, "p1", "", "own_1")
+    assert intent.event.by == Actor(EMAIL, ActingJob(JobUid(1), own, JobUid(1)))
+    assert (await house.call("GET", f"{OF_OTHERS}{uid}")).json["creator"] == f"the job {child}"
+    told = (await house.call("GET", f"{OF_OTHERS}{uid}/timeline")).json["entries"][0]
+    assert f"was created by the job {child}" in told["message"]
+    assert told["details"]["principal"] == EMAIL
+
+
+async def test_a_program_whose_job_was_deleted_makes_and_cancels_nothing(house: House) -> None:
+    name = await job(house, LOCATION)
+    for path, body in ((f"{LOCATION}/customJobs", custom_job()), (f"/v1/{name}:cancel", {})):
+        answer = await asked(house, "POST", path, body, job=77)
+        assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
+
+
+async def test_whether_a_job_outlives_its_maker_is_on_or_off(house: House) -> None:
+    wrong = custom_job() | {"labels": {"trainshed-outlives": "true"}}
+    answer = await asked(house, "POST", f"{LOCATION}/customJobs", wrong)
+    assert answer.status == 400
+    assert "labels.trainshed-outlives" in answer.error["message"]
+    assert "neither on nor off" in answer.error["message"]
 
 
 async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: House) -> None:

@@ -12,7 +12,7 @@ from trainshed.api.calls.call import Call, Handler
 from trainshed.api.calls.paging import Page, list_jobs, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobFilter
-from trainshed.api.resources.jobs import cancel_for_user, delete_for_user, read_vertex_name
+from trainshed.api.resources.jobs import cancel_work, delete_for_user, read_vertex_name
 from trainshed.core.errors import Violation
 from trainshed.core.names import Api, Collection
 from trainshed.core.secrets import SecretRef, references
@@ -44,7 +44,8 @@ def cancelling(collection: Collection) -> Handler:
     """Return the handler of the collection's Cancel method."""
 
     async def cancel(call: Call, request: Any) -> Message:
-        await cancel_for_user(call.services, read_vertex_name(request.name, collection))
+        work, _ = await call.services.reader.job(read_vertex_name(request.name, collection))
+        await cancel_work(call.services, call.principal, work)
         return pool.message_class("google.protobuf.Empty")()
 
     return cancel

@@ -101,7 +101,7 @@ async def create(call: Call, request: Any) -> wire_json.Resource:
         spec.experiment_run = await make_run(services, spec.experiment)
         public = wire_json.to_public(request.custom_job)
     job = new(call, request, further, public)
-    await store_works(services, call.principal.email, job)
+    await store_works(services, call.principal, job)
     if spec.experiment_run:
         await add_job(services, spec.experiment_run, job.name)
     outputs = views.custom_job_outputs(job)

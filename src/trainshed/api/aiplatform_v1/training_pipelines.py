@@ -171,7 +171,7 @@ async def create(call: Call, request: Any) -> Message:
     uid = services.new_uid()
     asked = await asked_for(call, request, uid)
     pipeline, job = _new(services, known_location(request.parent), uid, asked)
-    await store_works(services, call.principal.email, pipeline, job)
+    await store_works(services, call.principal, pipeline, job)
     return views.training_pipeline(pipeline)
 
 

@@ -90,7 +90,7 @@ async def create(call: Call, request: Any) -> Message:
         labels=parsed.labels,
         public=public,
     )
-    await store_works(services, call.principal.email, job)
+    await store_works(services, call.principal, job)
     views.set_tuning_outputs(asked, job, NOTHING_TRIED)
     return asked
 

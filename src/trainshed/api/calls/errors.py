@@ -25,6 +25,7 @@ CODES: Final[Mapping[type[Exception], StatusCode]] = {
     core.Aborted: StatusCode.ABORTED,
     core.Unauthenticated: StatusCode.UNAUTHENTICATED,
     core.PermissionDenied: StatusCode.PERMISSION_DENIED,
+    core.ResourceExhausted: StatusCode.RESOURCE_EXHAUSTED,
     core.Unavailable: StatusCode.UNAVAILABLE,
     NotServed: StatusCode.UNIMPLEMENTED,
     WireError: StatusCode.INVALID_ARGUMENT,

@@ -20,7 +20,7 @@ from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.ml_v1 import views
 from trainshed.api.ml_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.resources.jobs import (
-    cancel_for_user,
+    cancel_work,
     queue_position,
     read_job_name,
     with_error_due,
@@ -90,7 +90,7 @@ async def create(call: Call, request: Any) -> Message:
     else:
         spec = _resuming(parsed.tuning, resumed)
         made = _new_tuning_job(services, parent, parsed, spec, public)
-    await store_works(services, call.principal.email, made)
+    await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.
     work, etag = await services.reader.job(made.name)
     views.set_outputs(request.job, work, etag, found=NOTHING_TRIED)
@@ -120,7 +120,8 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 async def cancel(call: Call, request: Any) -> Message:
-    await cancel_for_user(call.services, _job_name(request.name))
+    work, _ = await call.services.reader.job(_job_name(request.name))
+    await cancel_work(call.services, call.principal, work)
     return pool.message_class("google.protobuf.Empty")()
 
 

@@ -7,9 +7,11 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from trainshed.access.principals import Principal
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import CapacityView, Services, Shells
 from trainshed.api.calls.view_links import jobs_of
+from trainshed.api.resources.acting import actor_of, refuse_cancel
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -157,11 +159,13 @@ def _linked(services: Services, work: Work, message: str) -> str:
     return linked(message, work.name, work.uid, services.settings.pages)
 
 
-async def cancel_for_user(services: Services, name: JobName) -> None:
+async def cancel_work(services: Services, principal: Principal, work: Work) -> None:
     """Store the wish to cancel and tell the controller. It can be repeated. Raises NotFound,
-    FailedPrecondition."""
-    wish = CancelRequested(CancelCause.USER, services.now())
-    services.wake(await services.intake.request_cancel(name, wish))
+    FailedPrecondition, PermissionDenied (a program has not made the work)."""
+    actor = await actor_of(services.reader, principal)
+    await refuse_cancel(services.reader, actor, work)
+    wish = CancelRequested(CancelCause.USER, services.now(), actor)
+    services.wake(await services.intake.request_cancel(work.name, wish))
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:

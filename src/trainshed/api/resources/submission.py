@@ -10,13 +10,16 @@ from typing import Any, Final, TypeVar, assert_never
 
 from msgspec.structs import replace
 
+from trainshed.access.principals import Principal
 from trainshed.api.calls.services import BucketProbe, Services
+from trainshed.api.resources.acting import actor_of
 from trainshed.api.resources.pinning import pinned
 from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, NotFound, Unavailable, Violation
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import OWN_ROOT_LABEL, PROGRESS_LABEL, STALL_LABEL, WARM_LABEL
+from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, Actor
 from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
@@ -134,26 +137,27 @@ def kept_json(public: Mapping[str, Any]) -> str:
     return compact_text(kept)
 
 
-async def store_works(services: Services, principal: str, *works: Work) -> None:
-    """Store new works, all or none, with their packages pinned, a job with the drills of the plan that its
-    label names, and wake the controller. Their project gets its default bucket.
+async def store_works(services: Services, principal: Principal, *works: Work) -> None:
+    """Store new works, all or none, with who made them and their packages pinned, a job with the drills of
+    the plan that its label names, and wake the controller. Their project gets its default bucket.
 
     Raises AlreadyExists, InvalidRequest (wrong labels, no such plan), FailedPrecondition (`pinning.pinned`),
-    Unavailable (the service stops).
+    Unavailable (the service stops), and what `CreateWorks` raises.
     """
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and takes no new jobs; submit again when it is up again."
         )
     made: list[NewWork] = []
+    creator = await actor_of(services.reader, principal)
     for work in works:
         check_labels(services, work)
         if isinstance(work, TuningJob):
             refuse_plan(work)
-        new = await pinned(services, work)
+        new = replace(await pinned(services, work), creator=creator)
         if isinstance(new, Job):
             new = await with_planned_drills(services, new)
-        made.append(NewWork(new, _first_entries(new, principal)))
+        made.append(NewWork(new, _first_entries(new, creator)))
     for project in {work.name.project_id for work in works}:
         await require_default_bucket(services, project)
     await services.create(*made)
@@ -176,6 +180,7 @@ def check_labels(services: Services, work: Work) -> None:
     _check_switch(work, PROGRESS_LABEL, "progress_reports")
     _check_switch(work, WARM_LABEL, "warm_starts")
     _check_switch(work, OWN_ROOT_LABEL, "own_root")
+    _check_switch(work, OUTLIVES_LABEL)
     _check_notify_label(work, services.settings.notify)
 
 
@@ -187,11 +192,12 @@ def _check_stall_label(work: Work) -> None:
         raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
 
 
-def _check_switch(work: Work, label: str, setting: str) -> None:
+def _check_switch(work: Work, label: str, setting: str = "") -> None:
     """Raise InvalidRequest unless the label is on, off or missing."""
     text = dict(work.labels).get(label, "on")
     if text not in ("on", "off"):
-        wrong = f"{text!r} is neither on nor off; without it the setting {setting} counts."
+        without = f"the setting {setting} counts" if setting else "it is off"
+        wrong = f"{text!r} is neither on nor off; without it {without}."
         raise InvalidRequest((Violation(f"labels.{label}", wrong),))
 
 
@@ -256,7 +262,7 @@ def _without_shells(services: Services, spec: JobSpec) -> Iterator[str]:
         )
 
 
-def _first_entries(work: Work, principal: str) -> tuple[TimelineEntry, ...]:
+def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
     match work:
         case Job():
             replicas = len(work.spec.replicas())
@@ -277,11 +283,12 @@ def _first_entries(work: Work, principal: str) -> tuple[TimelineEntry, ...]:
             told = ()
         case _:
             assert_never(work)
+    maker = {"creator_job": str(creator.job.name)} if creator.job is not None else {}
     created = TimelineEntry(
         work.created,
         "created",
-        f"{work.name} was created by {principal}: {words}.",
-        {"principal": principal, **facts},
+        f"{work.name} was created by {creator}: {words}.",
+        {"principal": creator.email, **maker, **facts},
     )
     return (created, *told)
 

@@ -13,7 +13,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import everything
 from trainshed.api.resources.jobs import (
-    cancel_for_user,
+    cancel_work,
     delete_for_user,
     find_work,
     read_job_name,
@@ -179,15 +179,17 @@ async def describe(call: JsonCall) -> records.JobDescription:
     found = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, found, Memory())
     entries = await call.services.reader.timeline(work.uid)
-    view = structs.replace(view, creator=_creator(entries), log_deleted=log_deleted(entries))
+    view = structs.replace(view, creator=_creator(work, entries), log_deleted=log_deleted(entries))
     if told := await progress_of(call.services, work):
         view = structs.replace(view, progress=told)
     uri = await link_if_any(call.services, call.principal, work.uid)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
 
 
-def _creator(entries: Sequence[TimelineEntry]) -> str:
-    """Return who submitted a work, as its timeline says."""
+def _creator(work: Work, entries: Sequence[TimelineEntry]) -> str:
+    """Return who submitted a work; of one that an older version stored, as its timeline says."""
+    if work.creator is not None:
+        return str(work.creator)
     created = [entry for entry in entries if entry.kind == "created"]
     return str(created[0].details.get("principal", "")) if created else ""
 
@@ -215,7 +217,7 @@ async def cancel(call: JsonCall) -> Nothing:
     """`POST /trainshed/v1/jobs/{job}:cancel`: ask the job to stop. It can be repeated."""
     services = call.services
     work, _ = await find_work(services.reader, call.target)
-    await cancel_for_user(services, work.name)
+    await cancel_work(services, call.principal, work)
     return Nothing()
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.replica_events import (
     ReplicaExited,
@@ -131,6 +132,8 @@ class CancelCause(enum.StrEnum):
     EARLY_STOP = "early_stop"
     #: The tuning job or pipeline that made it is to end.
     PARENT = "parent"
+    #: The job whose program made it is over.
+    CREATOR = "creator"
     #: It did nothing for longer than the operator allows.
     IDLE = "idle"
 
@@ -141,6 +144,8 @@ class CancelRequested(Struct, frozen=True):
     cause: CancelCause
     #: When the request was accepted; a primary that exited before keeps its own outcome.
     at: Nanos
+    #: Who cancelled it, or made it and is over; None = nobody, or nobody in particular.
+    by: Actor | None = None
 
 
 class DrillOrdered(Struct, frozen=True):

@@ -337,9 +337,9 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
         return  # it was up just as the moment came
-    message = timeline.cancel_message(job, event.cause)
+    message = timeline.cancel_reason(event, job.spec.scheduling)
     transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
-    transition.record(timeline.cancel_requested(job, event.cause, event.at))
+    transition.record(timeline.cancel_requested(event, message))
     error = JobError(CANCELLED, message, cause=Cause.CANCELLED.value)
     decide(transition, Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at))
     settle(transition)

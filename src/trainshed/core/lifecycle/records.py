@@ -9,6 +9,7 @@ from trainshed.core.capacity import Delay
 from trainshed.core.failure.rules import Counters
 from trainshed.core.job.exits import ExitRecord, JobError
 from trainshed.core.job.spec import JobSpec
+from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import JobName, JobUid, ReplicaId
@@ -138,6 +139,8 @@ class Job(Struct, frozen=True):
     notes_until: Nanos = 0
     #: The job that made this one; None = a client did.
     parent: Parent | None = None
+    #: The client that made it, or its parent; None = an older version of the service stored it.
+    creator: Actor | None = None
     #: The last recorded reason why the attempt does not start; None = there was none, or something has
     #: started since.
     delay: Delay | None = None

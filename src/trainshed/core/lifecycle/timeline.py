@@ -10,8 +10,9 @@ from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import Scheduling
+from trainshed.core.lifecycle.actors import OUTLIVES_LABEL
 from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.events import CancelCause, TimelineEntry
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.states import JobState
@@ -273,8 +274,14 @@ def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 
-def cancel_requested(job: Job, cause: CancelCause, at: Nanos) -> TimelineEntry:
-    return TimelineEntry(at, "cancel_requested", cancel_message(job, cause))
+def cancel_requested(event: CancelRequested, message: str) -> TimelineEntry:
+    """Return the entry of an accepted cancel. Its details say who cancelled, where that is known."""
+    details: dict[str, object] = {}
+    if event.by is not None:
+        details["principal"] = event.by.email
+        if event.by.job is not None:
+            details["job"] = str(event.by.job.name)
+    return TimelineEntry(event.at, "cancel_requested", message, details)
 
 
 def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
@@ -282,16 +289,24 @@ def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, outcome.state.value.lower(), message, {"rule": outcome.rule})
 
 
-def cancel_message(job: Job, cause: CancelCause) -> str:
-    """Return the public reason of a job's cancellation."""
-    return cancel_reason(cause, job.spec.scheduling)
+def cancelled_by(event: CancelRequested) -> str:
+    """Return how a sentence ends that begins with what was cancelled: by whom. A person is "the user", as in
+    the public texts."""
+    if event.by is None or event.by.job is None:
+        return "was cancelled by the user."
+    if event.cause is not CancelCause.CREATOR:
+        return f"was cancelled by {event.by}."
+    return (
+        f"was cancelled because {event.by}, whose program made it, is over; what has the label "
+        f"{OUTLIVES_LABEL} = on goes on."
+    )
 
 
-def cancel_reason(cause: CancelCause, scheduling: Scheduling) -> str:
+def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
     """Return the public reason of a cancellation, for whatever has these time limits."""
-    match cause:
-        case CancelCause.USER:
-            return "The job was cancelled by the user."
+    match event.cause:
+        case CancelCause.USER | CancelCause.CREATOR:
+            return f"The job {cancelled_by(event)}"
         case CancelCause.EARLY_STOP:
             return "The trial was stopped early."
         case CancelCause.PARENT:
@@ -311,7 +326,7 @@ def cancel_reason(cause: CancelCause, scheduling: Scheduling) -> str:
                 f"{_seconds(scheduling.timeout)} seconds."
             )
         case _:
-            assert_never(cause)
+            assert_never(event.cause)
 
 
 def _which(job: Job, replica: Replica) -> dict[str, object]:

@@ -27,8 +27,6 @@ from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 
-_CANCELLED = "The pipeline was cancelled by the user."
-
 Told = tuple[TimelineEntry, ...]
 
 
@@ -42,8 +40,14 @@ def cancelled(pipeline: Pipeline, event: CancelRequested) -> tuple[Pipeline, Tol
     if pipeline.state.is_final or pipeline.cancelled:
         return pipeline, ()
     changed = _goes(pipeline, PipelineTrigger.CANCEL_ACCEPTED)
-    changed = replace(changed, cancelled=event.at, updated=max(event.at, pipeline.updated))
-    return changed, (TimelineEntry(event.at, "cancel_requested", _CANCELLED),)
+    message = f"The pipeline {job_timeline.cancelled_by(event)}"
+    changed = replace(
+        changed,
+        cancelled=event.at,
+        cancel_message=message,
+        updated=max(event.at, pipeline.updated),
+    )
+    return changed, (job_timeline.cancel_requested(event, message),)
 
 
 def observed(
@@ -73,7 +77,7 @@ def observed(
             return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
         case JobState.CANCELLED:
             if pipeline.cancelled:
-                message = _CANCELLED
+                message = _cancel_message(pipeline)
             else:
                 why = f": {backing.error.message}" if backing.error else "."
                 message = f"Its job {backing.name} was cancelled{why}"
@@ -172,7 +176,8 @@ def model_version(
 def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told]:
     """End the pipeline because the service fails each time it looks at it; its job is to be cancelled. Uses
     no transition table, since these may be what failed. An accepted cancel is never lost."""
-    state, error = PipelineState.CANCELLED, JobError(CANCELLED, _CANCELLED, cause="cancelled")
+    error = JobError(CANCELLED, _cancel_message(pipeline), cause="cancelled")
+    state = PipelineState.CANCELLED
     if not pipeline.cancelled:
         state = PipelineState.FAILED
         error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
@@ -180,6 +185,10 @@ def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told
     ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
     told = TimelineEntry(now, state.value.lower(), error.message)
     return ended, (job_timeline.refused_event("Pipeline", cause, now), told)
+
+
+def _cancel_message(pipeline: Pipeline) -> str:
+    return pipeline.cancel_message or "The pipeline was cancelled by the user."
 
 
 def _at(pipeline: Pipeline, now: Nanos) -> Nanos:

@@ -8,6 +8,7 @@ import enum
 from msgspec import Struct
 
 from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import EvaluationName, JobName, JobUid, ModelName
 from trainshed.core.units import Nanos
@@ -69,6 +70,10 @@ class Pipeline(Struct, frozen=True):
     model: str = ""
     #: When a cancel was accepted.
     cancelled: Nanos = 0
+    #: Why it was; "" = it was not, or an older version of the service accepted it.
+    cancel_message: str = ""
+    #: The client that made it; None = an older version of the service stored it.
+    creator: Actor | None = None
 
 
 class ModelVersion(Struct, frozen=True):

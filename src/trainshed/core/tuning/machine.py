@@ -78,9 +78,9 @@ def cancel(transition: Transition, event: CancelRequested) -> None:
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
         return
-    message = job_timeline.cancel_reason(event.cause, job.spec.trial.scheduling)
+    message = job_timeline.cancel_reason(event, job.spec.trial.scheduling)
     transition.fire_job(JobTrigger.CANCEL_ACCEPTED)
-    transition.record(timeline.cancel_accepted(message, event.at))
+    transition.record(job_timeline.cancel_requested(event, message))
     error = JobError(CANCELLED, message, cause="cancelled")
     transition.change(
         outcome=Outcome(JobState.CANCELLED, f"cancelled_{event.cause}", error, event.at)

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.job.spec import JobSpec
+from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.records import Outcome, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
@@ -71,6 +72,8 @@ class TuningJob(Struct, frozen=True):
     error: JobError | None = None
     #: The pipeline that made it; None = a client did.
     parent: Parent | None = None
+    #: The client that made it, or its parent; None = an older version of the service stored it.
+    creator: Actor | None = None
     running: tuple[RunningTrial, ...] = ()
     #: The number of the next trial.
     next_trial: int = 1

@@ -89,10 +89,6 @@ def running(now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "running", "The first trial is running.")
 
 
-def cancel_accepted(message: str, at: Nanos) -> TimelineEntry:
-    return TimelineEntry(at, "cancel_requested", message)
-
-
 def over(job: TuningJob, now: Nanos) -> TimelineEntry:
     """Return the entry of the job's end, with its best trial."""
     state = job.state.value.lower()

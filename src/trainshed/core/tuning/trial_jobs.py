@@ -93,6 +93,7 @@ def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
         updated=now,
         labels=job.labels,
         parent=Parent(job.uid, job.name, trial.number),
+        creator=job.creator,
     )
 
 

@@ -1,0 +1,95 @@
+"""The live works that programs of jobs have made: how many there are, and which of them end with which job.
+
+All of it follows from the stored works; the controller tells of each work that begins and that is over.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Final
+
+from trainshed.controller.parents import parent_of
+from trainshed.core.errors import FailedPrecondition, ResourceExhausted
+from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, ActingJob
+from trainshed.core.lifecycle.events import CancelCause, CancelRequested
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
+from trainshed.core.works import Work
+
+MOST: Final = 20
+"""The default of the setting `max_child_jobs`."""
+
+
+class JobsOfJobs:
+    """The live works that programs of jobs have made. `stored`: returns a job that may be live; None = it is
+    over, or was deleted. `most`: how many works there may be at a time of one line of jobs."""
+
+    def __init__(self, stored: Callable[[JobUid], Job | None], most: int) -> None:
+        self._stored = stored
+        self._most = most
+        self._makers: dict[JobUid, ActingJob] = {}
+        self._by_maker: defaultdict[JobUid, set[JobUid]] = defaultdict(set)
+        self._by_root: Counter[JobUid] = Counter()
+
+    def admit(self, work: Work) -> bool:
+        """Count a new work that is about to be stored. Returns whether it counts. Raises FailedPrecondition
+        (the job that makes it is about to end), ResourceExhausted."""
+        maker = maker_of(work)
+        if maker is None or work.uid in self._makers:
+            return False
+        job = self._stored(maker.uid)
+        if job is None or job.state.is_final or job.outcome is not None:
+            raise FailedPrecondition(
+                f"{maker.name} is over, or about to end, and makes no further jobs."
+            )
+        # Not `self._by_root[maker.root]`, which would keep an entry for each job that asks in vain.
+        if (live := self._by_root.get(maker.root, 0)) >= self._most:
+            raise ResourceExhausted(
+                f"{maker.name}, and jobs of the same line, have made {live} jobs that are not over, and this "
+                f"service allows {self._most} at a time (setting max_child_jobs): wait until one is over, "
+                "cancel one, or have an operator raise the setting."
+            )
+        self.add(work)
+        return True
+
+    def add(self, work: Work) -> None:
+        """Count a live work that is stored."""
+        maker = maker_of(work)
+        if maker is not None and work.uid not in self._makers:
+            self._makers[work.uid] = maker
+            self._by_maker[maker.uid].add(work.uid)
+            self._by_root[maker.root] += 1
+
+    def remove(self, uid: JobUid) -> None:
+        """Count a work no more: it is over, or was not stored."""
+        maker = self._makers.pop(uid, None)
+        if maker is None:
+            return
+        self._by_maker[maker.uid].discard(uid)
+        if not self._by_maker[maker.uid]:
+            del self._by_maker[maker.uid]
+        self._by_root[maker.root] -= 1
+        if not self._by_root[maker.root]:
+            del self._by_root[maker.root]
+
+    def of(self, maker: JobUid) -> tuple[JobUid, ...]:
+        """Return the live works that programs of this job have made."""
+        return tuple(self._by_maker.get(maker, ()))
+
+    def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
+        """Return the cancel of a live work that ends with the job that made it, if that job is over; else
+        nothing."""
+        maker = maker_of(work)
+        if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
+            return ()
+        job = self._stored(maker.uid)
+        if job is not None and not job.state.is_final:
+            return ()
+        return (CancelRequested(CancelCause.CREATOR, now, work.creator),)
+
+
+def maker_of(work: Work) -> ActingJob | None:
+    """Return the job whose program made a work; None if a person or the service did."""
+    if work.creator is None or parent_of(work) is not None:
+        return None
+    return work.creator.job

@@ -1,0 +1,29 @@
+"""Who made or cancelled something: a person, or a program of a job. Stored with what they made."""
+
+from msgspec import Struct
+
+from trainshed.core.names import JobName, JobUid
+
+OUTLIVES_LABEL = "trainshed-outlives"
+"""Label of what a program of a job makes: "on" = it goes on when that job is over."""
+
+
+class ActingJob(Struct, frozen=True):
+    """The job whose program made or cancelled something."""
+
+    uid: JobUid
+    name: JobName
+    #: The job that begins the line in which each job made the next; the job itself if a person made it.
+    root: JobUid
+
+
+class Actor(Struct, frozen=True):
+    """Who made or cancelled something."""
+
+    #: The address of the principal.
+    email: str
+    #: The job whose program it was; None = it was a person.
+    job: ActingJob | None = None
+
+    def __str__(self) -> str:
+        return f"the job {self.job.name}" if self.job is not None else self.email
