@@ -1,5 +1,8 @@
 """The permission table: a row for every handler, and nothing without one."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from trainshed.access.permissions import PERMISSIONS, ROLES, authorize
@@ -12,6 +15,7 @@ from trainshed.core.names import project_number
 from trainshed.wire import pool
 from trainshed.wire.routes import rpcs
 
+DOCS = Path(__file__).parents[2] / "docs"
 OWNER = Principal("owner@example.com")
 
 
@@ -47,6 +51,15 @@ def test_a_method_without_a_row_is_denied_with_its_name() -> None:
 
 def test_every_role_is_defined() -> None:
     assert set(ROLES) == set(Role)
+
+
+def test_pages_speak_of_no_role_that_there_is_not() -> None:
+    """docs/metrics.md once had Prometheus use a role that kept the service from starting."""
+    pages = {path.name: path.read_text() for path in DOCS.glob("*.md")}
+    assert "There are two roles." in pages["security.md"] and len(Role) == 2
+    for name, text in pages.items():
+        assert {*re.findall(r"\brole `(\w+)`", text)} <= {*Role}, name
+        assert not re.search(r"\btokens? with (a )?roles?\b", text), name
 
 
 def test_every_role_may_ask_what_it_may_do() -> None:
