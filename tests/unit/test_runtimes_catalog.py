@@ -75,6 +75,41 @@ def test_the_same_minor_version_on_another_python_comes_before_another_version()
     assert "scikit-learn 1.6 on Python 3.12" in choice.notices[0]
 
 
+@pytest.mark.parametrize(
+    ("image", "python", "command"),
+    [
+        ("tf-cpu.2-8", "3.7", "pyenv install 3.7"),
+        ("sklearn-cpu.1-6", "3.10", "uv python install 3.10"),
+        ("pytorch-cpu.2-0", "", ""),
+    ],
+)
+def test_a_python_that_is_missing_is_named_with_how_to_get_it(
+    image: str, python: str, command: str
+) -> None:
+    """Nothing is advised where no Python would help: of PyTorch there is one version. uv has no Python below
+    3.8."""
+    uri = f"{_IMAGES}{image}:latest"
+    choice = _chosen(LocalCatalog(Pythons((3, 11))).for_image(uri))
+    refused = _refused(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
+    assert not choice.is_exact
+    assert "exact_runtimes" in refused
+    for told in (choice.notices[0], refused):
+        assert (f"is Python {python}: `{command}`" in told) == bool(command)
+        assert ("install" in told) == bool(command)
+    if python:
+        there = LocalCatalog(Pythons((3, 11), ((3, int(python[2:])),)), exact=True)
+        assert _chosen(there.for_image(uri)).is_exact
+
+
+@pytest.mark.parametrize(("version", "python"), [("2.8", "3.7"), ("1.15", "3.7")])
+def test_the_python_of_a_runtime_version_is_named_too(version: str, python: str) -> None:
+    told = f"Python {python}: `pyenv install {python}`"
+    choice = _chosen(LocalCatalog(Pythons((3, 11))).for_runtime_version(version, python))
+    assert (choice.is_exact, told in choice.notices[0]) == (False, True)
+    refused = LocalCatalog(Pythons((3, 11)), exact=True).for_runtime_version(version, python)
+    assert told in _refused(refused)
+
+
 def test_an_old_version_without_its_python_becomes_the_nearest_version() -> None:
     choice = _chosen(LocalCatalog(Pythons((3, 11))).for_image(_IMAGES + "sklearn-cpu.1-0:latest"))
     assert (choice.version, choice.python_version) == ("1.6", "3.11")

@@ -41,6 +41,8 @@ class RuntimeChoice(Struct, frozen=True):
     image: str = ""
     #: In what a newer framework does as the one that the job asked for.
     old_ways: tuple[OldWay, ...] = ()
+    #: It has the version and the Python that were asked for; if not, the first notice says so.
+    is_exact: bool = True
 
 
 class RuntimeRefusal(Struct, frozen=True):

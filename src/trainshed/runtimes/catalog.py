@@ -41,6 +41,8 @@ _RUNTIME_VERSION_PACKAGES = (
 )
 """Well-known packages of runtime versions (facts runtime_versions.json), from which notices name what a
 substitute lacks."""
+_OLDEST_OF_UV: Minor = (3, 8)
+"""The oldest Python that uv installs."""
 _HOW_TO_MAP = (
     "The operator of this service can map it to a runtime or to another image, with an entry of "
     "[[images]] in "
@@ -267,11 +269,13 @@ class LocalCatalog:
                 return _with_notices(choice, note)
             note += f" Left out: {missing}."
         elif self._exact:
-            return _inexact(f"{wanted} cannot be had here exactly", choice)
+            how = _how_to_get(sheet, runtime_version, python)
+            return _inexact(f"{wanted} cannot be had here exactly", choice, how)
         else:
+            choice = replace(choice, is_exact=False)
             note = (
                 f"{wanted} was asked for and cannot be had here: the job runs in {_title(choice)}, "
-                f"with {here}."
+                f"with {here}.{_how_to_get(sheet, runtime_version, python)}"
             )
             if not missing:
                 return _with_notices(choice, note)
@@ -296,7 +300,8 @@ class LocalCatalog:
             return _inexact(f"{told} to a runtime{asked}, which is not here", choice)
         note = f"{told}: the job runs in {_title(choice)}"
         return _with_notices(
-            choice, f"{note};{asked} it cannot be had here." if asked else f"{note}."
+            replace(choice, is_exact=asked == ""),
+            f"{note};{asked} it cannot be had here." if asked else f"{note}.",
         )
 
     def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
@@ -333,9 +338,13 @@ class LocalCatalog:
         notices: list[str] = []
         if not found.is_exactly(image.version, python):
             asked = f"{uri} means {sheet.title} {image.version} on Python {image.python}"
+            how = _how_to_get(sheet, image.version, python)
             if self._exact:
-                return _inexact(f"{asked}, which cannot be had here exactly", choice)
-            notices.append(f"{asked}, which cannot be had here: the job runs in {_title(choice)}.")
+                return _inexact(f"{asked}, which cannot be had here exactly", choice, how)
+            choice = replace(choice, is_exact=False)
+            notices.append(
+                f"{asked}, which cannot be had here: the job runs in {_title(choice)}.{how}"
+            )
         changes = sheet.changed(image.version, found.release)
         notices += [
             f"As before {sheet.title} {format_minor(each.since)}, {each.before} "
@@ -389,9 +398,23 @@ def _refusal(images: ImageSupport | None, reference: str) -> str:
     return images.refusal(reference)
 
 
-def _inexact(what: str, choice: RuntimeChoice) -> RuntimeRefusal:
+def _inexact(what: str, choice: RuntimeChoice, how: str = "") -> RuntimeRefusal:
     return RuntimeRefusal(
-        f"{what}, and the service is set to refuse substitutes. The nearest would be {_title(choice)}."
+        f"{what}, and the service is set to refuse substitutes (exact_runtimes). The nearest would be "
+        f"{_title(choice)}.{how}"
+    )
+
+
+def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
+    """Return a sentence, after a space, that says how to get the Python without which a version cannot be had
+    exactly; "" if there is no release of it for that Python."""
+    if not any(each.base == version and each.runs_on(python) for each in sheet.releases):
+        return ""
+    number = format_minor(python)
+    tool = "uv python" if python >= _OLDEST_OF_UV else "pyenv"
+    return (
+        f" What is missing on this machine is Python {number}: `{tool} install {number}` gets it, and the "
+        "service uses it from its next start on."
     )
 
 
@@ -417,4 +440,4 @@ def _title(choice: RuntimeChoice) -> str:
 
 
 def _with_notices(choice: RuntimeChoice, *notices: str) -> RuntimeChoice:
-    return RuntimeChoice(choice.family, choice.version, choice.python_version, notices)
+    return replace(choice, notices=notices)

@@ -223,6 +223,12 @@ def test_describe_says_how_to_open_a_shell(trainshed: Invoke, service: FakeServi
     assert "Shell" not in trainshed("jobs", "describe", "7").stdout
 
 
+def test_describe_says_what_it_runs_in_instead(trainshed: Invoke, service: FakeService) -> None:
+    told = "tf-cpu.2-8 cannot be had here. What is missing is Python 3.7: `pyenv install 3.7`"
+    service.on("GET", f"{JOBS}/7", job(substitutions=[told]))
+    assert f"Runtime  {told}\n" in trainshed("jobs", "describe", "7").stdout
+
+
 def test_describe_says_why_a_job_waits(trainshed: Invoke, service: FakeService) -> None:
     waiting = {
         "reason": "quota",

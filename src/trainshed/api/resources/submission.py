@@ -295,7 +295,10 @@ def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
 
 def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
     return (
-        *(TimelineEntry(at, "notice", text) for text in spec.runtime_notices),
+        *(
+            TimelineEntry(at, "warning" if text in spec.substitutions else "notice", text)
+            for text in spec.runtime_notices
+        ),
         *(TimelineEntry(at, "warning", text) for text in spec.warnings),
     )
 

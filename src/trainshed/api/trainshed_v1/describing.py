@@ -132,7 +132,12 @@ async def _described(
         case TuningJob():
             trials = await _trials(services, work, found.below, memory)
             view = await _common(services, found)
-            return structs.replace(view, tuning=tuning_view(work), trials=tuple(trials))
+            return structs.replace(
+                view,
+                substitutions=work.spec.trial.substitutions,
+                tuning=tuning_view(work),
+                trials=tuple(trials),
+            )
         case Pipeline():
             child = found.below[0] if found.below else None
             name, state = (str(child.work.name), views.state(child.work)) if child else ("", None)

@@ -163,6 +163,8 @@ async def _require_new(call: JsonCall, job: Job) -> None:
 
 
 def _answer(job: Job, found: Preflight, notices: tuple[str, ...]) -> records.Explanation:
+    instead = job.spec.substitutions
+    told = (text for text in job.spec.runtime_notices if text not in instead)
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
     return records.Explanation(
         api=job.name.api.value,
@@ -176,8 +178,8 @@ def _answer(job: Job, found: Preflight, notices: tuple[str, ...]) -> records.Exp
         ),
         waiting=waiting_view(found.waiting, found.position) if found.waiting else None,
         position=found.position,
-        notices=(*notices, *job.spec.runtime_notices, *_without(job, found), *found.beginnings),
-        warnings=tuple(job.spec.warnings),
+        notices=(*notices, *told, *_without(job, found), *found.beginnings),
+        warnings=(*instead, *job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )
 

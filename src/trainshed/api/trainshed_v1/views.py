@@ -110,6 +110,7 @@ def with_replicas(
     failed replicas. `links`: to the shells of running replicas, by their names."""
     return structs.replace(
         view,
+        substitutions=job.spec.substitutions,
         attempt=job.attempt,
         phase=job.phase.value,
         retries=dict(job.retries),

@@ -95,6 +95,7 @@ def description(
         ("Name", job.display_name),
         ("State", state),
         ("Waits", waits),
+        ("Runtime", "\n".join(job.program.substitutions)),
         ("Progress", job.program.progress or job.progress),
         ("Reported", ", ".join(f"{name} {value}" for name, value in job.metrics)),
         ("Created", local_moment(job.created, zone)),

@@ -150,6 +150,8 @@ class JobView:
     attempt: int = 0
     #: The row of the failure table that decided the end. From here to `retries`: only in descriptions.
     rule: str = ""
+    #: What it runs in instead of what it asks for, as texts.
+    substitutions: tuple[str, ...] = ()
     #: Why it does not run yet, as texts.
     waits: tuple[str, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
@@ -208,6 +210,7 @@ class JobView:
             error=_own_links(job.error.message.strip(), job.job_id) if job.error else "",
             attempt=job.attempt or 0,
             rule=job.rule,
+            substitutions=tuple(map(one_line, job.substitutions)),
             waits=job.waits,
             replicas=tuple(map(ReplicaView.of, job.replicas or ())),
             waiting=WaitingView.of(job.waiting),

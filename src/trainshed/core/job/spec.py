@@ -181,6 +181,12 @@ class JobSpec(Struct, frozen=True):
         notices = (notice for pool in self.pools for notice in pool.program.runtime.notices)
         return tuple(dict.fromkeys(notices))
 
+    @property
+    def substitutions(self) -> tuple[str, ...]:
+        """Those of the `runtime_notices` that say that another version or Python is given."""
+        choices = (pool.program.runtime for pool in self.pools)
+        return tuple(dict.fromkeys(each.notices[0] for each in choices if not each.is_exact))
+
     def pool(self, position: int) -> WorkerPool:
         """Return the pool at `position`. Raise KeyError if the job has none there."""
         for pool in self.pools:

@@ -331,6 +331,8 @@ class JobDescription(JobSummary, frozen=True):
     #: The same, or what a job that is not running yet waits for, as texts.
     waits: tuple[str, ...] = ()
     failure: Failure | None = None
+    #: What it runs in instead of what it asks for, and how to get that, as texts.
+    substitutions: tuple[str, ...] = ()
     #: Of a job: number of the current attempt.
     attempt: int | UnsetType = UNSET
     #: Of a job: the attempt's phase.

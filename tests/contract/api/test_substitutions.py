@@ -1,0 +1,48 @@
+"""Who submits a job whose Python is missing is told so before, in its timeline, and whenever he looks
+(spec/runtimes#substitutes)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.contract.api.house import HOSTS, LOCATION, House
+from tests.unit.specs_requests import container, custom_job
+from trainshed.api.rest import ApiApplication
+from trainshed.runtimes.catalog import LocalCatalog
+from trainshed.runtimes.sheet import Minor
+
+pytestmark = pytest.mark.anyio
+IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-8:latest"
+
+
+class OnePython:
+    """A machine with Python 3.11 alone."""
+
+    def usual(self) -> Minor:
+        return (3, 11)
+
+    def found(self) -> Sequence[Minor]:
+        return [(3, 11)]
+
+
+async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    services = replace(house.services, runtimes=LocalCatalog(OnePython()))
+    house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
+    body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))
+    asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
+    explained = (await house.call("POST", "/trainshed/v1/jobs:explain", asked)).json
+    made = await house.call("POST", f"{LOCATION}/customJobs", body)
+    assert made.status == 200, made.body
+    path = f"/trainshed/v1/jobs/{made.json['name'].rpartition('/')[2]}"
+    timeline = (await house.call("GET", f"{path}/timeline")).json["entries"]
+    told = (await house.call("GET", path)).json["substitutions"]
+    assert len(told) == 1
+    assert "TensorFlow 2.8 on Python 3.7, which cannot be had here" in told[0]
+    assert "`pyenv install 3.7`" in told[0]
+    assert told[0] in explained["warnings"]
+    assert told[0] not in explained["notices"]
+    assert told[0] in [entry["message"] for entry in timeline if entry["kind"] == "warning"]
+    house.close()
