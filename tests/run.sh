@@ -49,8 +49,10 @@ fi
 processors=$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 # The algorithms are made for one thread (docs/adr/0018); several in each of three processes only wait for each other.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+# Where `./dev test --repeat` reads what failed (tests/repeat.py).
+report=${TRAINSHED_TEST_REPORT:+--junitxml=$TRAINSHED_TEST_REPORT}
 if [ $# -ne 0 ]; then
-    exec .venv/bin/python -m pytest "$@"
+    exec .venv/bin/python -m pytest ${report:+"$report"} "$@"
 fi
 # What only the first run in a checkout does, and later ones find: assertions are rewritten (each worker would do it
 # for all the tests), half of them on each processor, and environments of jobs are made.
@@ -68,7 +70,7 @@ used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4
 began=$(date +%s) used=$(used)
 # On a disk a fifth of the processor's time goes into directories, journals and what is forced to it; so whoever may
 # mount has the tests' files in memory (docs/adr/0147). Those of tests that pass are deleted at once, and a few hundred
-# megabytes are there at a time; those of tests that fail go with the run, which asks them once more on the disk.
+# megabytes are there at a time; those of tests that fail go with the run.
 memory=$(awk '/^MemAvailable/ { printf "%d", $2 / 1048576 }' /proc/meminfo 2>/dev/null || echo 0)
 if [ "$(id -u)" -eq 0 ] && [ "${memory:-0}" -ge 8 ] && [ -z "${PYTEST_DEBUG_TEMPROOT:-}${TRAINSHED_TEST_SOAKS:-}" ]; then
     # Short: sockets below it have names of a hundred characters at most.
@@ -85,24 +87,12 @@ workers=$((processors + 3))
 [ "$workers" -le 8 ] || workers=8
 marks='not runtimes and not programs and not kubernetes and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs and not kubernetes'
-.venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 && code=0 || code=$?
+# What fails fails the run: nothing is asked a second time (docs/adr/0156).
+.venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 \
+    ${report:+"$report"} && code=0 || code=$?
 took=$(($(date +%s) - began)) busy=$(($(used) - used))
 # One of gigabytes that a job of some test began to build costs minutes, and no test says so.
 printf '\nEnvironments in the cache of the tests:\n%s\n' "$(ls build/test-cache/environments 2>/dev/null)" >&2
 printf '\n%s s, in which the processors of this machine computed for %s s: %s of %s all the time.\n' \
     "$took" "$busy" "$(awk "BEGIN { printf \"%.1f\", $busy / ($took + 0.01) }")" "$processors" >&2
-[ "$code" -ne 0 ] || exit 0
-# Real processes beside each other on a busy machine: what fails is asked once more, alone (docs/adr/0029).
-# What has no "::" in it is no test: nothing could be collected.
-failed=$(.venv/bin/python -c 'import json
-names = json.load(open(".pytest_cache/v/cache/lastfailed"))
-print("\n".join(names) if all("::" in name for name in names) else "")') || failed=""
-count=$(printf '%s' "$failed" | grep -c . || true)
-if [ "$code" -ne 1 ] || [ "$count" -eq 0 ] || [ "$count" -gt 5 ]; then
-    exit "$code"
-fi
-printf '\n%s test(s) failed beside others and run once more, alone:\n' "$count" >&2
-unset PYTEST_DEBUG_TEMPROOT
-.venv/bin/python -m pytest -m "$marks" --last-failed -vv
-printf 'NOTE: %s test(s) passed only alone. Each is a race in a test or in Trainshed, and to be mended:\n%s\n' \
-    "$count" "$failed" >&2
+exit "$code"
