@@ -17,6 +17,7 @@ from trainshed import studies
 from trainshed.core.study.spec import ParameterType, Value
 from trainshed.studies.random_search import RandomSearch
 
+pytestmark = pytest.mark.numerical
 _CHOSEN = ("branin", "conditional", "sphere-8", "svm-digits")
 """Problems of each kind."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.contract.studies.often import often
 from tests.contract.studies.trees import (
     LISTED,
     LOSS,
@@ -40,6 +41,7 @@ from trainshed.studies.optimal import optimal_trials
 from trainshed.studies.port import Seen
 from trainshed.studies.random_search import RandomSearch
 
+pytestmark = pytest.mark.numerical
 BANDIT = GaussianProcessBandit()
 FLAT = StudySpec(cube(4), (LOSS,))
 TREE = StudySpec(MIXED, (LOSS,))
@@ -48,18 +50,21 @@ TREE = StudySpec(MIXED, (LOSS,))
 @pytest.mark.parametrize(
     ("spec", "objective", "seeds"),
     [
-        pytest.param(FLAT, bowl, 3, id="bowl", marks=pytest.mark.soak),
+        pytest.param(FLAT, bowl, 24, id="bowl", marks=pytest.mark.soak),
         # What is good at a tree is at what has no branches, too.
-        pytest.param(TREE, mixed_loss, 1, id="tree"),
-        pytest.param(TREE, mixed_loss, 3, id="tree, often", marks=pytest.mark.soak),
+        pytest.param(TREE, mixed_loss, 10, id="tree"),
+        pytest.param(TREE, mixed_loss, 24, id="tree, often", marks=pytest.mark.soak),
     ],
 )
 def test_it_is_far_better_than_random(spec: StudySpec, objective: Objective, seeds: int) -> None:
     """spec/tuning#measurements: the default is Bayesian. How good it is, `make bench-tuning` measures; here a
     tenth must be left."""
-    ours = [best(play(BANDIT, spec, objective, 30, seed)) for seed in range(seeds)]
-    random = [best(play(RandomSearch(), spec, objective, 30, seed)) for seed in range(seeds)]
-    assert median(ours) < 0.1 * median(random)
+    random = median(best(play(RandomSearch(), spec, objective, 30, seed)) for seed in range(9))
+    often(
+        lambda seed: best(play(BANDIT, spec, objective, 30, seed)) < 0.1 * random,
+        share=0.8,
+        seeds=seeds,
+    )
 
 
 def test_maximizing_is_minimizing_upside_down() -> None:
@@ -89,10 +94,13 @@ def test_a_branch_with_a_bad_start_is_not_given_up() -> None:
     def deceiving(values: dict[str, Value]) -> float:
         return 0.3 if values["kind"] == "line" else mixed_loss(values) * 2.0
 
-    trials = play(BANDIT, TREE, deceiving, 45)
-    kinds = [dict(trial.parameters)["kind"] for trial in trials]
-    assert min(kinds.count(kind) for kind in ("tree", "net", "line")) >= 2
-    assert best(trials) < 0.25
+    def keeps(seed: int) -> bool:
+        trials = play(BANDIT, TREE, deceiving, 45, seed)
+        kinds = [dict(trial.parameters)["kind"] for trial in trials]
+        fewest = min(kinds.count(kind) for kind in ("tree", "net", "line"))
+        return fewest >= 2 and best(trials) < 0.25
+
+    often(keeps, share=0.7, seeds=12)
 
 
 def test_the_seed_matters() -> None:
@@ -125,11 +133,19 @@ def test_a_large_countable_space_repeats_nothing() -> None:
         ),
         (LOSS,),
     )
-    trials = play(
-        BANDIT, spec, lambda values: abs(float(values["n"]) - 777) + float(values["m"]), 25
-    )
-    assert len({trial.parameters for trial in trials}) == 25
-    assert best(trials) < 20
+
+    def keeps(seed: int) -> bool:
+        trials = play(
+            BANDIT,
+            spec,
+            lambda values: abs(float(values["n"]) - 777) + float(values["m"]),
+            25,
+            seed,
+        )
+        assert len({trial.parameters for trial in trials}) == 25
+        return best(trials) < 20
+
+    often(keeps, share=0.8, seeds=10)
 
 
 def test_infeasible_points_are_left_behind() -> None:
@@ -138,10 +154,12 @@ def test_infeasible_points_are_left_behind() -> None:
     def half(values: dict[str, Value]) -> float | None:
         return None if float(values["x0"]) < 0.0 else bowl(values)
 
-    trials = play(BANDIT, StudySpec(cube(2), (LOSS,)), half, 30)
-    failed = [trial.state is TrialState.INFEASIBLE for trial in trials]
-    assert sum(failed[15:]) <= 3
-    assert best(trials) < 0.05
+    def keeps(seed: int) -> bool:
+        trials = play(BANDIT, StudySpec(cube(2), (LOSS,)), half, 30, seed)
+        failed = [trial.state is TrialState.INFEASIBLE for trial in trials]
+        return sum(failed[15:]) <= 3 and best(trials) < 0.05
+
+    often(keeps, share=0.8, seeds=10)
 
 
 def test_the_best_point_is_found_at_the_border_of_what_fails() -> None:
@@ -151,8 +169,8 @@ def test_the_best_point_is_found_at_the_border_of_what_fails() -> None:
         x, y = (float(value) for value in values.values())
         return None if x + y > 3.0 else (x - 2.5) ** 2 + (y - 2.5) ** 2
 
-    trials = play(BANDIT, StudySpec(cube(2), (LOSS,)), cut, 25)
-    assert best(trials) < 2.0 + 0.02
+    spec = StudySpec(cube(2), (LOSS,))
+    often(lambda seed: best(play(BANDIT, spec, cut, 25, seed)) < 2.0 + 0.02, share=0.6, seeds=16)
 
 
 def two_wells(values: dict[str, Value]) -> float:
@@ -162,9 +180,11 @@ def two_wells(values: dict[str, Value]) -> float:
     return min(wide, 2.0 * ((x - 4.2) ** 2 + (y - 4.4) ** 2))
 
 
-def test_a_better_optimum_far_from_the_first_is_found() -> None:
+@pytest.mark.parametrize("seeds", [20, pytest.param(60, marks=pytest.mark.soak)])
+def test_a_better_optimum_far_from_the_first_is_found(seeds: int) -> None:
+    """In two of three seeds; in the others the study stays at the wide well within its 30 trials."""
     spec = StudySpec(cube(2), (LOSS,))
-    assert best(play(BANDIT, spec, two_wells, 30, seed=2)) < 0.1
+    often(lambda seed: best(play(BANDIT, spec, two_wells, 30, seed)) < 0.9, share=0.5, seeds=seeds)
 
 
 def test_a_flat_objective_is_no_end() -> None:
@@ -176,10 +196,15 @@ def test_a_flat_objective_is_no_end() -> None:
 @pytest.mark.soak
 def test_noise_is_seen_through() -> None:
     spec = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)
-    rng = np.random.default_rng(5)
-    trials = play(BANDIT, spec, lambda values: bowl(values) + float(rng.normal(0.0, 2.0)), 40)
-    last = [bowl(dict(trial.parameters)) for trial in trials[20:]]
-    assert median(last) < 4.0
+
+    def keeps(seed: int) -> bool:
+        rng = np.random.default_rng(seed)
+        trials = play(
+            BANDIT, spec, lambda values: bowl(values) + float(rng.normal(0.0, 2.0)), 40, seed
+        )
+        return median(bowl(dict(trial.parameters)) for trial in trials[20:]) < 4.0
+
+    often(keeps, share=0.7, seeds=12)
 
 
 def measured(number: int, point: Parameters, *values: tuple[str, float]) -> Seen:
@@ -192,20 +217,21 @@ def test_several_objectives_fill_the_front() -> None:
     spec = StudySpec(
         cube(2, 0.0, 1.0), (Metric("near", Goal.MINIMIZE), Metric("far", Goal.MAXIMIZE))
     )
-    trials: list[Seen] = []
-    for number in range(1, 31):
-        (point,) = BANDIT.suggest(spec, trials, 1, 7).parameters
-        x, y = (float(value) for _, value in point)
-        trials.append(
-            measured(number, point, ("near", x * x + y * y), ("far", -((x - 1) ** 2) - y * y))
+
+    def keeps(seed: int) -> bool:
+        trials: list[Seen] = []
+        for number in range(1, 31):
+            (point,) = BANDIT.suggest(spec, trials, 1, seed).parameters
+            x, y = (float(value) for _, value in point)
+            near, far = x * x + y * y, -((x - 1) ** 2) - y * y
+            trials.append(measured(number, point, ("near", near), ("far", far)))
+        front = optimal_trials(spec, trials)
+        nears = sorted(
+            float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None
         )
-    front = optimal_trials(spec, trials)
-    assert len(front) >= 12
-    nears = sorted(
-        float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None
-    )
-    assert nears[0] < 0.05
-    assert nears[-1] > 0.8
+        return len(front) >= 12 and nears[0] < 0.05 and nears[-1] > 0.8
+
+    often(keeps, share=0.8, seeds=10)
 
 
 def test_unsafe_points_are_avoided() -> None:
@@ -214,19 +240,22 @@ def test_unsafe_points_are_avoided() -> None:
     spec = StudySpec(
         cube(2, 0.0, 1.0), (LOSS, Metric("heat", Goal.MINIMIZE, safety=0.5, safe_fraction=0.9))
     )
-    trials: list[Seen] = []
-    for number in range(1, 26):
-        (point,) = BANDIT.suggest(spec, trials, 1, 7).parameters
-        x, y = (float(value) for _, value in point)
-        trials.append(measured(number, point, ("loss", 2.0 - x - y), ("heat", x)))
-    hot = [trial for trial in trials[5:] if trial.parameters[0][1] > 0.5]  # type: ignore[operator]
-    assert len(hot) <= 6
-    safe = [
-        2.0 - sum(float(value) for _, value in trial.parameters)
-        for trial in trials
-        if float(trial.parameters[0][1]) <= 0.5
-    ]
-    assert min(safe) < 0.6
+
+    def keeps(seed: int) -> bool:
+        trials: list[Seen] = []
+        for number in range(1, 26):
+            (point,) = BANDIT.suggest(spec, trials, 1, seed).parameters
+            x, y = (float(value) for _, value in point)
+            trials.append(measured(number, point, ("loss", 2.0 - x - y), ("heat", x)))
+        hot = [float(trial.parameters[0][1]) > 0.5 for trial in trials]
+        safe = [
+            2.0 - sum(float(value) for _, value in trial.parameters)
+            for trial, is_hot in zip(trials, hot, strict=True)
+            if not is_hot
+        ]
+        return sum(hot[5:]) <= 6 and min(safe) < 0.6
+
+    often(keeps, share=0.8, seeds=10)
 
 
 def test_only_safety_metrics() -> None:

@@ -28,6 +28,7 @@ from trainshed.studies.gp.warping import margins, warp
 from trainshed.studies.routines import Array
 from trainshed.studies.space import Space
 
+pytestmark = pytest.mark.numerical
 SPACE = Space(MIXED)
 MIXED_PAIR = (
     Parameter("kind", ParameterType.CATEGORICAL, categories=("a", "b")),

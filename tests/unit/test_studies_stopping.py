@@ -23,6 +23,7 @@ from trainshed.studies.port import Curve, StoppingVerdict
 from trainshed.studies.stopping.convex import predicted_final, updated_finals
 from trainshed.studies.stopping.deciding import decide
 
+pytestmark = pytest.mark.numerical
 NS = 1_000_000_000
 STEPS = 50
 RULES = (MedianStopping(), DecayCurveStopping(), ConvexStopping())

@@ -21,6 +21,7 @@ from trainshed.core.study.spec import Noise, Parameter, ParameterType, StudySpec
 from trainshed.studies.port import Algorithm, EngineMissing, EngineName, Seen
 from trainshed.studies.registry import algorithm_for
 
+pytestmark = pytest.mark.numerical
 ALGORITHMS = {
     "random": (AlgorithmName.RANDOM_SEARCH, EngineName.GP_BANDIT),
     "grid": (AlgorithmName.GRID_SEARCH, EngineName.GP_BANDIT),

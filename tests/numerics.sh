@@ -1,0 +1,16 @@
+#!/bin/sh
+# The numerical tests by the kernels of several processors, each with one thread and with two: no promise may hang on
+# the last bit of a product (docs/adr/0157). Arguments go to pytest; `-m numerical` brings the soaks as well.
+set -u
+cd "$(dirname "$0")/.."
+kernels='Haswell Zen Sandybridge Nehalem'
+if grep -q avx512vl /proc/cpuinfo 2>/dev/null; then kernels="SkylakeX $kernels"; fi
+failed=''
+for kernel in $kernels; do
+    for threads in 1 2; do
+        printf '\nNumerical tests by the kernels of %s, threads: %s\n' "$kernel" "$threads" >&2
+        OPENBLAS_CORETYPE=$kernel OPENBLAS_NUM_THREADS=$threads OMP_NUM_THREADS=$threads .venv/bin/python -m pytest \
+            -m 'numerical and not soak' --numprocesses 2 "$@" || failed="$failed $kernel/$threads"
+    done
+done
+[ -z "$failed" ] || { printf '\nNumerical tests failed by (kernels/threads):%s\n' "$failed" >&2; exit 1; }
