@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -79,7 +79,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 @contextlib.contextmanager
-def _beside(*, stressed: bool) -> Iterator[None]:
+def _beside(*, stressed: bool) -> Generator[None]:
     """Keeps the machine busy if `stressed`."""
     if not stressed:
         yield
