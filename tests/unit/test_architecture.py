@@ -57,6 +57,16 @@ def test_tasks_are_begun_where_their_death_is_heard() -> None:
     assert not found, f"use trainshed.eventloop.background here: {found}"
 
 
+def test_private_parts_of_uvicorn_are_used_in_two_modules() -> None:
+    """What has no promise moves with any release: look at these when the pin of pyproject.toml is moved.
+    The second one is loaded with the first WebSocket."""
+    paths = (ROOT / "src/trainshed").rglob("*.py")
+    users = {
+        str(path.relative_to(ROOT)) for path in paths if "uvicorn.protocols" in path.read_text()
+    }
+    assert users == {f"src/trainshed/httpd/{name}.py" for name in ("protocol", "sockets")}
+
+
 def test_every_decision_is_numbered_and_accepted_or_replaced() -> None:
     pages = sorted((ROOT / "docs/adr").glob("*.md"))
     numbers = [int(page.name.partition("-")[0]) for page in pages]
