@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainshed.core.launch import LOST_REDUCERS, LaunchPlan, Limits, ReductionPart
@@ -30,13 +29,13 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.eventloop.background import begin
-from trainshed.reduction import trainshed_reduction
 
 PRIMARY = ReplicaId(0, 0)
 SECOND_REPLICA = ReplicaId(1, 0)
 SECOND = 10**9
-_REDUCTION = str(Path(trainshed_reduction.__path__[0]).parent)
-"""A directory with the package by which programs reduce."""
+_PACKAGES = "/usr/lib"
+"""In the place of a directory with the package by which programs reduce: those of the suite do not import it,
+and each node has this one."""
 
 Ended = ReplicaExited | ReplicaLost
 
@@ -186,7 +185,7 @@ class Stage:
             address=slots[replica].address if replica in slots else "",
             hosts=tuple((slot.hostname, slot.address) for slot in slots.values()),
             limits=Limits(memory=memory_limit, cpu_weight=100, stall_after=stall_after),
-            reduction=ReductionPart(_REDUCTION) if reduces else ReductionPart(),
+            reduction=ReductionPart(_PACKAGES) if reduces else ReductionPart(),
         )
         return self.lab.given(plan, program)
 
