@@ -258,9 +258,6 @@ def _members(binding: Mapping[str, Any]) -> list[str]:
     return [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
 
 
-_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-
-
 def is_public(binding: Mapping[str, Any]) -> bool:
     """Whether a binding of a policy grants something to people who are not named."""
     return not _PUBLIC.isdisjoint(_members(binding))
