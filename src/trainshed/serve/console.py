@@ -1,4 +1,4 @@
-"""Builds the console of a service. Loaded by `lazy_console` with the first request."""
+"""Builds the console of a service."""
 
 import asyncio
 from pathlib import Path
@@ -11,14 +11,17 @@ from trainshed.api.calls.services import Services
 from trainshed.api.inside import InsideCaller
 from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.gateway import BucketsGateway
+from trainshed.cli.spelling import typed
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.facts import Facts
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.serve import clock
+from trainshed.serve.addresses import browsers_address
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.wire.json import decode_text
 from trainshed.wire.status import Refused, StatusCode
 
+SESSIONS = "sessions.json"
 _MOST = 4 << 20
 """Most bytes of an answer of the storage API that a page is made of."""
 _KEPT = frozenset({b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"})
@@ -117,18 +120,22 @@ def _nothing_more() -> Receive:
 
 
 def build_console(
-    bootstrap: Bootstrap,
-    services: Services,
-    sessions: Sessions,
-    facts: Facts,
-    closing: asyncio.Event,
+    bootstrap: Bootstrap, services: Services, closing: asyncio.Event
 ) -> ConsoleApplication:
     """Build the console. `closing`: set when the service stops."""
+    settings = bootstrap.settings
     return ConsoleApplication(
-        sessions,
+        Sessions(settings.data / SESSIONS, lambda: bootstrap.tokens, clock.now),
         InsideCaller(services),
         GatewayBuckets(bootstrap.gateway_socket),
-        facts=facts,
+        facts=Facts(
+            version=services.settings.version,
+            project=settings.project,
+            region=settings.region,
+            bucket=settings.default_bucket,
+            address=browsers_address(settings, bootstrap.listener.getsockname()[1]).rstrip("/"),
+            command=typed(),
+        ),
         now=clock.now,
         closing=closing,
     )

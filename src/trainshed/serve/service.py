@@ -17,6 +17,7 @@ from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
 from trainshed.cli.client_files import BOTO_FILE, boto_document, credentials_document
 from trainshed.cli.text.moments import counted, duration
+from trainshed.console.application import ConsoleApplication
 from trainshed.console.facts import FIRST_SEGMENTS
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -42,8 +43,8 @@ from trainshed.serve.addresses import (
 from trainshed.serve.app import wire
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
+from trainshed.serve.console import build_console
 from trainshed.serve.grpc_front import GrpcFront
-from trainshed.serve.lazy_console import LazyConsole
 from trainshed.serve.settings import speaks_tls
 from trainshed.store.records import ADVICE, RecordSetAside
 from trainshed.store.sqlite.connections import no_collection
@@ -86,7 +87,7 @@ class Service:
         self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
-        self._console: LazyConsole | None = None
+        self._console: ConsoleApplication | None = None
         self._watching = Crew()
         bootstrap.tokens.refuse(self._is_over)
 
@@ -131,7 +132,7 @@ class Service:
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
-        self._console = LazyConsole(self._bootstrap, self._app.services, self._stopping)
+        self._console = build_console(self._bootstrap, self._app.services, self._stopping)
         mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
         application = ApiApplication(
             self._app.services, authenticate, mounts, hosts=own_hosts(settings)

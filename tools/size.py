@@ -1,0 +1,119 @@
+"""Measures how large the project is, and holds it below `CEILINGS`, which only fall: `./dev size`.
+
+A ceiling is lowered in the commit that makes something smaller; it is never raised.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+from msgspec import Struct
+from tools.command_reference import commands
+
+from trainshed.engines.kubernetes.settings import KubernetesSettings
+from trainshed.engines.slurm.settings import SlurmSettings
+from trainshed.serve.settings import Settings
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LOCAL_MARK, CLUSTER_MARK = "¹", "²"
+"""What follows a term of the glossary that is an idea on the way of a start: on one machine, and with a
+cluster as well."""
+
+
+class Size(Struct, frozen=True):
+    """One figure, and what it may be at most."""
+
+    name: str
+    value: int
+    ceiling: int
+
+
+CEILINGS: Final = {
+    "modules of src": 0,
+    "lines of src": 0,
+    "lines of code of src": 0,
+    "lines of code on the way of a start": 0,
+    "lines of tests": 0,
+    "settings of the service": 0,
+    "settings of Slurm": 0,
+    "settings of Kubernetes": 0,
+    "commands": 0,
+    "ideas on the way of a start": 0,
+    "ideas with a cluster": 0,
+    "decision records": 0,
+    "words of decision records": 0,
+    "words of documents": 0,
+}
+
+
+def sizes() -> tuple[Size, ...]:
+    """Measure the tree that this file lies in."""
+    source = _python("src")
+    start = [
+        path
+        for path in source
+        if re.search(r"trainshed/(replica|engines/(local|launch))/", path.as_posix())
+    ]
+    records = [path for path in (ROOT / "docs/adr").glob("*.md") if path.name != "README.md"]
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    local = len(re.findall(rf"^\| [^|]*{LOCAL_MARK} \|", glossary, re.MULTILINE))
+    values = {
+        "modules of src": len(source),
+        "lines of src": sum(map(_lines, source)),
+        "lines of code of src": sum(map(_code, source)),
+        "lines of code on the way of a start": sum(map(_code, start)),
+        "lines of tests": sum(map(_lines, _python("tests"))),
+        "settings of the service": len(Settings.__struct_fields__),
+        "settings of Slurm": len(SlurmSettings.__struct_fields__),
+        "settings of Kubernetes": len(KubernetesSettings.__struct_fields__),
+        "commands": sum(not isinstance(command, click.Group) for _, command in commands()),
+        "ideas on the way of a start": local,
+        "ideas with a cluster": local
+        + len(re.findall(rf"^\| [^|]*{CLUSTER_MARK} \|", glossary, re.MULTILINE)),
+        "decision records": len(records),
+        "words of decision records": _words(records),
+        "words of documents": _words([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]),
+    }
+    return tuple(Size(name, value, CEILINGS[name]) for name, value in values.items())
+
+
+def _python(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def _code(path: Path) -> int:
+    """Count the lines that hold code: no comments, blank lines and docstrings."""
+    text = path.read_text()
+    without = set(range(1, text.count("\n") + 2))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            without -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(text.splitlines(), 1)
+    return sum(
+        1 for number, line in lines if number in without and line.strip() and line.strip()[0] != "#"
+    )
+
+
+def _words(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().split()) for path in paths)
+
+
+def main() -> None:
+    """Print all figures; end with 1 if one is above its ceiling."""
+    measured = sizes()
+    for size in measured:
+        note = f"  above its ceiling of {size.ceiling:,}" if size.value > size.ceiling else ""
+        print(f"{size.name:38}{size.value:>9,}{note}")
+    sys.exit(any(size.value > size.ceiling for size in measured))
+
+
+if __name__ == "__main__":
+    main()
