@@ -26,6 +26,15 @@ def test_moments_are_told_by_the_services_clock(skew: int) -> None:
     assert (told.started, told.ended) == (NOW - 9 * SECOND, NOW - SECOND)
 
 
+def test_a_moment_that_is_reported_twice_is_the_same_however_long_the_message_took() -> None:
+    for skew in (-7200, 0, 7200):
+        began = NOW + skew * SECOND
+        readings = [
+            Reading(began + 9 * SECOND - late, NOW + 9 * SECOND) for late in (0, SECOND, 4 * SECOND)
+        ]
+        assert len({reading.ours_at(began) for reading in readings}) == 1
+
+
 def test_what_is_not_known_stays_as_it_was() -> None:
     assert Reading(0, NOW).ours_at(17) == 17, "an agent of an earlier version"
     assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never began"

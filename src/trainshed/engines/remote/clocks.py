@@ -1,7 +1,8 @@
 """Converts the moments that an agent reports from its node's clock to the service's (docs/adr/0165). Pure.
 
-An agent says with each report what its clock shows at that moment. So the service knows how long ago
-something happened, by the clock by which it happened, and how far that clock is from its own.
+An agent says with each report what its clock shows at that moment. The difference to the service's clock,
+in steps of ten seconds, is taken off all moments of the report. So what is reported twice stays the same,
+however long either message took.
 """
 
 from typing import Final, TypeVar
@@ -21,6 +22,9 @@ from trainshed.core.units import Nanos
 LARGEST_SKEW: Final = 10.0
 """Seconds by which a node's clock may differ from the service's; a message takes its time to come."""
 
+_STEP: Final = 10 * 10**9
+"""Nanoseconds. More than a message takes, so that a clock that is right is believed."""
+
 E = TypeVar("E", bound=ReplicaEvent)
 
 
@@ -32,11 +36,13 @@ class Reading(msgspec.Struct, frozen=True):
     ours: Nanos
 
     def ours_at(self, moment: Nanos) -> Nanos:
-        """Return what the service's clock showed when the agent's showed `moment`; 0 = it has not come."""
+        """Return what the service's clock showed when the agent's showed `moment`, to within half of `_STEP`;
+        0 = it has not come."""
         if not (moment and self.theirs):
             return moment
+        skew = round((self.theirs - self.ours) / _STEP) * _STEP
         # Not after now, if the agent's clock was set back since.
-        return self.ours - max(0, self.theirs - moment)
+        return min(moment - skew, self.ours) if skew else moment
 
     def of(self, event: E) -> E:
         """Return an event of the agent with the service's moments."""
