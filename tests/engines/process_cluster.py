@@ -16,9 +16,7 @@ from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
-    NOTHING_SAID,
     AgentEnded,
-    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -29,7 +27,6 @@ from trainshed.engines.remote.cluster import (
     NodeReport,
     Owner,
 )
-from trainshed.engines.remote.opening import BEGIN
 
 NODES = ("alder", "birch")
 NOBODYS = "nobodys"
@@ -50,8 +47,6 @@ class ProcessCluster:
         self._changed = asyncio.Event()
         self._closed = False
         self._delays: dict[HoldName, Delay] = {}
-        #: What processes say of themselves before they are given anything.
-        self.said = NOTHING_SAID
 
     async def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -104,9 +99,7 @@ class ProcessCluster:
             path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
         return Hold(name, path.name, nodes)
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         if (self._directory / f"{node}.stepless").exists():
             raise ClusterUnavailable(f"{node} takes no step")
         if (self._directory / f"{node}.stillborn").exists():
@@ -124,10 +117,7 @@ class ProcessCluster:
         assert process.stdin is not None
         # Who has ended already reads nothing; that it has is found out as for any other.
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(await given.parcel(self.said))
-        await given.permission()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(BEGIN)
+            process.stdin.write(given)
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         path = self._directory / f"{hold.name}.hold"

@@ -19,9 +19,9 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.autopsies import CollectorOptions
-from trainshed.engines.remote.cluster import HoldName, NodeNeed, ProcessFacts
+from trainshed.engines.remote.cluster import HoldName, NodeNeed
 from trainshed.engines.remote.credentials import Issuer
-from trainshed.engines.remote.engine import KNOWN_NODES, RemoteEngine
+from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.options import RemoteOptions, module_command
@@ -75,11 +75,8 @@ def new_engine(
             introduction=agents.may_introduce,
         )
 
-    cluster = ProcessCluster(directory / "cluster", names)
-    if options.apart:
-        cluster.said = ProcessFacts(address="127.0.0.1", named=False)
     return RemoteEngine(
-        cluster,
+        ProcessCluster(directory / "cluster", names),
         FileStreams(directory / "logs"),
         options,
         new_hub,
@@ -95,17 +92,12 @@ def new_engine_that_keeps(directory: Path, port: int) -> RemoteEngine:
 
 
 class RemoteLab(LabWithNodes):
-    """`port`: for the hub. `keeps`: what failed replicas left is brought home. `known`: what the service
-    knows of its nodes (`KNOWN_NODES`); b"" = nothing. `more`: options."""
+    """`port`: for the hub. `keeps`: what failed replicas left is brought home. `more`:
+    options."""
 
     kills = KILLS
 
-    def __init__(
-        self, directory: Path, port: int, *, keeps: bool = False, known: bytes = b"", **more: Any
-    ) -> None:
-        if known:
-            (directory / "engine").mkdir()
-            (directory / "engine" / KNOWN_NODES).write_bytes(known)
+    def __init__(self, directory: Path, port: int, *, keeps: bool = False, **more: Any) -> None:
         self._new_engine = new_engine_that_keeps if keeps else partial(new_engine, **more)
         self._directory = directory
         self._port = port

@@ -21,7 +21,7 @@ from trainshed.engines.conformance.stage import Stage, staged
 from trainshed.engines.port import Engine, EngineUnavailable, StartWaits
 from trainshed.engines.remote import slots
 from trainshed.engines.remote.agents import Agents
-from trainshed.engines.remote.cluster import AgentInput, Hold
+from trainshed.engines.remote.cluster import Hold
 from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.credentials import Issuer
@@ -49,9 +49,7 @@ class UnsharedCluster(ProcessCluster):
         super().__init__(directory)
         self._hide = ("sh", "-c", _HIDE, "-", size, *map(str, hidden), "--")
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         await super().start_agent(hold, node, (*self._hide, *argv), given)
 
 

@@ -69,7 +69,6 @@ class KubernetesLab(Machines):
         for name in ("log", "pki", "etcd", "rootfs"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         rootfs.make(self.directory / "rootfs")
-        rootfs.bake(self.directory / "rootfs")
         self._write_configuration()
         super().__enter__()
         try:

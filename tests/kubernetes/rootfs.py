@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainshed.engines.remote.content import baked
-
 INTERPRETER = Path(sys.executable).resolve()
 """The Python of this machine, outside of any environment."""
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -78,14 +76,6 @@ def make(directory: Path) -> None:
     shutil.copytree(
         "/usr/share/zoneinfo/Etc", directory / "usr/share/zoneinfo/Etc", dirs_exist_ok=True
     )
-
-
-def bake(directory: Path) -> None:
-    """Put this service's code for agents into an image that was made."""
-    agent = "opt/trainshed/agent"
-    subprocess.run([sys.executable, "-m", baked.__name__, str(directory / agent)], check=True)
-    own = f"/{agent}/code/{baked.__name__.replace('.', '/')}.py"
-    subprocess.run(["chroot", str(directory), PYTHON, "-I", "-S", own], check=True)
 
 
 def _copy(source: Path, target: Path) -> None:

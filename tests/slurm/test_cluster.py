@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.engines.inputs import Given
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces, other_slurm
 from tests.slurm.nodes import until
 from trainshed.core.capacity import OthersUse
@@ -278,7 +277,7 @@ async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
 
 async def held_with_agent(cluster: SlurmCluster, node: str = "node1") -> Hold:
     hold = await cluster.acquire(a_name(), [need(node)])
-    await cluster.start_agent(hold, node, python(_STAYS), Given(b"%s\n" % str(hold.name).encode()))
+    await cluster.start_agent(hold, node, python(_STAYS), b"%s\n" % str(hold.name).encode())
     return hold
 
 
@@ -322,7 +321,7 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     hold = await cluster.acquire(a_name(), [need("node1")])
     await cluster.start_agent(
-        hold, "node1", python(deaf + _STAYS), Given(b"%s\n" % str(hold.name).encode())
+        hold, "node1", python(deaf + _STAYS), b"%s\n" % str(hold.name).encode()
     )
     agents(slurm_lab, "node1", hold)
     slurm_lab.slurm("scancel", hold.cluster_id)
@@ -371,13 +370,13 @@ async def test_an_agent_that_cannot_start_is_told_of(
 ) -> None:
     hold = await cluster.acquire(a_name(), [need("node1")])
     with pytest.raises(ClusterUnavailable, match="there is no no-such-python on node1"):
-        await cluster.start_agent(hold, "node1", ["no-such-python"], Given(b""))
+        await cluster.start_agent(hold, "node1", ["no-such-python"], b"")
     with pytest.raises(ClusterUnavailable, match="node2"):
-        await cluster.start_agent(hold, "node2", python("pass"), Given(b""))
+        await cluster.start_agent(hold, "node2", python("pass"), b"")
     with pytest.raises(ClusterUnavailable, match=f"exit code 1.*errors/{hold.name} there"):
-        await cluster.start_agent(hold, "node1", python("sys.exit("), Given(b"x" * 300_000))
+        await cluster.start_agent(hold, "node1", python("sys.exit("), b"x" * 300_000)
     with pytest.raises(ClusterUnavailable):
-        await cluster.start_agent(hold, "node1", python("import no_such_module"), Given(b"x\n"))
+        await cluster.start_agent(hold, "node1", python("import no_such_module"), b"x\n")
     kept = slurm_lab.directory / "node1.tmp" / f"trainshed-{os.geteuid()}.errors" / str(hold.name)
     await_that("it complained", lambda: kept.exists() and "no_such_module" in kept.read_text())
     await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset())
@@ -416,7 +415,7 @@ os.rename('/tmp/ended.part', '/tmp/ended')
     os.environ["A_SECRET"] = "x"
     gpu = need("node1", accelerators=1, accelerator="NVIDIA_TESLA_T4")
     hold = await cluster.acquire(a_name(), [gpu])
-    await cluster.start_agent(hold, "node1", python(code), Given(b"x\n"))
+    await cluster.start_agent(hold, "node1", python(code), b"x\n")
     seen = slurm_lab.directory / "node1.tmp" / "seen"
     await_that("the agent saw", seen.exists)
     first, second = sorted(line.split()[1] for line in seen.read_text().splitlines()[1:])
@@ -464,14 +463,12 @@ async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubl
     else:
         raise AssertionError("the number is not given out again")
     with pytest.raises(ClusterUnavailable, match="any more"):
-        await cluster.start_agent(hold, "node1", python(_STAYS), Given(b"x\n"))
+        await cluster.start_agent(hold, "node1", python(_STAYS), b"x\n")
     await cluster.give_back(hold.name)
     assert jobs(slurm_lab)["others"] == "RUNNING"
     again = await cluster.acquire(hold.name, [need("node1")])
     assert again.cluster_id != hold.cluster_id
-    await cluster.start_agent(
-        again, "node1", python(_STAYS), Given(b"%s\n" % str(hold.name).encode())
-    )
+    await cluster.start_agent(again, "node1", python(_STAYS), b"%s\n" % str(hold.name).encode())
     await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
 
 
@@ -497,9 +494,7 @@ async def test_drains_and_what_is_lost_are_told_with_slurms_reasons(
         return next((r.state, r.cause) for r in report.nodes if r.node.name == name)
 
     hold = await cluster.acquire(a_name(), [need("node1"), need("node2"), need("node3")])
-    await cluster.start_agent(
-        hold, "node2", python(_STAYS), Given(b"%s\n" % str(hold.name).encode())
-    )
+    await cluster.start_agent(hold, "node2", python(_STAYS), b"%s\n" % str(hold.name).encode())
     slurm_lab.drain("node1", "a fan | is loud")
     report = await looked(cluster, lambda r: state(r, "node1")[0] is NodeState.DRAINING)
     assert state(report, "node1")[1] == "a fan | is loud"

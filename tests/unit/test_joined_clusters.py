@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from tests.engines.inputs import Given
 from trainshed.core.capacity import Delay, DelayCause
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
@@ -15,8 +14,6 @@ from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote import joined as module
 from trainshed.engines.remote.cluster import (
-    NOTHING_SAID,
-    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -86,11 +83,8 @@ class Recorder:
         self.asked.append(f"acquire {name} {nodes}")
         return Hold(name, "12", nodes)
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
-        text = (await given.parcel(NOTHING_SAID)).decode()
-        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {text}")
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {given.decode()}")
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
@@ -141,7 +135,7 @@ async def test_what_is_asked_goes_to_the_cluster_of_the_node() -> None:
     joined, east, west = two()
     hold = await joined.acquire(HOLD, [NodeNeed("west.n1", 1, 1, 1)])
     assert hold == Hold(HOLD, "12", ("west.n1",))
-    await joined.start_agent(hold, "west.n1", ["python3"], Given(b"a document"))
+    await joined.start_agent(hold, "west.n1", ["python3"], b"a document")
     await joined.give_back(HOLD)
     name = "trainshed-abcwest-7-1-0"
     assert west.asked == [

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.engines.inputs import Given
 from tests.unit import kubeconfig
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
@@ -143,7 +142,7 @@ async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_de
     here = await started(api, tmp_path, monkeypatch)
     async with asyncio.timeout(10):
         hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
-        await here.start_agent(hold, "a", ["true"], Given(b""))
+        await here.start_agent(hold, "a", ["true"], b"")
         giving_back = asyncio.create_task(here.give_back(NAME))
         for _ in range(_TURNS):
             await asyncio.sleep(0)
@@ -175,7 +174,7 @@ async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
         with pytest.raises(
             AgentEnded, match=r"exit code 127: python3: libpython3.13.so.1.0: no such"
         ):
-            await here.start_agent(hold, "a", ["true"], Given(b""))
+            await here.start_agent(hold, "a", ["true"], b"")
     await here.close()
 
 

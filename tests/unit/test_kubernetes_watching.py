@@ -11,7 +11,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.engines.inputs import Given
 from tests.unit import kubeconfig
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.objects import Pod
@@ -171,7 +170,7 @@ async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: A
         await client_of(silent).get(path, Pod)
     assert str(caught.value) == words.format(path)
     with pytest.raises(ApiFailure) as caught:
-        await client_of(silent).attach(path, "replica", Given(b""), b"taken")
+        await client_of(silent).attach(path, "replica", b"", b"taken")
     assert str(caught.value) == words.format(f"{path}/attach")
 
 

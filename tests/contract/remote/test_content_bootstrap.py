@@ -12,7 +12,6 @@ import pytest
 
 from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed.engines.remote.content.loader import UNFIT
-from trainshed.engines.remote.opening import BEGIN
 
 PYTHON = str(Path(sys.executable).resolve())
 """Not of a virtual environment: it has none of what we import."""
@@ -29,12 +28,11 @@ def _start(
     *,
     module: str = "quopri",
     document: bytes = b"=41=42",
-    last: bytes = b"",
     cut: int = 0,
 ) -> "subprocess.Popen[bytes]":
     """`module`: of the standard library, with a `main` that reads standard input."""
     bootstrap = Bootstrap(code, PYTHON, str(node), module)
-    argv, given = bootstrap.argv, bootstrap.parcel(document) + last
+    argv, given = bootstrap.argv, bootstrap.parcel(document)
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
     assert process.stdin is not None
@@ -66,18 +64,18 @@ def test_the_code_is_there_after_the_first_start(code: AgentCode, tmp_path: Path
 
 def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path) -> None:
     """Without site-packages: all that it imports came with it."""
-    document = b"12 0 0\n" + zlib.compress(b"none")
-    status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document, last=BEGIN)
+    document = b"12\n" + zlib.compress(b"none")
+    status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert status == 1
     assert "ValueError: the agent's document cannot be read" in errors
     assert f"{tmp_path}/node/code/{code.digest}/trainshed/engines/remote/agent_process.py" in errors
 
 
-def test_an_agent_that_is_not_told_to_begin_takes_nothing(code: AgentCode, tmp_path: Path) -> None:
-    document = b"12 0 0\n" + zlib.compress(b"none")
+def test_an_agent_whose_document_broke_off_takes_nothing(code: AgentCode, tmp_path: Path) -> None:
+    document = b"99\n" + zlib.compress(b"none")
     status, out, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert (status, out) == (1, "")
-    assert "EOFError: the agent was not told to begin" in errors
+    assert "EOFError: the agent's document broke off" in errors
 
 
 def test_a_long_document_arrives_whole(code: AgentCode, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trainshed.engines.kubernetes.manifests import AGENT, DIRECTORY, HOSTS_FILE
+from trainshed.engines.kubernetes.manifests import DIRECTORY, HOSTS_FILE
 from trainshed.engines.kubernetes.settings import KubernetesSettings, parse, registry_access
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
@@ -29,18 +29,13 @@ _WAIT = 60
 """Seconds for which a Pod's process waits for its document: one that nobody comes for, since the service was
 killed just then, shall not be taken for an agent."""
 _SCRIPT: Final = f"""\
-import os,signal,sys
+import os,signal
 signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'nobody said what to do\\n'),os._exit(78)))
 signal.alarm({_WAIT})
-try:
- s=open(sys.argv[-1]+'/resident.py').read()
-except OSError:
- sys.stdin.buffer.readline();os.write(1,b'code\\n')
- s={READ!r}
-exec(s)
+{READ}
 """
-"""What they run: what their image has for that, or else what they are sent. As process 1 it would not even
-get a signal that it has no handler for."""
+"""What they run: what they are sent. As process 1 it would not even get a signal that it has no handler
+for."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -66,7 +61,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=code.command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
-        keeps_content=bool(settings.cache),
         keep=keep_seconds(settings),
         registry_access=registry_access(settings),
         preflight=settings.preflight,
@@ -124,11 +118,11 @@ def keep_seconds(settings: KubernetesSettings) -> float | None:
 
 def entry(python: str) -> tuple[str, ...]:
     """Return the command of every Pod."""
-    return tuple(_bootstrap(AgentCode(b"", "", ""), python).argv)
+    return tuple(_bootstrap(AgentCode(b"", ""), python).argv)
 
 
 def _bootstrap(code: AgentCode, python: str) -> Bootstrap:
-    return Bootstrap(code, python, _AGENTS, script=_SCRIPT, arguments=(AGENT,))
+    return Bootstrap(code, python, _AGENTS, script=_SCRIPT)
 
 
 class _Code:

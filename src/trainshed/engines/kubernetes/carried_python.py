@@ -15,8 +15,6 @@ from pathlib import Path
 
 LOADER = "ld.so"
 """Of shared libraries, in `lib`."""
-AGENT = Path("/opt/trainshed/agent")
-"""The agent's code, where an image has it."""
 _NAMED = (
     *("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6"),
     *("libgcc_s.so.1", "libstdc++.so.6"),
@@ -45,10 +43,6 @@ def main(target: Path) -> None:
     if not loader:
         raise SystemExit(f"{sys.executable} has no loader of glibc's: it cannot be carried")
     (libraries / LOADER).symlink_to(loader)
-    if AGENT.is_dir():
-        # Files *.modules name where this Python's modules lie in this image.
-        kept = shutil.ignore_patterns("*.modules")
-        shutil.copytree(AGENT, target / AGENT.name, ignore=kept, dirs_exist_ok=True)
     (target / "bin").mkdir()
     shutil.copy(Path(sys.executable).resolve(), target / "bin" / "python3")
 

@@ -23,14 +23,7 @@ from lightkube.core.exceptions import ConfigError
 
 from trainshed.engines.kubernetes.objects import Page, Status, WatchEvent
 from trainshed.engines.kubernetes.settings import KubernetesSettings
-from trainshed.engines.remote.cluster import (
-    AgentInput,
-    ClusterRefused,
-    ClusterUnavailable,
-    ProcessFacts,
-)
-from trainshed.engines.remote.content import resident
-from trainshed.engines.remote.opening import BEGIN
+from trainshed.engines.remote.cluster import ClusterRefused, ClusterUnavailable
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -183,26 +176,18 @@ class ApiClient:
         except (httpx2.HTTPError, OSError, msgspec.MsgspecError) as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
-    async def attach(self, path: str, container: str, given: AgentInput, word: bytes) -> bool:
-        """Ask a container which agent code it has, send its standard input, and wait until it confirms that
-        it has read all. Returns False if it ended before. Raises ApiFailure, ClusterUnavailable, and what
-        `given` raises."""
+    async def attach(self, path: str, container: str, given: bytes, word: bytes) -> bool:
+        """Send a container its standard input, and wait until it confirms by the word that it has read all.
+        Returns False if it ended before. Raises ApiFailure, ClusterUnavailable."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
         url = httpx2.URL(self._http.base_url).join(f"{path}/attach")
         try:
             async with self._http.websocket(
                 url, params=params, subprotocols=["v4.channel.k8s.io"]
             ) as line:
-                said = _Said(line)
-                await line.send_bytes(_STDIN + b"\n")
-                if (has := await said.line(resident.CODE)) is None:
-                    return False
-                content = await given.parcel(process_facts(has))
-                for start in range(0, len(content), _PIECE):
-                    await line.send_bytes(_STDIN + content[start : start + _PIECE])
-                await given.permission()
-                await line.send_bytes(_STDIN + BEGIN)
-                return await said.line(word.strip()) is not None
+                for start in range(0, len(given), _PIECE):
+                    await line.send_bytes(_STDIN + given[start : start + _PIECE])
+                return await _says(line, word)
         except Exception as failure:
             one = _alone(failure)
             if isinstance(one, WebSocketUpgradeError):
@@ -235,17 +220,6 @@ class ApiClient:
         return answer.content
 
 
-def process_facts(said: bytes) -> ProcessFacts:
-    """Parse what a container says of itself: which code it has, if any, and the facts that newer code
-    adds."""
-    code, _, rest = said.decode("utf-8", "replace").strip().partition(" ")
-    try:
-        told = msgspec.json.decode(rest, type=ProcessFacts)
-    except msgspec.MsgspecError:
-        return ProcessFacts(code)
-    return msgspec.structs.replace(told, code=code)
-
-
 def _alone(failure: Exception) -> Exception:
     """Return the single exception inside the exception groups of a task group."""
     inner: tuple[Exception, ...]
@@ -254,26 +228,15 @@ def _alone(failure: Exception) -> Exception:
     return failure
 
 
-class _Said:
-    """Reads what a container writes to its standard output."""
-
-    def __init__(self, line: AsyncWebSocketSession) -> None:
-        self._line = line
-        self._said = b""
-
-    async def line(self, word: bytes) -> bytes | None:
-        """Return the rest of the next line that begins with the word; None = the output ended before."""
-        while True:
-            begun, found, rest = self._said.partition(b"\n")
-            if not found:
-                message = await self._line.receive_bytes(timeout=_TAKING_SECONDS)
-                if message[:1] == _ERROR:
-                    return None
-                self._said += message[1:] if message[:1] == _STDOUT else b""
-                continue
-            self._said = rest
-            if begun.startswith(word):
-                return begun[len(word) :]
+async def _says(line: AsyncWebSocketSession, word: bytes) -> bool:
+    """Wait until a container writes a word to its output. Returns False if the output ends before."""
+    output = b""
+    while word not in output:
+        message = await line.receive_bytes(timeout=_TAKING_SECONDS)
+        if message[:1] == _ERROR:
+            return False
+        output += message[1:] if message[:1] == _STDOUT else b""
+    return True
 
 
 async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:

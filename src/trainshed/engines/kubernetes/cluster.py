@@ -32,7 +32,6 @@ from trainshed.engines.kubernetes.watching import Followed, Starts
 from trainshed.engines.port import NodeState
 from trainshed.engines.remote.cluster import (
     AgentEnded,
-    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -43,7 +42,7 @@ from trainshed.engines.remote.cluster import (
     NodeNeed,
     Owner,
 )
-from trainshed.engines.remote.opening import TAKEN
+from trainshed.engines.remote.messages import TAKEN
 from trainshed.eventloop.background import Crew, begin
 
 log = logging.getLogger(__name__)
@@ -233,9 +232,7 @@ class KubernetesCluster:
             self._touch()
         return Hold(name, pod.metadata.uid, (pod.spec.node_name,))
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         if tuple(argv) != self._command:
             raise ValueError("every agent of a cluster is started by the same command")
         pod = self._mine.get(hold.name)

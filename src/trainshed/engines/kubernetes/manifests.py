@@ -41,8 +41,6 @@ HOSTS_FILE: Final = hosts_file.PATH
 """Where programs find each other by name: the agent keeps it up to date."""
 _PREPARES: Final = "write-hosts"
 """The init container that makes one which the agent may write, if that is not root."""
-AGENT: Final = f"{CARRIED}/agent"
-"""Where an image has the agent's code, if it has (`content.baked`); the Python that is carried, too."""
 CARRIES: Final = "carry-python"
 """The init container that brings it there."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
@@ -329,7 +327,6 @@ _CARRIED_COMMAND: Final = (
 
 def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
     """Return the init container that copies the operator's Python to where the job's image can run it."""
-    # Mounted elsewhere than at CARRIED, where the operator's image may have the agent's code.
     return _preparing(settings, CARRIES, _carrier(), _CARRIED, f"/{_CARRIED}")
 
 

@@ -25,7 +25,6 @@ from trainshed.engines.launch.documents import (
     BuildPlace,
     HostFacts,
     Revealed,
-    SharedPaths,
     launch_document,
     revealed,
 )
@@ -38,7 +37,7 @@ from trainshed.engines.local.findings import (
     disown_copies,
     probe_all,
 )
-from trainshed.engines.local.gangs import Begun, Gangs, PaceLimit, Shims
+from trainshed.engines.local.gangs import Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.link import call
@@ -151,11 +150,6 @@ class LocalEngine:
         """The paths that programs may read even inside hidden directories."""
         return self._visible
 
-    @property
-    def shared(self) -> SharedPaths:
-        """The settings that all launch documents share."""
-        return self._shared
-
     def build_place(self) -> BuildPlace:
         """See `engines.launch.documents.HasBuildPlace`."""
         return BuildPlace(self.host, self._hidden, self._visible)
@@ -170,8 +164,7 @@ class LocalEngine:
         """Known after `start`."""
         return replace(self._probe.capabilities(), autopsies=self.keeps_autopsies)
 
-    async def start(self, begun: Sequence[Begun] = ()) -> None:
-        """See the port. `begun`: shims that were requested before this engine was made."""
+    async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
         self._limits = self._survey.limits if self._survey else spawner.raise_file_limits()
@@ -180,8 +173,7 @@ class LocalEngine:
         level, shares = self._probe.host.level, self._probe.shares
         self._nodes.begin(shares)
         self._gangs.begin(shares, named=self._probe.is_named, own_users=level == protocol.LEVEL_OWN)
-        attempts = {(one.job_uid, one.attempt) for one in begun}
-        for found in await self._find_all(attempts):
+        for found in await self._find_all():
             if not found.slots:
                 # No slot was given out, so nothing ever ran there.
                 self._layout.discard(found.job_uid, found.attempt)
@@ -192,14 +184,6 @@ class LocalEngine:
                 slot_handle.begin(state.incarnation)
                 slot_handle.answers = state.answers
                 slot_handle.settle(state.incarnation, state.finding)
-        for job_uid, attempt in attempts:
-            self._gangs.add(job_uid, attempt, self._layout.read(job_uid, attempt))
-        for one in begun:
-            slot_handle = self._gangs.slot_handle(one.job_uid, one.attempt, one.replica)
-            slot_handle.begin(one.document["incarnation"], one.document)
-            slot_handle.zygote = self._spawner.zygote
-            slot_handle.attach(one.connection)
-            self._autopsies.capture(slot_handle.directory, one.document)
         self._leases.watch()
         self._calling = begin(self._call(), "calling the shims of an earlier service")
         await self._spawner.keep_pool(level)
@@ -484,14 +468,14 @@ class LocalEngine:
 
     # --- inside ---
 
-    async def _find_all(self, but: Collection[tuple[JobUid, int]]) -> list[FoundGang]:
-        """Return all gangs with the state of their slots, except the attempts `but`."""
+    async def _find_all(self) -> list[FoundGang]:
+        """Return all gangs with the state of their slots."""
         if self._survey is not None:
             try:
                 return await self._survey.gangs()
             except SurveyFailed as failure:
                 log.info("slots are looked into once more: %s", failure)
-        return await asyncio.to_thread(probe_all, self._layout, but)
+        return await asyncio.to_thread(probe_all, self._layout)
 
     async def _call(self) -> None:
         """Connect to the shims that hold slots, in the background of a service's start: each has to wake up,

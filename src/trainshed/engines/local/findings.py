@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -117,12 +117,10 @@ class FoundGang(Struct, frozen=True):
     replicas: dict[ReplicaId, FoundReplica]
 
 
-def probe_all(layout: Layout, but: Collection[tuple[JobUid, int]] = ()) -> list[FoundGang]:
-    """Probe every slot, except those of the attempts `but`. Blocks."""
+def probe_all(layout: Layout) -> list[FoundGang]:
+    """Probe every slot. Blocks."""
     gangs: list[FoundGang] = []
     for job_uid, attempt in layout.attempts():
-        if (job_uid, attempt) in but:
-            continue
         directory = str(layout.attempt(job_uid, attempt))
         documents = layout.documents(job_uid, attempt)
         gangs.append(_gang(job_uid, attempt, documents, survey.looked_into(directory, documents)))

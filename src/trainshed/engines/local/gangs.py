@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
@@ -48,19 +46,6 @@ _LONGEST_START: Final = 0.25
 _LONGEST_STOP: Final = 0.02
 """Seconds after which a stop does not count any more: the program uses its grace period, and the others have
 theirs from nearly the same moment on."""
-
-
-class Begun(Struct, frozen=True):
-    """A shim that was requested from the zygote before there was an engine, in a slot that is written
-    down."""
-
-    job_uid: JobUid
-    attempt: int
-    replica: ReplicaId
-    #: A `LaunchDocument`.
-    document: protocol.Message
-    #: The engine's end of what the shim speaks on.
-    connection: socket.socket
 
 
 class Gangs:

@@ -1,13 +1,9 @@
 """Writes a gang's names into the machine's own hosts file, where the gang has the machine to itself, as in a
-Pod, and the kernel does not allow a file of its own to be mounted (docs/adr/0115). It imports only a little
-of the standard library, because programs wait for it (`remote.opening`).
-"""
+Pod, and the kernel does not allow a file of its own to be mounted (docs/adr/0115)."""
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 PATH = "/etc/hosts"
 _OURS = "# Replicas of the job, kept up to date by its agent."
@@ -17,30 +13,19 @@ _OURS = "# Replicas of the job, kept up to date by its agent."
 class MachineHosts:
     """The machine's hosts file. `path`: where it is; it may have lines of others."""
 
-    def __init__(self, path: "str | os.PathLike[str]" = PATH) -> None:
-        self.path = path
+    def __init__(self, path: str | Path = PATH) -> None:
+        self.path = Path(path)
 
     @property
     def is_ours(self) -> bool:
         """Whether this process may write it."""
         try:
-            with open(self.path, "r+b"):
+            with self.path.open("r+b"):
                 return True
         except OSError:
             return False
 
-    def address_of(self, name: str) -> str:
-        """Return the first address of a name that other machines can reach; "" = there is none."""
-        try:
-            found = self._read().splitlines()
-        except (OSError, ValueError):
-            return ""
-        for address, *names in filter(None, (line.partition("#")[0].split() for line in found)):
-            if name in names and not address.startswith(("127.", "::1")):
-                return address
-        return ""
-
-    def write(self, named: "Sequence[tuple[str, str]]") -> None:
+    def write(self, named: Sequence[tuple[str, str]]) -> None:
         """Put these (name, address) pairs into the file, in place of those of an earlier call. Raises
         OSError."""
         begun, _, _ = self._read().partition(f"{_OURS}\n")
@@ -65,11 +50,10 @@ class MachineHosts:
         rewrite(self.path, begun)
 
     def _read(self) -> str:
-        with open(self.path, encoding="utf-8") as file:
-            return file.read()
+        return self.path.read_text("utf-8")
 
 
-def rewrite(path: "str | os.PathLike[str]", text: str) -> None:
+def rewrite(path: Path, text: str) -> None:
     """Change a file in place, so that those who have mounted it see the change and nobody finds it empty.
     Creates it if it does not exist. Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

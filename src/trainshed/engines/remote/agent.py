@@ -12,10 +12,10 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,6 @@ from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local import autopsy_files
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.gangs import Begun
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.port import (
     CapacityChanged,
@@ -50,8 +49,10 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.engines.remote import first_start, messages, own_image, preflight, shared_files
+from trainshed.engines.remote import messages, own_image, preflight, shared_files
 from trainshed.engines.remote.channel import Channel, ChannelClosed
+from trainshed.engines.remote.content.cache import NodeCache
+from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.greeting import CONTENT, STREAM, NotAdmitted
 from trainshed.engines.remote.lease import LAST_GRACE, Lease, beat
@@ -65,10 +66,6 @@ from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
 from trainshed.replica.protocol import NEVER_STARTED
-
-if TYPE_CHECKING:
-    from trainshed.engines.remote.content.cache import NodeCache
-    from trainshed.engines.remote.content.manifest import Manifest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -93,9 +90,7 @@ Connection = Channel[News, Order]
 
 class Agent:
     """One node's side of an attempt. `engine`: over the agent's own directory; not started. `address`: the
-    node's, for other nodes. `begun`: programs that run already. `leases`: handles that keep the environments
-    of those from being removed, by path. `scrubber`: cleans what the agent has for itself; None = it shares
-    its node."""
+    node's, for other nodes. `scrubber`: cleans what the agent has for itself; None = it shares its node."""
 
     def __init__(
         self,
@@ -103,13 +98,10 @@ class Agent:
         engine: LocalEngine,
         dialer: Dialer[News, Order],
         address: str,
-        begun: Sequence[Begun] = (),
         *,
-        leases: Mapping[str, int] | None = None,
         scrubber: "Scrubber | None" = None,
     ) -> None:
         self._document = document
-        self._begun = begun
         self._job_uid = document.job_uid
         self._attempt = document.attempt
         self._engine = engine
@@ -130,7 +122,7 @@ class Agent:
         self._skew: float | None = None
         #: The node has passed its preflight, or needs none.
         self._is_fit = not document.preflight
-        self._cache = _cache(document, leases)
+        self._cache = _cache(document)
         self._scrubber = scrubber
         #: The agent has no attempt now.
         self._is_resting = False
@@ -154,7 +146,7 @@ class Agent:
         # The connection is made while the node is examined.
         self._dialled = joined(self._dialer.dial())
         try:
-            await self._engine.start(self._begun)
+            await self._engine.start()
         except (EngineUnavailable, LevelUnavailable, OSError) as failure:
             self._failure = str(failure)
         tasks = [
@@ -244,7 +236,6 @@ class Agent:
             hello = msgspec.structs.replace(
                 hello,
                 capabilities=self._engine.capabilities(),
-                facts=first_start.facts_of(self._engine, self._document, self._address),
                 scrubs=self._scrubber is not None,
             )
         said = time.monotonic()
@@ -374,7 +365,7 @@ class Agent:
             self._untold.add(None, self._files[-1])
         await self._engine.launch_by(plans, _as_given(plans, order.masked))
 
-    async def _fetch(self, content: "Manifest") -> None:
+    async def _fetch(self, content: Manifest) -> None:
         if self._cache is None:
             raise EngineUnavailable("this agent was not told where to keep what it is sent")
         await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
@@ -598,16 +589,11 @@ def _news(event: ReplicaEvent) -> News:
             assert_never(event)
 
 
-def _cache(document: AgentDocument, leases: Mapping[str, int] | None) -> "NodeCache | None":
-    """Return the node's cache; None = the node shares files with the service. Its module is imported only if
-    needed, because that delays the start."""
+def _cache(document: AgentDocument) -> NodeCache | None:
+    """Return the node's cache; None = the node shares files with the service."""
     if not document.cache:
         return None
-    from trainshed.engines.remote.content.cache import NodeCache
-
-    return NodeCache(
-        Path(document.cache), limit=document.cache_limit, node=document.node, leases=leases
-    )
+    return NodeCache(Path(document.cache), limit=document.cache_limit, node=document.node)
 
 
 async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:

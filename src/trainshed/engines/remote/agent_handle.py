@@ -69,8 +69,6 @@ class AgentHandle:
         self.is_unheard = False
         #: The cluster is just being asked to start it.
         self.is_starting = False
-        #: The cluster has started it.
-        self.is_started = False
         #: It has no attempt now, and waits for another one.
         self.is_resting = False
         #: It cleans up between attempts (`messages.Hello`).

@@ -1,5 +1,5 @@
-"""The main function of an agent's process once its modules are loaded (`start` begins it): it reads the
-document, makes the node's local engine, runs the agent until that ends, and removes its files."""
+"""The main function of an agent's process (`start` begins it): it reads the document, makes the node's local
+engine, runs the agent until that ends, and removes its files."""
 
 import asyncio
 import contextlib
@@ -9,17 +9,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainshed.core.names import ReplicaId
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.gangs import Begun
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import ServiceAccess
-from trainshed.engines.remote import first_start, messages, node_directory
+from trainshed.engines.remote import messages, node_directory
 from trainshed.engines.remote.agent import Agent
 from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
@@ -28,75 +26,87 @@ from trainshed.engines.remote.reachability import own_address
 from trainshed.engines.remote.scrubbing import Scrubber
 from trainshed.eventloop.background import begin
 
-if TYPE_CHECKING:
-    from trainshed.engines.remote.opening import Opening
-
 _TELLING = 20.0
 """Seconds within which the service is told why there will be no agent."""
+_CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
+"""In the agent's directory."""
 
 
-def main(
-    zygote: int,
-    connection: socket.socket,
-    document: "tuple[bytes, bytes]",
-    opened: "Opening | None",
-    *,
-    begun: float,
-) -> None:
-    """Read the document, run the agent, remove its files. `zygote`: process id of the zygote, which
-    `connection` leads to. `document`: its two parts (`messages.read_document`). `opened`: programs that were
-    started before. `begun`: start of this process in seconds since the epoch."""
+def main(zygote: int, connection: socket.socket) -> None:
+    """Read the document from standard input, run the agent, remove its files. `zygote`: process id of the
+    zygote, which `connection` leads to."""
+    begun = time.time()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    told = messages.read_document(*document)
+    document = messages.read_document(sys.stdin.buffer)
+    _say_taken()
     try:
-        own, left = (opened.directory, opened.left) if opened else _own_place(told)
+        own, left = _own_place(document)
     except OSError as failure:
         # A job that waits for this node has to be told, which only the service can do.
-        asyncio.run(_refuse(told, str(failure)))
+        asyncio.run(_refuse(document, str(failure)))
         raise
     threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
-    programs = [
-        Begun(told.job_uid, told.attempt, ReplicaId.parse(replica), plan, shim)
-        for replica, plan, shim in (opened.programs if opened else ())
-    ]
     is_forsaken = False
     try:
         is_forsaken = asyncio.run(
-            _serve(
-                told,
-                Path(own),
-                ZygoteHandle(zygote, connection),
-                programs,
-                leases=opened.leases if opened else {},
-                begun=begun,
-            )
+            _serve(document, own, ZygoteHandle(zygote, connection), begun=begun)
         )
     finally:
         node_directory.remove([own])
-    if is_forsaken and told.forsaken:
+    if is_forsaken and document.forsaken:
         # Nothing of the agent is needed any more, and this may take as long as the cluster is away.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        os.execv(told.forsaken[0], told.forsaken)
+        os.execv(document.forsaken[0], document.forsaken)
 
 
-def _own_place(told: AgentDocument) -> tuple[str, list[str]]:
+def _say_taken() -> None:
+    """Confirm that the document was read, and close standard input and output, whose other ends may vanish
+    now."""
+    with contextlib.suppress(OSError):
+        os.write(1, messages.TAKEN)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _own_place(document: AgentDocument) -> tuple[Path, list[Path]]:
     """Make the agent's directory; return it, and the directories that killed agents left beside it. Raises
     OSError."""
-    node_directory.require_user(told.user)
-    name = node_directory.name_of(told.credential.name)
-    node_directory.make_ours(told.directory)
-    own, left = node_directory.own_directory(told.directory, name)
-    for path, text, mode in first_start.certificates(told, Path(own)):
-        path.touch(mode=0o600)
-        path.write_text(text, "utf-8")
-        path.chmod(mode)
+    node_directory.require_user(document.user)
+    name = node_directory.name_of(document.credential.name)
+    parent = Path(document.directory)
+    node_directory.make_ours(parent)
+    own, left = node_directory.own_directory(parent, name)
+    # Programs can read the trusted authorities.
+    for file, text, mode in (
+        (_CERTIFICATE, document.interception, 0o600),
+        (_TRUST, document.trust, 0o644),
+    ):
+        if text:
+            path = own / file
+            path.touch(mode=0o600)
+            path.write_text(text, "utf-8")
+            path.chmod(mode)
     return own, left
 
 
-async def _refuse(told: AgentDocument, why: str) -> None:
+def _access(document: AgentDocument, directory: Path, doors: Mapping[str, Path]) -> ServiceAccess:
+    """Return how programs reach the service. `doors`: where the agent listens for its sockets."""
+    trust = document.trust_file or (directory / _TRUST if document.trust else None)
+    return ServiceAccess(
+        storage_socket=doors.get("buckets"),
+        rest_socket=doors.get("rest"),
+        grpc_socket=doors.get("grpc"),
+        certificate=directory / _CERTIFICATE if document.interception else None,
+        trust=Path(trust) if trust else None,
+    )
+
+
+async def _refuse(document: AgentDocument, why: str) -> None:
     """Tell the service why nothing can be run here."""
-    dialer: Dialer[News, Order] = Dialer(told.credential, Order)
+    dialer: Dialer[News, Order] = Dialer(document.credential, Order)
     with contextlib.suppress(OSError, ChannelClosed):
         async with asyncio.timeout(_TELLING):
             connection = await dialer.dial()
@@ -111,24 +121,22 @@ async def _serve(
     document: AgentDocument,
     directory: Path,
     zygote: ZygoteHandle,
-    programs: Sequence[Begun],
     *,
-    leases: Mapping[str, int],
     begun: float,
 ) -> bool:
     """Run the agent. Returns whether it ended because its lease was over."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
-    doors = first_start.doors(document, directory)
+    doors = {door: directory / _DOORS / door for door in document.doors}
     for path in doors.values():
         path.parent.mkdir(mode=0o700, exist_ok=True)
     listening = [await dialer.listen(door, path) for door, path in doors.items()]
-    access = first_start.access(document, directory)
+    access = _access(document, directory, doors)
     address = await asyncio.to_thread(
         own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
     scrubber = Scrubber(document, directory, begun) if document.alone and os.getpid() == 1 else None
-    agent = Agent(document, engine, dialer, address, programs, leases=leases, scrubber=scrubber)
+    agent = Agent(document, engine, dialer, address, scrubber=scrubber)
     running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
     parting: list[asyncio.Task[None]] = []

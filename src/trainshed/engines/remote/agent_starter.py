@@ -17,16 +17,14 @@ from trainshed.engines.remote.agents import Agents
 from trainshed.engines.remote.attempts import Attempts
 from trainshed.engines.remote.cluster import (
     AgentEnded,
-    AgentInput,
     Cluster,
     Hold,
-    ProcessFacts,
 )
 from trainshed.engines.remote.failed_starts import FailedStarts, delay_of, told
 from trainshed.engines.remote.gang import Gang, hold_name
 from trainshed.engines.remote.kept_holds import KeptHolds
 from trainshed.engines.remote.nodes import ClusterNodes
-from trainshed.engines.remote.options import AgentCommand, RemoteOptions
+from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.records import GangRecord, place
 from trainshed.eventloop.background import joined
 
@@ -38,25 +36,12 @@ _VALID = 400 * 86400.0
 
 
 class PreparedAgent(Struct, frozen=True):
-    """An agent that is to be started, with its command and its document."""
+    """An agent that is to be started, with its command."""
 
     agent: AgentHandle
-    command: AgentCommand
-    document: messages.AgentDocument
-
-
-class _Known(AgentInput):
-    """The input of an agent that starts no programs by itself."""
-
-    def __init__(self, prepared: PreparedAgent) -> None:
-        self._prepared = prepared
-
-    async def parcel(self, process: ProcessFacts) -> bytes:
-        document = messages.write_document(self._prepared.document)
-        return self._prepared.command.parcel(document, process.code)
-
-    async def permission(self) -> None:
-        """Give permission at once."""
+    argv: Sequence[str]
+    #: The standard input of its process.
+    given: bytes
 
 
 class AgentStarter:
@@ -79,17 +64,14 @@ class AgentStarter:
         self._kept = kept
         self._options = options
 
-    async def new_agents(
-        self, gang: Gang, missing: Iterable[tuple[int, str]], *, written: bool
-    ) -> list[AgentHandle]:
+    async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
         """Make the handles of agents that are about to be started at the given (part, node) places, instead
-        of agents that are gone with their programs. `written`: write them down, which has to come before one
-        of them is started. Raises EngineUnavailable."""
+        of agents that are gone with their programs, and write them down. Raises EngineUnavailable."""
         async with self._attempts.lock(gang.key):
             starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
             # The new agents have given out no slots yet.
             seats = tuple(
-                msgspec.structs.replace(seat, slot=None, is_chosen=False)
+                msgspec.structs.replace(seat, slot=None)
                 if place(seat.part, seat.request.node) in starts
                 else seat
                 for seat in gang.record.seats
@@ -97,10 +79,7 @@ class AgentStarter:
             record = msgspec.structs.replace(
                 gang.record, agents=gang.record.agents | starts, seats=seats
             )
-            if written:
-                await self._attempts.write(gang, record)
-            else:
-                gang.record = record
+            await self._attempts.write(gang, record)
             fresh = [
                 self._agents.add(gang, part, node, starts[place(part, node)])
                 for part, node in missing
@@ -114,12 +93,11 @@ class AgentStarter:
     ) -> None:
         """Acquire a part's hold, unless it is held, and start agents there; their input is prepared
         meanwhile. Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
-        making = joined(asyncio.to_thread(self.prepared, gang.record, agents))
+        making = joined(asyncio.to_thread(self._prepared, gang.record, agents))
         try:
             if hold is None:
                 hold = await self.hold(gang, part)
-            prepared = await making
-            await asyncio.gather(*(self.start(one, hold, _Known(one)) for one in prepared))
+            await asyncio.gather(*(self._start(one, hold) for one in await making))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
@@ -180,20 +158,21 @@ class AgentStarter:
         name = hold_name(self._options.identity, gang.record, part)
         return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
 
-    def prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
+    def _prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
         """Prepare the agents' commands and documents. Blocks: certificates are made, and the agents' code may
         have to be read. Raises EngineUnavailable."""
-        return [
-            PreparedAgent(agent, self._options.command(agent.node), self._document(record, agent))
-            for agent in agents
-        ]
+        prepared: list[PreparedAgent] = []
+        for agent in agents:
+            command = self._options.command(agent.node)
+            document = messages.write_document(self._document(record, agent))
+            prepared.append(PreparedAgent(agent, command.argv, command.parcel(document)))
+        return prepared
 
-    async def start(self, prepared: PreparedAgent, hold: Hold, given: AgentInput) -> None:
-        """Start an agent. Raises ClusterUnavailable, and what `given` raises."""
+    async def _start(self, prepared: PreparedAgent, hold: Hold) -> None:
+        """Start an agent. Raises ClusterUnavailable."""
         agent = prepared.agent
         try:
-            await self._cluster.start_agent(hold, agent.node, prepared.command.argv, given)
-            agent.is_started = True
+            await self._cluster.start_agent(hold, agent.node, prepared.argv, prepared.given)
         finally:
             agent.is_starting = False
             if not agent.is_connected:

@@ -44,7 +44,6 @@ from trainshed.engines.remote.content.progress import Sending
 from trainshed.engines.remote.failed_starts import is_the_nodes, with_another
 from trainshed.engines.remote.gang import Ended, Gang, hold_name
 from trainshed.engines.remote.hub import Hub, introductions
-from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.lease import beat, longest_silence
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies, TornStream
@@ -94,7 +93,6 @@ class Agents:
         attempts: Attempts,
         cluster: Cluster,
         nodes: ClusterNodes,
-        known: KnownNodes,
         streams: FileStreams,
         *,
         identity: str,
@@ -112,7 +110,6 @@ class Agents:
         self._attempts = attempts
         self._cluster = cluster
         self._nodes = nodes
-        self._known = known
         self._streams = streams
         self._identity = identity
         self._promises = promises
@@ -294,9 +291,6 @@ class Agents:
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
-        # Facts from inside a job's own image do not describe the node.
-        if hello.facts is not None and not gang.image_of(agent.part, agent.node):
-            self._known.learn(agent.node, hello.facts)
         copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
         mine = [seat.replica for seat in gang.seats_of(agent)]
         sizes = await asyncio.to_thread(copies.sizes, mine)
@@ -555,7 +549,6 @@ class Agents:
 
     async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
         """Count an agent as lost with all its replicas. `has_started`: the cluster had started it."""
-        self._known.forget(agent.node)
         gang = self._gang(agent)
         if gang is None:
             self.give_up(agent)
@@ -575,7 +568,7 @@ class Agents:
             for seat in lost:
                 record = record.with_seat(seat)
             await self._attempts.write(gang, record)
-            has_slots = any(seat.slot and not seat.is_chosen for seat in gang.seats_of(agent))
+            has_slots = any(seat.slot for seat in gang.seats_of(agent))
             if has_slots or not has_started or end.loss is Loss.NODE_FAILED:
                 self.give_up(agent)
             else:

@@ -69,14 +69,6 @@ class Attempts:
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
         """Write a gang's record, and make it current once it is on disk. Raises EngineUnavailable."""
-        await self._write_down(gang, record)
-        gang.record = record
-
-    async def write_first(self, gang: Gang) -> None:
-        """Write down the record of a gang that is there already. Raises EngineUnavailable."""
-        await self._write_down(gang, gang.record)
-
-    async def _write_down(self, gang: Gang, record: GangRecord) -> None:
         # A cancelled caller does not cancel the write, and the next one has to come after it.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
@@ -87,6 +79,7 @@ class Attempts:
             raise EngineUnavailable(
                 f"the slots of job {record.job_uid} cannot be written down ({error}); make room and try again"
             ) from error
+        gang.record = record
 
     async def _write_after(self, earlier: asyncio.Task[None] | None, record: GangRecord) -> None:
         if earlier is not None:

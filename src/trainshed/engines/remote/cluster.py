@@ -34,34 +34,6 @@ class MayLive(ClusterUnavailable):
     agent's lease ends."""
 
 
-class ProcessFacts(Struct, frozen=True):
-    """What an agent's process says of itself before it is sent anything."""
-
-    #: Agent code that it has already (`AgentCode.content`), which it then is not sent; "" = none.
-    code: str = ""
-    #: Address by which other replicas reach those here; "" = it does not say.
-    address: str = ""
-    #: Programs there find their peers by name, in a hosts file that it may write.
-    named: bool = False
-
-
-NOTHING_SAID = ProcessFacts()
-
-
-class AgentInput(Protocol):
-    """The standard input of an agent's process. Each method is called once."""
-
-    async def parcel(self, process: ProcessFacts) -> bytes:
-        """Return all but the last line, which alone starts nothing. `process`: what the process says of
-        itself, which may not exist yet."""
-        ...
-
-    async def permission(self) -> None:
-        """Wait until the process may begin, called once it exists: then it is sent the last line
-        (`opening.BEGIN`)."""
-        ...
-
-
 class Owner(Struct, frozen=True):
     """The user and account by which a project's jobs hold nodes and run there."""
 
@@ -244,14 +216,10 @@ class Cluster(Protocol):
         held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         ...
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
-        """Run `argv`, found on the PATH there, on a node of a hold. `given`: its standard input, which may
-        take a while to be ready and which alone carries secrets. Returns when the process confirms that it
-        has read the input (`opening.TAKEN`); from then on it does not depend on this process. If it fails
-        before `given` has given permission, nothing was begun and nothing will be. Raises ClusterUnavailable,
-        AgentEnded, and what `given` raises."""
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+        """Run `argv`, found on the PATH there, on a node of a hold. `given`: its standard input, which alone
+        carries secrets. Returns when the process confirms that it has read the input (`messages.TAKEN`); from
+        then on it does not depend on this process. Raises ClusterUnavailable, AgentEnded."""
         ...
 
     async def ended(self, name: HoldName) -> HoldEnd | None:

@@ -42,7 +42,6 @@ from trainshed.engines.remote.autopsies import AutopsyCollector
 from trainshed.engines.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
 from trainshed.engines.remote.gang import AGENT_MEMORY, Gang, new_record
 from trainshed.engines.remote.hub import Hub
-from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.messages import News, Order
 from trainshed.engines.remote.mirror import StreamCopies
 from trainshed.engines.remote.nodes import ClusterNodes
@@ -53,7 +52,6 @@ from trainshed.engines.remote.slots import SlotMaker
 from trainshed.engines.remote.terminals import RemoteTerminal
 from trainshed.engines.streams import FileStreams
 from trainshed.engines.terminals import Terminal, TerminalRefused
-from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
 
@@ -61,8 +59,6 @@ log = logging.getLogger(__name__)
 
 PORT = "port"
 """File in the engine's directory: the port that agents were told last."""
-KNOWN_NODES = "nodes.json"
-"""File there: what nodes have told of themselves."""
 _SHELL_PATIENCE = 5.0
 """Seconds that a shell may take to open."""
 
@@ -87,13 +83,11 @@ class RemoteEngine:
         self._here = here
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
-        self._known = KnownNodes(options.directory / KNOWN_NODES, apart=options.apart)
         self._promises = Promises(options.directory / PROMISE, options.lease)
         self._agents = Agents(
             self._attempts,
             cluster,
             self._nodes,
-            self._known,
             streams,
             identity=options.identity,
             promises=self._promises,
@@ -104,9 +98,7 @@ class RemoteEngine:
             now=options.now,
             new_hub=new_hub,
         )
-        self._slots = SlotMaker(
-            self._attempts, self._agents, cluster, self._nodes, options, known=self._known
-        )
+        self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
         self._autopsies = (
             AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
             if here is not None and here.keeps_autopsies
@@ -131,7 +123,6 @@ class RemoteEngine:
     async def start(self) -> None:
         await self._attempts.load()
         await self._nodes.load()
-        await self._known.load()
         await self._load_promises()
         # This service gives it back, by the records of its attempts.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
@@ -158,7 +149,6 @@ class RemoteEngine:
         left = await self._cluster.settle(await self._slots.close())
         await asyncio.to_thread(self._write_held, left)
         await self._nodes.close()
-        await self._known.close()
         await self._agents.close()
         await self._attempts.close()
         await self._cluster.close()
@@ -172,7 +162,6 @@ class RemoteEngine:
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
         key = job_uid, attempt
-        writing: asyncio.Task[None] | None = None
         async with self._attempts.lock(key):
             gang = self._attempts.gangs.get(key)
             if gang is None:
@@ -192,25 +181,12 @@ class RemoteEngine:
                         apart=self._options.apart,
                     )
                 )
+                await self._attempts.write(gang, gang.record)
                 self._attempts.gangs[key] = gang
-                # Nodes are requested meanwhile: a restarted service gives back holds that it has not written
-                # down, and the whole record is written again before an agent is sent anything.
-                writing = joined(self._attempts.write_first(gang))
             else:
                 await self._slots.move(gang, requests)
-        if writing is None:
-            return await self._slots.slots(gang)
-        return await self._slots_of_new(gang, writing)
-
-    async def _slots_of_new(self, gang: Gang, writing: asyncio.Task[None]) -> tuple[Slot, ...]:
-        """Return `SlotMaker.slots` once the gang is written down. Raises what that raises."""
-        asking = joined(self._slots.slots(gang))
-        try:
-            await writing
-            return await asking
-        finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+        await self._slots.prepare(gang)
+        return gang.slots()
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         by_gang: dict[tuple[JobUid, int], tuple[Gang, list[LaunchPlan]]] = {}
@@ -471,25 +447,14 @@ class RemoteEngine:
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # It may fail at any time from here on; its programs then wait for agents like others.
-        first = gang.first
-        if first is None:
-            # All or none: those that could start would only wait for the others.
-            await self._slots.prepared(gang)
+        # All or none: those that could start would only wait for the others.
+        await self._slots.prepare(gang)
         starting = self._as_owned(gang, starting)
         shown = await revealed(starting, self._options.secrets)
         copies = StreamCopies(self._streams, *gang.key)
         lines = await asyncio.to_thread(
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
-        if first is not None:
-            if self._autopsies is not None:
-                await self._autopsies.note(starting)
-            first.offer(shown, lines)
-            await self._slots.prepared(gang)
-            # A replica may have been lost with its agent meanwhile.
-            shown = [one for one in shown if not await self._is_settled(gang, one[0])]
-            starting = [plan for plan, _ in shown]
         await self._slots.provide(gang, starting)
         if self._autopsies is not None:
             await self._autopsies.note(starting)

@@ -1,6 +1,5 @@
 """The service's view of one attempt on a cluster: where each replica is, and what became of it. Pure."""
 
-import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -14,7 +13,6 @@ from trainshed.engines.port import LaunchRejected, Node, Slot, SlotRequest, Star
 from trainshed.engines.remote.agent_handle import AgentHandle
 from trainshed.engines.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
 from trainshed.engines.remote.failed_starts import FailedStarts
-from trainshed.engines.remote.first_start import FirstStart
 from trainshed.engines.remote.records import GangRecord, Seat, place
 
 Ended = ReplicaExited | ReplicaLost
@@ -40,14 +38,10 @@ class Gang(Struct):
     delay: Delay | None = None
     #: Since when its nodes are being sent content, in seconds of the monotonic clock; None = they are not.
     sending_since: float | None = None
-    #: The start of its programs before its agents have loaded; None = there is none, or it is done.
-    first: FirstStart | None = None
     #: Agents per `place` that ended before they gave out slots, since one last did.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
     #: Why its slots can never be had, until a caller was told.
     refused: LaunchRejected | StartFailed | None = None
-    #: Set when it is known whether its programs start before its agents.
-    chosen: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> tuple[JobUid, int]:
@@ -95,13 +89,11 @@ class Gang(Struct):
             raise refused
 
     def is_complete(self) -> bool:
-        """Whether every replica that has a place has a slot that its agent knows of, and that agent is not
-        gone."""
+        """Whether every replica that has a place has a slot, and its agent is not gone."""
         return all(
             seat.is_vacant
             or (
                 seat.slot is not None
-                and not seat.is_chosen
                 and (agent := self.agent(seat)) is not None
                 and not agent.is_gone
             )
@@ -255,7 +247,6 @@ def moved(
                 request=request,
                 part=part,
                 slot=None,
-                is_chosen=False,
                 wish="",
                 is_vacant=False,
             )

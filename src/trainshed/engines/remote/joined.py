@@ -14,7 +14,6 @@ from trainshed.core.held import Leftover
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
 from trainshed.engines.remote.cluster import (
-    AgentInput,
     Cluster,
     ClusterRefused,
     ClusterReport,
@@ -157,9 +156,7 @@ class JoinedClusters:
         hold = await member.cluster.acquire(inner_name, inner, avoid=own)
         return Hold(name, hold.cluster_id, tuple(_joined(where, node) for node in hold.nodes))
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         where, own = self._split(node)
         self._require(where)
         member = self._members[where]

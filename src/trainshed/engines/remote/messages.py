@@ -5,8 +5,8 @@ once. The agent reports what it sees as news, in order, each after the bytes of 
 Both sides may repeat anything: on a new connection the agent reports all that it knows again.
 """
 
-import functools
 import zlib
+from typing import IO, Final
 
 import msgspec
 
@@ -24,8 +24,10 @@ from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.credentials import Credential
 
-VERSION = 2
+VERSION = 3
 """Raised when one side could not understand the other any more."""
+TAKEN: Final = b"taken\n"
+"""What an agent's process writes to its standard output once it has read its document."""
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,22 +292,6 @@ Order = (
 # --- what the agent says ---
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts by which programs are started on a node until it is rebooted (`first_start`)."""
-
-    boot: str
-    #: Sandbox level.
-    level: str
-    #: Address by which other nodes reach it.
-    address: str
-    #: As in `launch.documents.SharedPaths`, without an agent's own directories.
-    hidden: tuple[str, ...]
-    read_only: tuple[str, ...]
-    visible: tuple[str, ...]
-    ambient: dict[str, str]
-    commands: str
-
-
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first word of each connection."""
 
@@ -314,8 +300,6 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     capabilities: Capabilities | None
     #: Why nothing can be run there, in which case this is its last message; "" = programs can be run.
     failure: str = ""
-    #: Facts about the node; None = programs are not started there before agents.
-    facts: NodeFacts | None = None
     #: After `Rest` nothing is left of the attempt; otherwise the agent refuses `Rest`.
     scrubs: bool = False
 
@@ -454,27 +438,22 @@ News = (
 """All that an agent says."""
 
 
-def read_document(data: bytes, trust: bytes = b"") -> AgentDocument:
-    """Decode the document from the parts that `opening.read` finds. Raises ValueError."""
+def write_document(document: AgentDocument) -> bytes:
+    """Return the standard input of an agent's process: compressed, because Slurm carries a kilobyte at a
+    time, after a line with its size, because Kubernetes does not end the input."""
+    data = zlib.compress(msgspec.msgpack.encode(document), level=1)
+    return b"%d\n" % len(data) + data
+
+
+def read_document(stream: IO[bytes]) -> AgentDocument:
+    """Read what `write_document` wrote. Raises EOFError if the sender was killed, or has changed its mind,
+    and ValueError."""
+    line = stream.readline()
     try:
-        document = msgspec.msgpack.decode(data, type=AgentDocument)
-        return msgspec.structs.replace(document, trust=trust.decode())
-    except msgspec.MsgspecError as error:
+        size = int(line or b"0")
+        data = stream.read(size)
+        if not size or len(data) < size:
+            raise EOFError("the agent's document broke off")
+        return msgspec.msgpack.decode(zlib.decompress(data), type=AgentDocument)
+    except (ValueError, zlib.error, msgspec.MsgspecError) as error:
         raise ValueError(f"the agent's document cannot be read: {error}") from error
-
-
-def write_document(document: AgentDocument, first: bytes = b"") -> bytes:
-    """Return the standard input of an agent's process, except for its last line (`opening.BEGIN`). `first`:
-    the programs to start before the agent is loaded, which precede the document. These two are one compressed
-    part, because Slurm carries a kilobyte at a time; the trusted authorities, which are large and the same
-    for all, are another. A line before both has three sizes: of the first part, of `first` inside it, and of
-    the second part."""
-    trust = _compressed(document.trust) if document.trust else b""
-    own = msgspec.structs.replace(document, trust="")
-    data = zlib.compress(first + msgspec.msgpack.encode(own))
-    return b"%d %d %d\n" % (len(data), len(first), len(trust)) + data + trust
-
-
-@functools.lru_cache(maxsize=2)
-def _compressed(text: str) -> bytes:
-    return zlib.compress(text.encode())

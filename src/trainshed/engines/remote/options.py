@@ -12,15 +12,14 @@ from trainshed.engines.remote.autopsies import CollectorOptions
 from trainshed.engines.remote.content.library import Library
 from trainshed.engines.remote.failed_starts import PAUSES
 from trainshed.engines.remote.messages import AgentDocument
-from trainshed.engines.remote.module_bundle import BEGIN, ModuleBundle
 
 
 class AgentCommand(Struct, frozen=True):
     """How an agent's process is started."""
 
     argv: Sequence[str]
-    #: Makes the process's standard input from the agent's document and the code that is already there.
-    parcel: Callable[[bytes, str], bytes] = lambda document, has: document
+    #: Makes the process's standard input from the agent's document.
+    parcel: Callable[[bytes], bytes] = lambda document: document
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):
@@ -64,22 +63,20 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     now: Callable[[], float] = time.time
     #: Content for nodes that do not see the service's files; None = they see them.
     library: Library | None = None
-    #: Content that a node was sent stays there for later agents.
-    keeps_content: bool = False
     #: How registries are reached, if the cluster pulls jobs' container images; None = it does not.
     registry_access: RegistryAccess | None = None
 
 
-def module_command(node: str, bundle: ModuleBundle | None = None) -> AgentCommand:
-    """Return how agents are started on nodes that see this Python and this package at the same paths.
-    `bundle`: of its modules."""
-    code = bundle.path() if bundle else ""
-    return AgentCommand(
-        (sys.executable, "-I", "-S", "-c", BEGIN, "trainshed-agent", code, *module_paths())
-    )
+_BEGIN = """\
+import sys
+sys.path[:0] = sys.argv[1:]
+from trainshed.engines.remote.start import main
+main()
+"""
 
 
-def module_paths() -> list[str]:
-    """Return this process's module search path. Agents are given it, because finding site-packages takes a
-    tenth of their start."""
-    return [path for path in sys.path if Path(path).is_dir()]
+def module_command(node: str) -> AgentCommand:
+    """Return how agents are started on nodes that see this Python and this package at the same paths: with
+    this process's module search path, because finding site-packages takes a tenth of a start."""
+    paths = [path for path in sys.path if Path(path).is_dir()]
+    return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))

@@ -22,8 +22,6 @@ class Seat(msgspec.Struct, frozen=True):
     part: int
     #: Its slot as its agent gave it, but with the cluster's name of the node; None = none yet.
     slot: Slot | None = None
-    #: The service chose the slot itself (`first_start`), and no agent has confirmed it yet.
-    is_chosen: bool = False
     #: The last launched incarnation; 0 = none.
     launched: int = 0
     #: No incarnation up to this one may start any more.

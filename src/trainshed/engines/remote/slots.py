@@ -44,7 +44,6 @@ from trainshed.engines.remote.cluster import (
 from trainshed.engines.remote.content.library import Refused, named_by
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.content.progress import delay_of_sending
-from trainshed.engines.remote.first_starter import FirstStarter
 from trainshed.engines.remote.gang import (
     Gang,
     given,
@@ -56,7 +55,6 @@ from trainshed.engines.remote.gang import (
     with_them,
 )
 from trainshed.engines.remote.kept_holds import KeptHolds
-from trainshed.engines.remote.known_nodes import KnownNodes
 from trainshed.engines.remote.nodes import ClusterNodes
 from trainshed.engines.remote.options import RemoteOptions
 from trainshed.engines.remote.preflight import PreflightFailed
@@ -80,7 +78,7 @@ _STARTS = 3
 
 class SlotMaker:
     """Makes the slots of gangs. A preparation goes on when its caller stops waiting; the next call of
-    `prepared` waits for the same one."""
+    `prepare` waits for the same one."""
 
     def __init__(
         self,
@@ -89,21 +87,17 @@ class SlotMaker:
         cluster: Cluster,
         nodes: ClusterNodes,
         options: RemoteOptions,
-        *,
-        known: KnownNodes,
     ) -> None:
         self._attempts = attempts
         self._agents = agents
         self._cluster = cluster
         self._nodes = nodes
         self._options = options
-        self._known = known
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
         self._starter = AgentStarter(
             attempts, agents, cluster, nodes, kept=self._kept, options=options
         )
-        self._first = FirstStarter(attempts, agents, self._starter, options, known=known)
         self._tasks = Crew()
 
     def begin(self) -> None:
@@ -120,7 +114,6 @@ class SlotMaker:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
-        await self._first.close()
         over = [gang for gang in self._attempts.gangs.values() if gang.record.released]
         await asyncio.gather(
             self._kept.close(), *map(self.give_back_all, over), return_exceptions=True
@@ -198,25 +191,7 @@ class SlotMaker:
         for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
             self._tasks.begin(self._give_back_later(record, part), "giving nodes back")
 
-    async def slots(self, gang: Gang) -> tuple[Slot, ...]:
-        """Return the slots of a whole gang, once they are given out or chosen; waits for a while. Raises
-        EngineUnavailable, LaunchRejected, StartFailed."""
-        if not gang.is_complete():
-            gang.require_not_refused()
-            preparing = self._begin_preparing(gang)
-            choosing = joined(gang.chosen.wait())
-            try:
-                await asyncio.wait(
-                    [preparing, choosing], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                choosing.cancel()
-            if gang.first is not None and gang.first.slots:
-                return tuple(gang.first.slots.values())
-            self._require_prepared(gang, preparing)
-        return gang.slots()
-
-    async def prepared(self, gang: Gang) -> None:
+    async def prepare(self, gang: Gang) -> None:
         """Wait a while until all slots are given out. Raises EngineUnavailable, LaunchRejected,
         StartFailed."""
         if not gang.is_complete():
@@ -238,7 +213,6 @@ class SlotMaker:
         """Return the task that prepares a gang, begun if there is none."""
         task = self._preparing.get(gang.key)
         if task is None:
-            gang.chosen.clear()
             task = self._preparing[gang.key] = joined(self._prepare(gang))
             task.add_done_callback(lambda done: self._no_longer(gang, done))
         return task
@@ -265,7 +239,7 @@ class SlotMaker:
                 raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
             agent = gang.agents[where]
             agent.sending.grant(manifest.units)
-            calls.append(self._provide(agent, manifest))
+            calls.append(agent.call(partial(_provide_call, manifest)))
         telling = joined(self._tell_sending(gang, [gang.agents[where] for where in by_agent]))
         try:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -280,11 +254,6 @@ class SlotMaker:
                 raise outcome
         gang.sending_since = None
         self._attempts.report_delay(gang, None)
-
-    async def _provide(self, agent: AgentHandle, manifest: Manifest) -> None:
-        await agent.call(partial(_provide_call, manifest))
-        if self._options.keeps_content:
-            self._known.learn_content(agent.node, manifest.units)
 
     async def _tell_sending(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
         """Report the progress of sending content, at growing intervals."""
@@ -407,7 +376,6 @@ class SlotMaker:
                     holds = await self._hold_anywhere(gang)
                 else:
                     await self._kept.adopt(gang)
-                self._first.choose(gang)
                 agents = await self._with_agents(gang, holds)
                 if self._options.preflight:
                     await self._require_links(agents)
@@ -423,10 +391,8 @@ class SlotMaker:
             except AgentGone:
                 # The agent was being started by a service that was killed, or something has ended it. Its
                 # programs are lost, and their incarnations are not started again.
-                if not tries_left or gang.first is not None:
+                if not tries_left:
                     raise
-            finally:
-                gang.first = None
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
         """Acquire all holds on nodes that the cluster chooses, and write those down."""
@@ -491,10 +457,7 @@ class SlotMaker:
         if not missing:
             return agents
         await self._starter.require_startable(gang, missing)
-        fresh = await self._starter.new_agents(gang, missing, written=gang.first is None)
-        if gang.first is not None:
-            await self._first.start(gang, gang.first, fresh)
-            return fresh
+        fresh = await self._starter.new_agents(gang, missing)
         try:
             await all_or_none(
                 self._starter.start_part(
@@ -539,11 +502,8 @@ class SlotMaker:
             raise PreflightFailed(f"node {node}: {cause}")
 
     async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Have each agent give out the slots of its replicas, and write them down. Raises EngineUnavailable
-        if plans were made for other slots."""
-        expected = {seat.replica: seat.slot for seat in gang.record.seats if seat.is_chosen}
-        if gang.first is not None:
-            expected = dict(gang.first.slots)
+        """Have each agent give out the slots of its replicas, and write them down. Raises
+        EngineUnavailable."""
         answers = await asyncio.gather(
             *(self._asked_for_slots(gang, agent) for agent in agents), return_exceptions=True
         )
@@ -555,25 +515,16 @@ class SlotMaker:
                     slot = given.get(seat.replica)
                     if slot is not None and slot.node == seat.request.node:
                         _require_port(gang, seat, slot)
-                        seated = msgspec.structs.replace(
-                            seat, slot=slot, is_chosen=False, port=slot.port
-                        )
+                        seated = msgspec.structs.replace(seat, slot=slot, port=slot.port)
                         record = record.with_seat(seated)
                 await self._attempts.write(gang, record)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        others = [one for one in given if one in expected and given[one] != expected[one]]
-        if others:
-            raise EngineUnavailable(
-                f"{', '.join(map(str, others))} got another place on its node than was chosen for it"
-            )
 
     async def _asked_for_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
         """Have an agent give out the slots that its replicas do not have yet."""
-        missing = {
-            seat.replica for seat in gang.seats_of(agent) if seat.slot is None or seat.is_chosen
-        }
+        missing = {seat.replica for seat in gang.seats_of(agent) if seat.slot is None}
         await agent.connected()
         if not missing:
             return []

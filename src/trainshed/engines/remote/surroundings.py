@@ -1,8 +1,10 @@
 """Derives what engines on other machines need from the context of the service."""
 
+import contextlib
 import hashlib
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.engine import PORT
-from trainshed.engines.remote.module_bundle import remove_unused
+
+_OLD = 30 * 86400.0
+"""Seconds after which a file of the cache is removed that no service has used since its start."""
 
 
 def doors(context: EngineContext) -> dict[str, Path]:
@@ -78,7 +82,7 @@ class SharedTrust:
         try:
             os.utime(self._path)
         except FileNotFoundError:
-            remove_unused(self._cache, "trust-*")
+            _remove_unused(self._cache)
             draft = self._path.with_suffix(f".{secrets.token_hex(4)}.new")
             draft.write_bytes(self._text)
             draft.chmod(0o644)
@@ -92,6 +96,15 @@ def last_port(directory: Path) -> int:
         return int((directory / PORT).read_text())
     except (FileNotFoundError, ValueError):
         return 0
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove such files that no service has used for a month, by their times, which services update."""
+    for file in cache.glob("trust-*"):
+        # Another service may remove them as well.
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mtime < time.time() - _OLD:
+                file.unlink()
 
 
 def _text(path: Path | None) -> str:

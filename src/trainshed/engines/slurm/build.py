@@ -21,12 +21,10 @@ from trainshed.engines.remote.engine import RemoteEngine
 from trainshed.engines.remote.hub import Hub
 from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member, cluster_of
 from trainshed.engines.remote.messages import AgentDocument, News, Order
-from trainshed.engines.remote.module_bundle import ModuleBundle
 from trainshed.engines.remote.options import (
     AgentCommand,
     RemoteOptions,
     module_command,
-    module_paths,
 )
 from trainshed.engines.remote.surroundings import (
     SharedTrust,
@@ -68,7 +66,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
             cache(partial(told_to_agents, context)),
             SharedTrust(context),
         ),
-        command=_command(settings, ModuleBundle(context.cache, module_paths())),
+        command=_command(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
         preflight=settings.preflight,
@@ -192,9 +190,9 @@ def _document(
     )
 
 
-def _command(settings: SlurmSettings, bundle: ModuleBundle) -> Callable[[str], AgentCommand]:
-    """Return how agents are started: where nodes see this package, from it, or from `bundle` once that is
-    made; otherwise the code is sent along, which is read when the first agent is started."""
+def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
+    """Return how agents are started: where nodes see this package, from it;
+    otherwise the code is sent along, which is read when the first agent is started."""
     made: dict[tuple[str, str], Bootstrap] = {}
     code: list[AgentCode] = []
 
@@ -203,7 +201,7 @@ def _command(settings: SlurmSettings, bundle: ModuleBundle) -> Callable[[str], A
         if here.shared:
             if here.python:
                 return AgentCommand((here.python, "-m", AGENT))
-            return module_command(node, bundle)
+            return module_command(node)
         # Without shared files all jobs run as the service's own user.
         key = here.python or "python3", node_directory(here, None)
         if key not in made:

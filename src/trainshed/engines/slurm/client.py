@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trainshed.engines.remote.cluster import NOTHING_SAID, AgentInput, ClusterUnavailable
-from trainshed.engines.remote.opening import BEGIN, TAKEN
+from trainshed.engines.remote.cluster import ClusterUnavailable
+from trainshed.engines.remote.messages import TAKEN
 from trainshed.engines.slurm import commands
 from trainshed.engines.slurm.queries import Queries
 from trainshed.engines.slurm.records import NodeLine
@@ -105,7 +105,7 @@ class SlurmClient:
     async def hand_over(
         self,
         command: Sequence[str],
-        given: AgentInput,
+        given: bytes,
         name: str,
         node: str,
         user: UnixUser | None = None,
@@ -113,7 +113,7 @@ class SlurmClient:
         """Run an agent's step and send it its input; return when it has read that. Cancelling before ends the
         step. Afterwards the step needs nothing of this machine: srun is kept only because Slurm takes 2.4 s
         to end a step whose srun is dead, and does not give the node to others meanwhile. Raises
-        ClusterUnavailable, and what `given` raises."""
+        ClusterUnavailable."""
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, feeds=True, user=user)
         complaining = joined(_beginning(process.stderr, 1 << 14))
@@ -213,32 +213,24 @@ async def _heard(process: Child, word: bytes) -> bool:
     return False
 
 
-async def _feed(process: Child, given: AgentInput) -> bool:
+async def _feed(process: Child, given: bytes) -> bool:
     """Send an agent its input; return whether it confirmed it. Slurm accepts input before the step exists,
     and carries it a kilobyte at a time, so that sending begins at once."""
-    assert process.stdin
     writing = joined(_write(process, given))
     try:
-        if not await _heard(process, commands.THERE):
-            return False
-        await writing
-        await given.permission()
-        # If the process has ended already, uvloop raises RuntimeError because the handle is closed.
-        with contextlib.suppress(ConnectionError, RuntimeError):
-            process.stdin.write(BEGIN)
-            await process.stdin.drain()
-        process.stdin.close()
         return await _heard(process, TAKEN)
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _write(process: Child, given: AgentInput) -> None:
-    parcel = await given.parcel(NOTHING_SAID)
+async def _write(process: Child, given: bytes) -> None:
     assert process.stdin
+    # If the process has ended already, uvloop raises RuntimeError because the handle is closed.
     with contextlib.suppress(ConnectionError, RuntimeError):
-        process.stdin.write(parcel)
+        process.stdin.write(given)
+        await process.stdin.drain()
+        process.stdin.close()
 
 
 def _disarm(process: Child) -> None:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from trainshed.core.held import Leftover
 from trainshed.engines.remote.cluster import (
-    AgentInput,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -156,9 +155,7 @@ class SlurmCluster:
             self._look_soon()
         return hold
 
-    async def start_agent(
-        self, hold: Hold, node: str, argv: Sequence[str], given: AgentInput
-    ) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
         try:
             user = await self._users.named(hold.name.user)
         except ClusterRefused as e:

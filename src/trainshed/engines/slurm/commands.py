@@ -89,15 +89,12 @@ command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 1
 kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
 [ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
 : >"$errors" || exit 1
-echo there
 exec "$@" 2>"$errors"
 """
-"""Script of an agent's step. It prints `there` and becomes the agent, which reports when it has read its
-input; from then on srun is not needed any more. The agent's standard error goes to a file on the node. No
+"""Script of an agent's step. It becomes the agent, which reports when it has read its input; from then on
+srun is not needed any more. The agent's standard error goes to a file on the node. No
 other command is run, since each would take as long as the whole script, and Slurm a second longer to end the
 step."""
-
-THERE = b"there\n"
 _NODES_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 

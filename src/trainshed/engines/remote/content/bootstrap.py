@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 import trainshed
-from trainshed.engines.remote.content import loader, resident
+from trainshed.engines.remote.content import loader
 
 AGENT = "trainshed.engines.remote.start"
 PACKAGES = (
@@ -50,8 +50,6 @@ class AgentCode:
     archive: bytes
     #: Digest of the archive.
     digest: str
-    #: Digest of its content, however it was packed.
-    content: str
 
     @staticmethod
     def collect() -> "AgentCode":
@@ -64,17 +62,8 @@ class AgentCode:
                 member.size, member.mtime = len(content), _TIME
                 member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
                 tar.addfile(member, io.BytesIO(content))
-        content = hashlib.sha256(out.getbuffer()).hexdigest()
         archive = gzip.compress(out.getbuffer(), 9, mtime=_TIME)
-        return AgentCode(archive, hashlib.sha256(archive).hexdigest(), content)
-
-    def unpack(self, directory: Path) -> None:
-        """Unpack it into an empty directory. Raises OSError."""
-        with tarfile.open(fileobj=io.BytesIO(self.archive), mode="r:gz") as tar:
-            if hasattr(tarfile, "tar_filter"):  # Python has it since 3.11.4.
-                tar.extractall(directory, filter="tar")
-            else:
-                tar.extractall(directory)
+        return AgentCode(archive, hashlib.sha256(archive).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -88,20 +77,15 @@ class Bootstrap:
     module: str = AGENT
     #: Source that the Python is given by -c.
     script: str = READ
-    #: Further arguments of the script.
-    arguments: Sequence[str] = ()
 
     @property
     def argv(self) -> Sequence[str]:
         """The command that starts an agent."""
         # The first argument only names the process for people.
-        return self.python, "-I", "-S", "-c", self.script, "trainshed-agent", *self.arguments
+        return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
 
-    def parcel(self, document: bytes, has: str = "") -> bytes:
-        """Return its whole standard input. `has`: the code that is already there (`AgentCode.content`); "" =
-        none."""
-        if has == self.code.content:
-            return resident.KNOWN + document
+    def parcel(self, document: bytes) -> bytes:
+        """Return its whole standard input."""
         header = json.dumps(
             {
                 "digest": self.code.digest,

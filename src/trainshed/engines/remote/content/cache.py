@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,7 +33,7 @@ _SOURCE = str(Path(__file__).resolve().parents[4])
 class NodeCache:
     """A node's cache. `root`: the service's cache directory, at the same path on the node. `limit`: most
     bytes of fetched units, beyond which the least recently used go; 0 = only the disk limits it. `node`: its
-    name, for messages. `leases`: handles that lock units already, by path; closed with the others."""
+    name, for messages."""
 
     def __init__(
         self,
@@ -41,12 +41,11 @@ class NodeCache:
         *,
         limit: int = 0,
         node: str = "this node",
-        leases: Mapping[str, int] | None = None,
     ) -> None:
         self._shelf = NodeShelf(root)
         self._limit = limit
         self._node = node
-        self._leases = dict(leases or {})
+        self._leases: dict[str, int] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._helpers: set[asyncio.Task[int]] = set()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.remote.content import frames, packing, trees
-from trainshed.engines.remote.content.leases import BUILT
-from trainshed.engines.remote.content.manifest import COMPILED, Manifest, Unit, is_below
+from trainshed.engines.remote.content.manifest import BUILT, COMPILED, Manifest, Unit, is_below
 from trainshed.engines.remote.content.references import references
 
 _SENDERS = 4

@@ -2,7 +2,7 @@
 it can report an unfit one: Python 3.4 and its standard library only, no import of ours.
 
 A header, the agent's document and an archive of code follow it on the input (`bootstrap`). The agent confirms
-that it has read all (`opening.say_taken`); until then the sender waits and can be told of errors.
+that it has read all (`messages.TAKEN`); until then the sender waits and can be told of errors.
 """
 
 import _imp
@@ -45,8 +45,7 @@ def load(stream: "IO[bytes]") -> None:
     # The starting script may have set an alarm against input that never comes.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # The last line comes when the sender lets the agent begin.
-    _give(document + stream.readline())
+    _give(document)
     agent.main()
 
 

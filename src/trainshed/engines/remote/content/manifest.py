@@ -10,6 +10,9 @@ from pathlib import Path
 
 from trainshed.core.units import Bytes
 
+BUILT = ".built"
+"""The file of a finished unit; who uses the unit holds a shared lock on it
+(`trainshed.replica.supervisor.program`)."""
 COMPILED = ".compiled"
 """The file that says that all bytecode is there: it is written while an environment is used already."""
 

@@ -21,9 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trainshed.core.units import Bytes
-from trainshed.engines.remote.content import leases
-from trainshed.engines.remote.content.leases import BUILT
-from trainshed.engines.remote.content.manifest import Unit
+from trainshed.engines.remote.content.manifest import BUILT, Unit
 
 STATE = ".node"
 """Directory in the cache that holds records and locks."""
@@ -85,7 +83,7 @@ class NodeShelf:
             record.digest != unit.digest or record.is_compiled < unit.is_compiled
         ):
             return None
-        handle = leases.hold(unit.path)
+        handle = _lock_shared(unit.path)
         if handle is not None and record is not None:
             with contextlib.suppress(OSError):
                 os.utime(self.record_of(unit.path))
@@ -235,6 +233,27 @@ def sync(place: Path) -> None:
             raise OSError(ctypes.get_errno(), "syncfs failed", str(place))
     finally:
         os.close(handle)
+
+
+def _lock_shared(path: str) -> int | None:
+    """Lock a unit against removal; return the handle, or None if it is being removed, or gone."""
+    place = Path(path, BUILT)
+    if not place.exists():
+        # A foreign interpreter has no such file, and is never removed either.
+        place = Path(path)
+    try:
+        handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        mine, there = os.fstat(handle), place.stat()
+        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
 
 
 def _lock_alone(path: Path) -> int | None:

@@ -9,8 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainshed.engines.remote.content.leases import BUILT
-from trainshed.engines.remote.content.manifest import COMPILED
+from trainshed.engines.remote.content.manifest import BUILT, COMPILED
 
 _MARKS = (BUILT, COMPILED)
 _BYTECODE = "__pycache__"
