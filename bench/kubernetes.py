@@ -2,9 +2,8 @@
 (`tests.kubernetes.lab`).
 
 `python -m bench.kubernetes` starts the cluster and a service on it, and makes Pods by hand in turn with it:
-one, and as many as a gang has, which run the same statement by the Python of the image. Jobs have new Pods
-first, then those that were kept of the job before. Each start is told as soon as it is over. Needs what the
-lab needs; says so otherwise.
+one, and as many as a gang has, which run the same statement by the Python of the image. Each start is told as
+soon as it is over. Needs what the lab needs; says so otherwise.
 """
 
 import argparse
@@ -32,15 +31,12 @@ from bench import measures, report, restarts
 from bench.measures import Connection, Row
 from bench.slurm import above, bounded
 
-KEEP = 900.0
-"""Seconds for which Pods are kept."""
-_OURS = "app.kubernetes.io/managed-by=trainshed"
 FORGIVEN = 1
 """Rounds at the start whose times do not count."""
 GANG = 16
-FIRST, GANG_RATIO, IN_PLACE = 60.0, 1.3, 100.0
+IN_PLACE = 100.0
 CALLS = 3.0
-"""What is promised: ms above the floor, ratio, ms, calls of a Pod (issue 20, point 6)."""
+"""What is promised: ms, calls of a Pod."""
 _PODS = "/api/v1/namespaces/default/pods"
 _HEADERS = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
 _BEGUN = ("running", "terminated")
@@ -143,7 +139,7 @@ def measure(rounds: int, gangs: int) -> list[Row]:
         directory = Path(name)
         _tell("the cluster starts")
         with KubernetesLab(directory / "lab") as lab:
-            config = configure(lab, directory / "service", overcommit=100.0, keep=KEEP)
+            config = configure(lab, directory / "service", overcommit=100.0)
             with service_on(lab, config) as service:
                 # First of all those that have all nodes sent what programs run in.
                 rows = [
@@ -151,8 +147,6 @@ def measure(rounds: int, gangs: int) -> list[Row]:
                     *_starts(lab, service, rounds),
                     _again(lab, service, rounds),
                     _calls(lab),
-                    *([_gangs(lab, service, gangs, kept=True)] if gangs else []),
-                    _starts_in_kept(lab, service, rounds),
                 ]
                 _tell("the cluster ends")
         return rows
@@ -162,18 +156,11 @@ def _tell(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:4.1f}: {what}", flush=True)
 
 
-def _one(
-    lab: KubernetesLab, what: str, start: Callable[[], float], *, kept: bool = False
-) -> Callable[[], float]:
-    """A start that is told, once nothing is left of what was before it; `kept`: but for Pods that the service
-    keeps."""
+def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[[], float]:
+    """A start that is told, once nothing is left of what was before it."""
 
     def settled() -> float:
-        if kept:
-            lab.forget_pods("bench")
-        else:
-            lab.kubectl("delete", "pods", "-l", _OURS, "--wait=false")
-            lab.forget_pods()
+        lab.forget_pods()
         found = start()
         _tell(f"{what}: {found:.0f} ms")
         return found
@@ -200,38 +187,21 @@ def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
         _one(lab, "a job", lambda: measures.first_line(Connection(service))[0]),
     )
     return [
-        above("submit → first line, p50, against a Pod as kubectl makes it", ours, plain, FIRST),
+        above("submit → first line, p50, against a Pod as kubectl makes it", ours, plain),
         above("the same, against a Pod with a volume at /dev/shm alone", ours, with_shm),
         above("the same, against a Pod without any volume", ours, without),
     ]
 
 
-def _starts_in_kept(lab: KubernetesLab, service: Service, rounds: int) -> Row:
+def _gangs(lab: KubernetesLab, service: Service, rounds: int) -> Row:
     by_hand = ByHand(lab)
-    plain, ours = _counted(
-        rounds,
-        _one(lab, "a Pod as kubectl makes it", lambda: by_hand.start(1), kept=True),
-        _one(
-            lab,
-            "a job in a kept Pod",
-            lambda: measures.first_line(Connection(service))[0],
-            kept=True,
-        ),
-    )
-    name = "submit → first line in a kept Pod, p50, against a Pod as kubectl makes it"
-    return above(name, ours, plain, FIRST)
-
-
-def _gangs(lab: KubernetesLab, service: Service, rounds: int, *, kept: bool = False) -> Row:
-    by_hand = ByHand(lab)
-    what = "in kept Pods" if kept else "in new Pods"
     bare, gang = _counted(
         rounds,
-        _one(lab, f"{GANG} Pods as kubectl makes them", lambda: by_hand.start(GANG), kept=kept),
-        _one(lab, f"a gang of {GANG} {what}", lambda: _gang(service), kept=kept),
+        _one(lab, f"{GANG} Pods as kubectl makes them", lambda: by_hand.start(GANG)),
+        _one(lab, f"a gang of {GANG}", lambda: _gang(service)),
     )
-    name = f"{GANG} replicas on 2 nodes all started {what}, p50, against {GANG} Pods as kubectl makes them"
-    return restarts.row(name, gang, bare, GANG_RATIO)
+    name = f"{GANG} replicas on 2 nodes all started, p50, against {GANG} Pods as kubectl makes them"
+    return restarts.row(name, gang, bare)
 
 
 def _gang(service: Service) -> float:

@@ -136,9 +136,6 @@ class ProcessCluster:
                 return HoldEnd(Loss.POD_EVICTED, f"{node} is being emptied")
         return None
 
-    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        pass
-
     async def require_answer(self, name: HoldName) -> None:
         pass
 

@@ -36,12 +36,10 @@ def new_engine(
     directory: Path, port: int, here: LocalEngine | None = None, **more: Any
 ) -> RemoteEngine:
     """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
-    otherwise, what is down is lost. `alone`: below which agents have all for themselves. `ready_idle`:
-    seconds for which interpreters are up there for programs to come."""
+    otherwise, what is down is lost."""
     names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
-    shared, alone = more.pop("shared", ()), more.pop("alone", "")
-    ready_idle = float(more.pop("ready_idle", 0.0))
+    shared = more.pop("shared", ())
     nodes = str(directory / "nodes")
     options = RemoteOptions(
         identity="labs",
@@ -54,8 +52,6 @@ def new_engine(
             read_only=(sys.prefix, sys.base_prefix),
             preflight=preflight,
             shared=shared,
-            alone=alone,
-            ready_idle=ready_idle,
         ),
         command=module_command,
         autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directories=(nodes,)),
@@ -166,11 +162,6 @@ class RemoteLab(LabWithNodes):
     def held(self) -> dict[str, dict[str, int]]:
         """Processes of the agents by node, by the name of each hold."""
         return self._cluster.held()
-
-    def has_interpreter_up(self, node: str) -> bool:
-        """Whether an agent there keeps one for programs to come."""
-        up = [pid for agent in self._agents(node) for pid in _children(agent)]
-        return any(Path(f"/proc/{pid}/comm").read_text() == "ts-preloader\n" for pid in up)
 
     def agents_directories(self) -> list[Path]:
         """On all nodes."""

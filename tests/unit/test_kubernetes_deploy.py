@@ -111,17 +111,6 @@ def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
     assert binding["subjects"][0]["name"] == account["metadata"]["name"]
 
 
-def test_pod_groups_rights_are_those_of_the_namespace_alone() -> None:
-    [role] = of_kind("Role", "podgroups/rbac.yaml")
-    assert role["rules"] == [
-        {
-            "apiGroups": ["scheduling.k8s.io"],
-            "resources": ["podgroups"],
-            "verbs": ["list", "create", "delete"],
-        }
-    ]
-
-
 def test_images_have_one_python_and_this_version() -> None:
     texts = [(DEPLOY / place / "Containerfile").read_text() for place in ("base", "service")]
     [versions] = {tuple(re.findall(r"^ARG PYTHON=(.*)$", text, re.MULTILINE)) for text in texts}

@@ -44,8 +44,6 @@ class Cluster:
     made: list[Any] = field(default_factory=list[Any])
     #: It takes Pods in.
     has_kueue: bool = False
-    #: What it has of the API of PodGroups; None = not even its version.
-    groups: list[str] | None = None
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -56,7 +54,7 @@ class Cluster:
             part = f"/{asked['subresource']}" if "subresource" in asked else ""
             where = asked.get("namespace", "*")
             what = f"{asked['verb']} {asked['resource']}{part} {where}"
-            groups = {"workloads": "kueue.x-k8s.io", "podgroups": "scheduling.k8s.io"}
+            groups = {"workloads": "kueue.x-k8s.io"}
             assert asked.get("group", "") == groups.get(asked["resource"], "")
             return httpx2.Response(201, json={"status": {"allowed": what not in self.forbidden}})
         if path.endswith("/pods"):
@@ -67,9 +65,6 @@ class Cluster:
             if self.has_kueue:
                 self.made[-1]["metadata"]["labels"]["kueue.x-k8s.io/managed"] = "true"
             return httpx2.Response(201, json=self.made[-1])
-        if path == "/apis/scheduling.k8s.io/v1beta1":
-            found = {"resources": [{"name": name} for name in self.groups or ()]}
-            return httpx2.Response(404 if self.groups is None else 200, json=found)
         assert path == "/api/v1/nodes", path
         return httpx2.Response(200, json={"metadata": {}, "items": self.nodes})
 
@@ -153,13 +148,3 @@ async def test_pods_that_kueue_would_not_take_in_and_its_rights(tmp_path: Path) 
     found = await examined(lacking, tmp_path, **own)
     assert found["Pods in default"].verdict is Verdict.GOOD
     assert "may not watch workloads of namespace default" in found["Kubernetes rights"].told
-
-
-async def test_pod_groups_that_the_cluster_has_not_and_their_rights(tmp_path: Path) -> None:
-    found = await examined(Cluster(), tmp_path, pod_groups=True)
-    assert found["PodGroups"].verdict is Verdict.BAD
-    assert "feature gate GenericWorkload" in found["PodGroups"].told
-    lacking = Cluster(groups=["podgroups"], forbidden={"create podgroups default"})
-    found = await examined(lacking, tmp_path, pod_groups=True)
-    assert found["PodGroups"].verdict is Verdict.GOOD
-    assert "may not create podgroups of namespace default" in found["Kubernetes rights"].told

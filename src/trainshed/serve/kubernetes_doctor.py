@@ -22,8 +22,8 @@ TESTED = "1.20.2"
 _IN_FILE = "The table [engines.kubernetes] of the configuration says so."
 _SETTINGS = "Correct it there; docs/kubernetes.md lists all settings."
 _RIGHTS = (
-    "Give them: kubectl apply -k deploy/kubernetes (and deploy/kubernetes/kueue or podgroups, where they "
-    "are used), or rbac.yaml there for a service outside."
+    "Give them: kubectl apply -k deploy/kubernetes (and deploy/kubernetes/kueue, where it is "
+    "used), or rbac.yaml there for a service outside."
 )
 _MACHINE = "n1-standard-4"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -58,26 +58,17 @@ _EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("get", "list", "watch"))
 _PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not counted")
 _IN_NAMESPACES = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
-    Right("patch", "pods", "labels of kept Pods are those of the job before"),
     *(Right(verb, "pods/attach") for verb in ("get", "create")),
     Right("create", "services", "replicas cannot be found by name from outside of their job"),
     *(Right(verb, "events", "Pods start up to a second later") for verb in ("list", "watch")),
 )
-_DONE_WITHOUT = ("patch pods", "create services", "list events", "watch events")
+_DONE_WITHOUT = ("create services", "list events", "watch events")
 _OF_KUEUE = tuple(
     Right(verb, "workloads", why, "kueue.x-k8s.io")
     for verb, why in (
         ("list", "no job can run"),
         ("watch", "no job can run"),
         ("delete", "Kueue keeps the quota of jobs that are over"),
-    )
-)
-_OF_POD_GROUPS = tuple(
-    Right(verb, "podgroups", why, "scheduling.k8s.io")
-    for verb, why in (
-        ("list", "the service does not start"),
-        ("create", "no job of several replicas can run"),
-        ("delete", "PodGroups of jobs that are over are left"),
     )
 )
 
@@ -140,8 +131,6 @@ class Examination:
 
         try:
             yield await self._version()
-            if self._settings.pod_groups:
-                yield await self._pod_groups()
             missing = [finding async for finding in self._missing_rights()]
             for finding in missing:
                 yield finding
@@ -186,21 +175,6 @@ class Examination:
         return (
             *_IN_NAMESPACES,
             *(_OF_KUEUE if self._settings.queue == "kueue" else ()),
-            *(_OF_POD_GROUPS if self._settings.pod_groups else ()),
-        )
-
-    async def _pod_groups(self) -> Finding:
-        from trainshed.engines.kubernetes import pod_groups
-
-        if await pod_groups.are_served(self._client):
-            return good(
-                "PodGroups", "the cluster has them.", cause="They were tried on no cluster."
-            )
-        return bad(
-            "PodGroups",
-            f"{pod_groups.MISSING}.",
-            cause="[engines.kubernetes] pod_groups = true.",
-            remedy="Turn the gate on, or take the setting away: the service starts no jobs without them.",
         )
 
     async def _may(self, right: Right, namespace: str) -> bool:

@@ -61,7 +61,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=code.command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
-        keep=keep_seconds(settings),
         registry_access=registry_access(settings),
         preflight=settings.preflight,
         quarantine=settings.quarantine_minutes * 60,
@@ -110,12 +109,6 @@ def _homes_of_pythons(context: EngineContext) -> list[str]:
     return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
 
 
-def keep_seconds(settings: KubernetesSettings) -> float | None:
-    """Return for how many seconds Pods are kept; None = not even for a retry, because Kueue counts them and a
-    PodGroup cannot take in older Pods."""
-    return None if settings.pod_groups or settings.queue == "kueue" else settings.keep
-
-
 def entry(python: str) -> tuple[str, ...]:
     """Return the command of every Pod."""
     return tuple(_bootstrap(AgentCode(b"", ""), python).argv)
@@ -156,8 +149,6 @@ def _document(
         cache_limit=round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         hosts_file=HOSTS_FILE,
-        alone="/",
-        kept=(str(context.cache), *_homes_of_pythons(context)),
         grace=settings.grace,
         # `RemoteOptions.agent` lists the agent's own values.
         **{**told(), **own},

@@ -126,11 +126,6 @@ class ApiClient:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
-    async def merge(self, path: str, patch: Mapping[str, Any]) -> None:
-        """Change the fields of an object that `patch` names; None deletes a field (JSON merge patch). Raises
-        ApiFailure, ClusterUnavailable."""
-        await self._call("PATCH", path, body=patch, kind="application/merge-patch+json")
-
     async def delete(self, path: str, *, uid: str = "", grace: int | None = None) -> None:
         """Delete an object if it exists. `uid`: of the very object; "" = any of that name. `grace`: seconds,
         None = the object's own. Raises ApiFailure, ClusterUnavailable."""

@@ -25,7 +25,6 @@ from trainshed.engines.kubernetes.admission import Admission
 from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
 from trainshed.engines.kubernetes.look import compile_report, node_state
 from trainshed.engines.kubernetes.objects import ClusterNode, Pod
-from trainshed.engines.kubernetes.pod_groups import PodGroups
 from trainshed.engines.kubernetes.routes import Routes
 from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted
 from trainshed.engines.kubernetes.watching import Followed, Starts
@@ -109,8 +108,6 @@ class KubernetesCluster:
         self._needs: dict[HoldName, NodeNeed] = {}
         #: Kueue's workloads, if jobs wait in its queue.
         self._admission: Admission | None = None
-        #: The PodGroups, if Kubernetes itself places the Pods of an attempt together.
-        self._groups: PodGroups | None = None
         self._is_detached = False
         #: Holds that a call waits for.
         self._wanted: set[HoldName] = set()
@@ -149,9 +146,6 @@ class KubernetesCluster:
         if self._settings.queue == "kueue":
             self._admission = Admission(client, self._service, self._touch, self._has_any_of)
             await self._admission.start(self._namespaces())
-        if self._settings.pod_groups:
-            self._groups = PodGroups(client, self._service, self._has_any_of)
-            await self._groups.start(self._namespaces())
         for one in (self._nodes, *self._pods):
             self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
         for where in self._namespaces():
@@ -168,8 +162,8 @@ class KubernetesCluster:
 
     async def close(self) -> None:
         await self._tasks.close()
-        for one in filter(None, (self._admission, self._groups)):
-            await one.close()
+        if self._admission is not None:
+            await self._admission.close()
         self._reader.put_nowait(None)
         if self._client is not None:
             await self._client.close()
@@ -296,32 +290,6 @@ class KubernetesCluster:
                 return None if end.loss is Loss.AGENT_LOST else end
         return None
 
-    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        (need,) = needs
-        self._needs[name] = need
-        if (pod := self._mine.get(name)) is not None:
-            self._tasks.begin(self._relabel(pod, need), f"kubernetes: labelling {name}")
-
-    async def _relabel(self, pod: Pod, need: NodeNeed) -> None:
-        """Set a Pod's labels to the job that it is for now, for people to see."""
-        try:
-            await self._api.merge(
-                _path(pod),
-                {
-                    "metadata": {
-                        "uid": pod.metadata.uid,
-                        "labels": manifests.labels_of(need),
-                        "annotations": {manifests.HOSTNAME: need.hostname},
-                    }
-                },
-            )
-        except (ApiFailure, ClusterUnavailable) as failure:
-            log.warning(
-                "kubernetes: Pod %s has the labels of the job before: %s",
-                pod.metadata.name,
-                failure,
-            )
-
     async def require_answer(self, name: HoldName) -> None:
         """Does nothing: a Pod ends with its agent."""
 
@@ -338,8 +306,6 @@ class KubernetesCluster:
             where = pod.metadata.namespace if pod else ""
             where = where or (manifests.namespace(self._settings, need) if need else "")
             self._admission.given_back(name, where)
-        if self._groups is not None:
-            self._groups.given_back(name)
         if pod is None:
             return
         self._deleting.add(name)
@@ -456,9 +422,6 @@ class KubernetesCluster:
         if self._beside is None:
             self._beside = await asyncio.to_thread(self._find_beside)
         where, route = manifests.namespace(self._settings, need), self._routes.of(need.wanted)
-        group = ""
-        if self._groups is not None:
-            group = await self._groups.joined(name, need, where, route.priority_class)
         manifest = manifests.pod(
             self._settings,
             route,
@@ -470,7 +433,6 @@ class KubernetesCluster:
             beside=self._beside,
             again=again,
             avoid=avoid,
-            group=group,
         )
         await self._make_discoverable(where)
         if self._admission is not None:

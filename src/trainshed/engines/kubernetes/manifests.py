@@ -27,8 +27,6 @@ AGAIN: Final = "trainshed/again"
 SERVICE: Final = "trainshed/service"
 """Label: tells this service's Pods from those of others."""
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
-HOSTNAME: Final = "trainshed/hostname"
-"""Annotation: the hostname of the replica that is there now, where the Pod was made for another one."""
 CONTAINER: Final = "replica"
 """The one container of a Pod."""
 DISCOVERY: Final = "trainshed"
@@ -91,12 +89,11 @@ def pod(
     beside: Sequence[str] = (),
     again: int = 0,
     avoid: Collection[str] | None = None,
-    group: str = "",
 ) -> dict[str, Any]:
     """Return the manifest of the Pod that holds what one replica needs, on the named node or with `avoid` on
     any but those. `accelerator`: the cluster's name of its devices. `command`: starts the agent. `cache`: the
     service's cache directory, which Pods have at the same path. `beside`: other directories from which they
-    are sent content, likewise. `again`: how many Pods the hold had before. `group`: its PodGroup."""
+    are sent content, likewise. `again`: how many Pods the hold had before."""
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
@@ -126,7 +123,6 @@ def pod(
         "runtimeClassName": route.runtime_class,
         "priorityClassName": route.priority_class,
         "schedulerName": settings.scheduler,
-        "schedulingGroup": {"podGroupName": group} if group else {},
         "serviceAccountName": settings.service_account,
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
@@ -182,37 +178,19 @@ def escaped(argument: str) -> str:
 
 
 def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dict[str, str]:
-    labels = {
-        **job_labels(hold),
-        **labels_of(need),
-        **(kueue.labels(hold, settings.local_queue) if settings.queue == "kueue" else {}),
-    }
-    return {key: value for key, value in labels.items() if value}
-
-
-def labels_of(need: NodeNeed) -> dict[str, str]:
-    """Return the labels that say whose replica a Pod is for, which may be another than it was made for."""
     pool, _, _ = need.replica.partition("-")
-    own = {"app.kubernetes.io/component": pool, REPLICA: need.replica}
-    if need.job_uid:
-        own |= {
-            "app.kubernetes.io/instance": f"job-{need.job_uid}",
-            JOB: str(need.job_uid),
-            ATTEMPT: str(need.attempt),
-        }
-    return own
-
-
-def job_labels(hold: HoldName) -> dict[str, str]:
-    """Return the labels of every object that is made for an attempt."""
-    return {
+    labels = {
         "app.kubernetes.io/name": "training-job",
         "app.kubernetes.io/instance": f"job-{hold.job_uid}",
+        "app.kubernetes.io/component": pool,
         "app.kubernetes.io/managed-by": DISCOVERY,
         SERVICE: hold.service,
         JOB: str(JobUid(hold.job_uid)),
         ATTEMPT: str(hold.attempt),
+        REPLICA: need.replica,
+        **(kueue.labels(hold, settings.local_queue) if settings.queue == "kueue" else {}),
     }
+    return {key: value for key, value in labels.items() if value}
 
 
 def _hostname(need: NodeNeed) -> str:

@@ -256,22 +256,6 @@ class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
     preferred_version: ServedVersion
 
 
-class ApiResource(msgspec.Struct, frozen=True):
-    name: str
-
-
-class ApiResources(msgspec.Struct, frozen=True):
-    """The kinds of objects in one version of an API group."""
-
-    resources: tuple[ApiResource, ...]
-
-
-class PodGroup(msgspec.Struct, frozen=True):
-    """A PodGroup of Kubernetes: Pods that its scheduler places together."""
-
-    metadata: Metadata
-
-
 class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list."""
 

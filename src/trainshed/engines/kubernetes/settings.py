@@ -122,16 +122,10 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     queue: Literal["trainshed", "kueue"] = "trainshed"
     #: Name of Kueue's LocalQueue in each namespace of jobs.
     local_queue: _Name = ""
-    #: The Pods that a job begins with are one PodGroup of Kubernetes, whose scheduler places all of them or
-    #: none; v1beta1 of scheduling.k8s.io, and not with Kueue.
-    pod_groups: bool = False
     #: The cluster's name of the devices of each public accelerator type.
     accelerators: dict[str, Accelerator] = {}
     #: Where Pods of some machine types go instead; the first match counts.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Seconds for which the Pods of a finished attempt are kept for another one of the same project with the
-    #: same needs; not with Kueue or PodGroups.
-    keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
     #: Seconds without contact after which an agent ends its programs, and its Pod is lost unless the cluster
     #: reports its end before. The service may be away for that long.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
@@ -220,8 +214,6 @@ def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
         )
     if settings.queue != "kueue" and settings.local_queue:
         yield 'local_queue: it is Kueue\'s; set queue = "kueue" to have jobs wait there, or take it away'
-    if settings.queue == "kueue" and settings.pod_groups:
-        yield 'pod_groups: Kueue admits a job as a whole by itself; take it away, or set queue = "trainshed"'
 
 
 def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:

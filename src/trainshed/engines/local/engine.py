@@ -363,12 +363,6 @@ class LocalEngine:
         self._gangs.release(job_uid, attempt)
         self._sweeper.later()
 
-    async def begin_afresh(self) -> int:
-        """Start another zygote after the last one was killed; return its process id. Raises
-        EngineUnavailable."""
-        await self._spawner.renew(self._spawner.zygote)
-        return self._spawner.zygote
-
     @property
     def layout(self) -> Layout:
         return self._layout

@@ -36,19 +36,6 @@ class MachineHosts:
         lines = [f"{address}\t{name}\n" for name, address in named if (name, address) not in known]
         rewrite(self.path, f"{begun}{_OURS}\n{''.join(lines)}")
 
-    def begun(self, *, whole: bool = False) -> str:
-        """Return the lines that others wrote, with `whole` also those that were added; "" = it cannot be
-        read."""
-        try:
-            text = self._read()
-        except (OSError, ValueError):
-            return ""
-        return text if whole else text.partition(f"{_OURS}\n")[0]
-
-    def reset(self, begun: str) -> None:
-        """Write the file anew with this text alone. Raises OSError."""
-        rewrite(self.path, begun)
-
     def _read(self) -> str:
         return self.path.read_text("utf-8")
 

@@ -20,7 +20,7 @@ from typing import TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.core.launch import LaunchPlan, WarmStart
+from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
@@ -61,7 +61,6 @@ from trainshed.engines.remote.mirror import StreamSender
 from trainshed.engines.remote.news import Known, Untold
 from trainshed.engines.remote.preflight import PreflightFailed
 from trainshed.engines.remote.reachability import Beacon, reach
-from trainshed.engines.remote.scrubbing import Scrubber, Unclean
 from trainshed.engines.remote.terminals import carry
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, joined, keep
@@ -90,7 +89,7 @@ Connection = Channel[News, Order]
 
 class Agent:
     """One node's side of an attempt. `engine`: over the agent's own directory; not started. `address`: the
-    node's, for other nodes. `scrubber`: cleans what the agent has for itself; None = it shares its node."""
+    node's, for other nodes."""
 
     def __init__(
         self,
@@ -98,8 +97,6 @@ class Agent:
         engine: LocalEngine,
         dialer: Dialer[News, Order],
         address: str,
-        *,
-        scrubber: "Scrubber | None" = None,
     ) -> None:
         self._document = document
         self._job_uid = document.job_uid
@@ -123,7 +120,6 @@ class Agent:
         #: The node has passed its preflight, or needs none.
         self._is_fit = not document.preflight
         self._cache = _cache(document)
-        self._scrubber = scrubber
         #: The agent has no attempt now.
         self._is_resting = False
         #: Why nothing can be run here; "" = programs can be run.
@@ -236,7 +232,6 @@ class Agent:
             hello = msgspec.structs.replace(
                 hello,
                 capabilities=self._engine.capabilities(),
-                scrubs=self._scrubber is not None,
             )
         said = time.monotonic()
         await connection.send(hello)
@@ -357,7 +352,7 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _launch(self, order: messages.Launch) -> None:
-        plans = [_without_imports(own_image.completed(plan)) for plan in order.plans]
+        plans = [own_image.completed(plan) for plan in order.plans]
         await asyncio.to_thread(_require_software, plans, self._document.node)
         await asyncio.to_thread(self._begin_logs, plans, order.lines)
         if self._files and not self._files[-1].until:
@@ -380,8 +375,6 @@ class Agent:
                 if self._cache is not None:
                     self._cache.close()
                 await self._forget()
-                if self._scrubber is not None:
-                    await self._scrub(self._scrubber)
                 self._is_resting = True
             case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
                 await self._forget()
@@ -392,15 +385,6 @@ class Agent:
             case _:
                 return await self._mind_peers(order)
         return messages.Answer(order.number)
-
-    async def _scrub(self, scrubber: "Scrubber") -> None:
-        """Clean the place. Raises EngineUnavailable if nothing more may run here."""
-        try:
-            await asyncio.to_thread(scrubber.end_processes)
-            scrubber.spare(await self._engine.begin_afresh())
-            await asyncio.to_thread(scrubber.clear)
-        except (Unclean, OSError) as failure:
-            raise EngineUnavailable(str(failure)) from failure
 
     async def _forget(self) -> None:
         """Drop all news of the former attempt."""
@@ -608,15 +592,6 @@ async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
     finally:
         writer.close()
-
-
-def _without_imports(plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan without imports for a preloader. Agents live too briefly for those, and their memory is
-    the job's; only bare interpreters are kept ready on nodes."""
-    if plan.warm is None or not plan.warm.modules:
-        return plan
-    why = "no frameworks are kept imported on nodes"
-    return replace(plan, warm=WarmStart(cold_because=why))
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:

@@ -71,8 +71,6 @@ class AgentHandle:
         self.is_starting = False
         #: It has no attempt now, and waits for another one.
         self.is_resting = False
-        #: It cleans up between attempts (`messages.Hello`).
-        self.scrubs = False
         #: It has reported that it ends, and starts nothing more.
         self.is_ending = False
         self._connection: Connection | None = None

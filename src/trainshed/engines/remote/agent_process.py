@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from trainshed.engines.remote.channel import ChannelClosed
 from trainshed.engines.remote.dialer import Dialer
 from trainshed.engines.remote.messages import AgentDocument, News, Order
 from trainshed.engines.remote.reachability import own_address
-from trainshed.engines.remote.scrubbing import Scrubber
 from trainshed.eventloop.background import begin
 
 _TELLING = 20.0
@@ -35,7 +33,6 @@ _CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
 def main(zygote: int, connection: socket.socket) -> None:
     """Read the document from standard input, run the agent, remove its files. `zygote`: process id of the
     zygote, which `connection` leads to."""
-    begun = time.time()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     document = messages.read_document(sys.stdin.buffer)
     _say_taken()
@@ -48,9 +45,7 @@ def main(zygote: int, connection: socket.socket) -> None:
     threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
     is_forsaken = False
     try:
-        is_forsaken = asyncio.run(
-            _serve(document, own, ZygoteHandle(zygote, connection), begun=begun)
-        )
+        is_forsaken = asyncio.run(_serve(document, own, ZygoteHandle(zygote, connection)))
     finally:
         node_directory.remove([own])
     if is_forsaken and document.forsaken:
@@ -121,8 +116,6 @@ async def _serve(
     document: AgentDocument,
     directory: Path,
     zygote: ZygoteHandle,
-    *,
-    begun: float,
 ) -> bool:
     """Run the agent. Returns whether it ended because its lease was over."""
     dialer: Dialer[News, Order] = Dialer(document.credential, Order)
@@ -135,8 +128,7 @@ async def _serve(
         own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
-    scrubber = Scrubber(document, directory, begun) if document.alone and os.getpid() == 1 else None
-    agent = Agent(document, engine, dialer, address, scrubber=scrubber)
+    agent = Agent(document, engine, dialer, address)
     running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
     parting: list[asyncio.Task[None]] = []
@@ -181,7 +173,6 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         processes=document.processes,
         usage_every=document.usage_every,
         disk_enforced=document.disk_enforced,
-        warm_idle=document.ready_idle,
         # After a power cut another agent is started, which removes this one's files.
         outlasts_power=False,
         # The same choice as of an earlier agent here, because peers were told its addresses.

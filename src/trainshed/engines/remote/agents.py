@@ -287,7 +287,6 @@ class Agents:
             return
         await self._nodes.tell_unfit(agent.node, "")
         agent.capabilities = self.capabilities = hello.capabilities
-        agent.scrubs = hello.scrubs
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )

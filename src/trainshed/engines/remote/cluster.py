@@ -4,7 +4,6 @@ attempts, and start a process on each held node."""
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct, field
 
 from trainshed.core.capacity import Delay
@@ -102,15 +101,6 @@ class NodeNeed(Struct, frozen=True):
     @property
     def wanted(self) -> MachineWanted:
         return MachineWanted(self.machine, self.accelerator if self.accelerators else "")
-
-    @property
-    def kind(self) -> "NodeNeed":
-        """The part of the need that has to be equal for another need to reuse its hold."""
-        # A Pod with peers has a hosts file that its agent may write.
-        size = min(self.gang_size, 2)
-        return msgspec.structs.replace(
-            self, replica="", hostname="", gang_size=size, job_uid=JobUid(0), attempt=0
-        )
 
 
 class Hold(Struct, frozen=True):
@@ -231,11 +221,6 @@ class Cluster(Protocol):
         """Return how a hold is about to end whose agent was asked to end by something other than this
         service; None = the cluster does not say. Waits for a few seconds, because agents may be asked before
         the cluster's records show it."""
-        ...
-
-    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        """Note that a hold is for these needs from now on, which are of the same kind (`NodeNeed.kind`), so
-        that the cluster's own tools may show it."""
         ...
 
     async def require_answer(self, name: HoldName) -> None:

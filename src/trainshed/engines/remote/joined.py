@@ -186,12 +186,6 @@ class JoinedClusters:
                 return end
         return None
 
-    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        for where in {self._split(need.node)[0] for need in needs} & self._members.keys():
-            member = self._members[where]
-            inner = [replace(need, node=self._split(need.node)[1]) for need in needs]
-            member.cluster.adopted(replace(name, service=member.service), inner)
-
     async def require_answer(self, name: HoldName) -> None:
         for one in self._candidates(name):
             self._require(one)

@@ -74,22 +74,19 @@ class KeptHolds:
     async def keep(self, gang: Gang) -> bool:
         """Keep the holds of an attempt that is over and recorded as such. Returns False if they are to be
         given back instead."""
-        keep = self._options.keep
-        if self._options.anywhere or keep is None:
-            # The cluster chooses the nodes of each attempt, or counts the holds of each.
+        if self._options.anywhere or self._options.apart:
+            # The cluster chooses the nodes of each attempt, or programs have the place to themselves.
             return False
         wanted = {
             place(part, need.node) for part, some in gang.record.parts.items() for need in some
         }
-        if self._options.apart and not all(agent.scrubs for agent in gang.agents.values()):
-            return False  # These agents are of an earlier version of the service.
         if gang.agents.keys() != wanted or not await self._agents.rest(gang):
             return False
         del self._attempts.gangs[gang.key]
         # A job whose program failed may be retried at once.
         exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
         failed = any(not one.stopped and one.exit_code != 0 for one in exits)
-        seconds = max(keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
+        seconds = max(self._options.keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
         for part, some in gang.record.parts.items():
             agents = tuple(gang.agents[place(part, need.node)] for need in some)
             name = hold_name(self._options.identity, gang.record, part)
@@ -141,8 +138,6 @@ class KeptHolds:
                 for agent in kept.agents
             )
         )
-        for part, kept in taken.items():
-            self._cluster.adopted(kept.name, gang.record.parts[part])
         owners = {kept.owner.key: kept for kept in taken.values()}
         self._tasks.begin(self._settle_all(owners.values()), "forgetting who had what was kept")
 
@@ -171,10 +166,9 @@ class KeptHolds:
 
     def _take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
         """Remove and return a kept hold of exactly these needs whose agents are all connected."""
-        wanted = frozenset(need.kind for need in needs)
+        wanted = frozenset(needs)
         for hold in self._holds:
-            kinds = frozenset(need.kind for need in hold.needs)
-            if kinds == wanted and all(one.is_connected for one in hold.agents):
+            if frozenset(hold.needs) == wanted and all(one.is_connected for one in hold.agents):
                 self._holds.remove(hold)
                 return hold
         return None

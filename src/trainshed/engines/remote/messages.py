@@ -83,16 +83,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;
     #: their ends are then reported. 0 = it ends at once, and its programs with it.
     grace: float = 0.0
-    #: Directory below which everything is its own, `/` in a Pod, and which it cleans between two attempts
-    #: (`scrubbing`). "" = it shares its node.
-    alone: str = ""
-    #: Directories there with content that agents were sent, which stays between attempts.
-    kept: tuple[str, ...] = ()
     #: Command that the agent becomes when its lease is over and it has ended everything: it gives the
     #: agent's hold back if no other agent has it. () = the hold ends with the agent.
     forsaken: tuple[str, ...] = ()
-    #: Seconds without a program after which an interpreter that is kept ready ends; 0 = none is kept ready.
-    ready_idle: float = 0.0
 
 
 # --- what the service says ---
@@ -220,8 +213,7 @@ class Reach(Call, frozen=True, tag=True):
 
 
 class Rest(Call, frozen=True, tag=True):
-    """Remove what is left of the attempt, of which nothing lives any more, and wait for another. An agent
-    that is `alone` refuses if something is left that it cannot remove."""
+    """Remove what is left of the attempt, of which nothing lives any more, and wait for another."""
 
 
 class Adopt(Call, frozen=True, tag=True):
@@ -300,8 +292,6 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     capabilities: Capabilities | None
     #: Why nothing can be run there, in which case this is its last message; "" = programs can be run.
     failure: str = ""
-    #: After `Rest` nothing is left of the attempt; otherwise the agent refuses `Rest`.
-    scrubs: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):

@@ -54,9 +54,9 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     apart: bool = False
     #: How the files of failed replicas are fetched.
     autopsies: CollectorOptions = field(default_factory=CollectorOptions)
-    #: Seconds for which an attempt's holds are kept for another one with the same needs; 0 = only for a
-    #: retry; None = not even for that.
-    keep: float | None = 0.0
+    #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
+    #: `apart`; 0 = only for a retry, or the next job in the queue.
+    keep: float = 0.0
     #: Seconds between failed starts of agents, as `failed_starts.PAUSES`.
     start_pauses: Sequence[float] = PAUSES
     #: The clock, in seconds since the epoch.

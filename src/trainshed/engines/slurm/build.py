@@ -182,9 +182,6 @@ def _document(
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
-        # Interpreters are only kept ready if files are shared, since runtimes are removed from other nodes,
-        # and only as long as agents are kept.
-        ready_idle=settings.keep if settings.shared else 0.0,
         # `RemoteOptions.agent` lists the agent's own values.
         **{**told(), **trust, **own},
     )

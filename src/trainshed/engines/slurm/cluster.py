@@ -194,9 +194,6 @@ class SlurmCluster:
     async def ending(self, name: HoldName) -> HoldEnd | None:
         return None  # Slurm kills agents with their programs, so that they report nothing.
 
-    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        """Does nothing: a Slurm job keeps its name."""
-
     async def require_answer(self, name: HoldName) -> None:
         await self._held(name)
 
