@@ -99,7 +99,7 @@ class ProcessCluster:
             path.write_text(json.dumps({"nodes": nodes, "agents": {}}))
         return Hold(name, path.name, nodes)
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
         if (self._directory / f"{node}.stepless").exists():
             raise ClusterUnavailable(f"{node} takes no step")
         if (self._directory / f"{node}.stillborn").exists():
@@ -117,7 +117,7 @@ class ProcessCluster:
         assert process.stdin is not None
         # Who has ended already reads nothing; that it has is found out as for any other.
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(given)
+            process.stdin.write(stdin)
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         path = self._directory / f"{hold.name}.hold"

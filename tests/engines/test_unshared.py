@@ -49,8 +49,8 @@ class UnsharedCluster(ProcessCluster):
         super().__init__(directory)
         self._hide = ("sh", "-c", _HIDE, "-", size, *map(str, hidden), "--")
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
-        await super().start_agent(hold, node, (*self._hide, *argv), given)
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
+        await super().start_agent(hold, node, (*self._hide, *argv), stdin)
 
 
 class UnsharedLab(Lab):

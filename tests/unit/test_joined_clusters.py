@@ -83,8 +83,8 @@ class Recorder:
         self.asked.append(f"acquire {name} {nodes}")
         return Hold(name, "12", nodes)
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
-        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {given.decode()}")
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
+        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {stdin.decode()}")
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None

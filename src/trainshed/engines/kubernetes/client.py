@@ -171,7 +171,7 @@ class ApiClient:
         except (httpx2.HTTPError, OSError, msgspec.MsgspecError) as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
-    async def attach(self, path: str, container: str, given: bytes, word: bytes) -> bool:
+    async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
         """Send a container its standard input, and wait until it confirms by the word that it has read all.
         Returns False if it ended before. Raises ApiFailure, ClusterUnavailable."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
@@ -180,8 +180,8 @@ class ApiClient:
             async with self._http.websocket(
                 url, params=params, subprotocols=["v4.channel.k8s.io"]
             ) as line:
-                for start in range(0, len(given), _PIECE):
-                    await line.send_bytes(_STDIN + given[start : start + _PIECE])
+                for start in range(0, len(stdin), _PIECE):
+                    await line.send_bytes(_STDIN + stdin[start : start + _PIECE])
                 return await _says(line, word)
         except Exception as failure:
             one = _alone(failure)

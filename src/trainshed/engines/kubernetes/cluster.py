@@ -226,7 +226,7 @@ class KubernetesCluster:
             self._touch()
         return Hold(name, pod.metadata.uid, (pod.spec.node_name,))
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
         if tuple(argv) != self._command:
             raise ValueError("every agent of a cluster is started by the same command")
         pod = self._mine.get(hold.name)
@@ -236,7 +236,7 @@ class KubernetesCluster:
             pod = await self._running(hold.name, need, anew=True)
         self._fresh.discard(pod.metadata.uid)
         try:
-            taken = await self._api.attach(_path(pod), manifests.CONTAINER, given, TAKEN)
+            taken = await self._api.attach(_path(pod), manifests.CONTAINER, stdin, TAKEN)
         except ApiFailure as failure:
             # A container that has just ended cannot be attached to; how it ended says more than the API.
             if failure.status == 404 and await self._is_soon_over(hold.name):

@@ -41,7 +41,7 @@ class PreparedAgent(Struct, frozen=True):
     agent: AgentHandle
     argv: Sequence[str]
     #: The standard input of its process.
-    given: bytes
+    stdin: bytes
 
 
 class AgentStarter:
@@ -172,7 +172,7 @@ class AgentStarter:
         """Start an agent. Raises ClusterUnavailable."""
         agent = prepared.agent
         try:
-            await self._cluster.start_agent(hold, agent.node, prepared.argv, prepared.given)
+            await self._cluster.start_agent(hold, agent.node, prepared.argv, prepared.stdin)
         finally:
             agent.is_starting = False
             if not agent.is_connected:

@@ -206,8 +206,8 @@ class Cluster(Protocol):
         held. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
         ...
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
-        """Run `argv`, found on the PATH there, on a node of a hold. `given`: its standard input, which alone
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
+        """Run `argv`, found on the PATH there, on a node of a hold. `stdin`: its standard input, which alone
         carries secrets. Returns when the process confirms that it has read the input (`messages.TAKEN`); from
         then on it does not depend on this process. Raises ClusterUnavailable, AgentEnded."""
         ...

@@ -156,13 +156,13 @@ class JoinedClusters:
         hold = await member.cluster.acquire(inner_name, inner, avoid=own)
         return Hold(name, hold.cluster_id, tuple(_joined(where, node) for node in hold.nodes))
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
         where, own = self._split(node)
         self._require(where)
         member = self._members[where]
         nodes = tuple(self._split(one)[1] for one in hold.nodes)
         inner = Hold(replace(hold.name, service=member.service), hold.cluster_id, nodes)
-        await member.cluster.start_agent(inner, own, argv, given)
+        await member.cluster.start_agent(inner, own, argv, stdin)
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         silent: ClusterUnavailable | None = None

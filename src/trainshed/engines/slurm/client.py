@@ -105,7 +105,7 @@ class SlurmClient:
     async def hand_over(
         self,
         command: Sequence[str],
-        given: bytes,
+        stdin: bytes,
         name: str,
         node: str,
         user: UnixUser | None = None,
@@ -120,7 +120,7 @@ class SlurmClient:
         taken = False
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
-                taken = await _feed(process, given)
+                taken = await _feed(process, stdin)
                 if not taken:
                     told = commands.complaint((await complaining).decode(errors="replace"))
                     raise ClusterUnavailable(f"{what}: {told or 'its step ended at once'}")
@@ -213,10 +213,10 @@ async def _heard(process: Child, word: bytes) -> bool:
     return False
 
 
-async def _feed(process: Child, given: bytes) -> bool:
+async def _feed(process: Child, stdin: bytes) -> bool:
     """Send an agent its input; return whether it confirmed it. Slurm accepts input before the step exists,
     and carries it a kilobyte at a time, so that sending begins at once."""
-    writing = joined(_write(process, given))
+    writing = joined(_write(process, stdin))
     try:
         return await _heard(process, TAKEN)
     finally:
@@ -224,11 +224,11 @@ async def _feed(process: Child, given: bytes) -> bool:
         await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _write(process: Child, given: bytes) -> None:
+async def _write(process: Child, stdin: bytes) -> None:
     assert process.stdin
     # If the process has ended already, uvloop raises RuntimeError because the handle is closed.
     with contextlib.suppress(ConnectionError, RuntimeError):
-        process.stdin.write(given)
+        process.stdin.write(stdin)
         await process.stdin.drain()
         process.stdin.close()
 

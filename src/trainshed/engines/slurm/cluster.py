@@ -155,7 +155,7 @@ class SlurmCluster:
             self._look_soon()
         return hold
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], given: bytes) -> None:
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
         try:
             user = await self._users.named(hold.name.user)
         except ClusterRefused as e:
@@ -172,7 +172,7 @@ class SlurmCluster:
             gres=seen.gres,
         )
         try:
-            await self._client.hand_over(command, given, str(hold.name), node, user)
+            await self._client.hand_over(command, stdin, str(hold.name), node, user)
         except ClusterUnavailable as e:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
 
