@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from trainshed.replica.observe import network
 from trainshed.replica.observe.network import Traffic
 
 pytestmark = pytest.mark.skipif(
@@ -77,6 +78,22 @@ def test_both_ends_of_an_open_connection_are_counted_once(traffic: Traffic) -> N
     sent, received = ended(traffic, before, (MANY + 1000, MANY + 1000), me)
     assert sent < MANY + 1000 + _FIN
     assert received < MANY + 1000 + _FIN
+
+
+def test_a_connection_that_an_answer_lacks_or_has_twice_is_counted_once(
+    traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel answers where other connections come and go meanwhile."""
+    me = os.getpid()
+    before = traffic.read([me])
+    with listening("127.0.0.1") as server:
+        ends = talk(server, MANY)
+        seen = list(network._open_connections())  # pyright: ignore[reportPrivateUsage] - the kernel's answer
+        for answer in ([*seen, *seen], [], seen):
+            monkeypatch.setattr(network, "_open_connections", lambda answer=answer: iter(answer))
+            assert all(MANY <= n < MANY + _FIN for n in moved(traffic, before, me))
+        for end in ends:
+            end.close()
 
 
 def test_a_short_connection_to_its_own_address_is_counted(traffic: Traffic) -> None:

@@ -79,7 +79,9 @@ class Traffic:
             before, self._known = self._known, {}
             for each in _open_connections():
                 if each.inode in inodes:
-                    self._add(each, before.get(each.cookie, (0, 0)))
+                    # Where others come and go meanwhile, an answer may have a connection twice, or lack it.
+                    last = self._known.get(each.cookie) or before.get(each.cookie)
+                    self._add(each, last or self._gone.pop(each.cookie, (0, 0)))
                     self._known[each.cookie] = each.sent, each.received
                 elif each.cookie in before:
                     # No process has it open any more: the kernel will still send its notice.
