@@ -23,10 +23,13 @@ from tests.e2e.running import (
 from tests.e2e.stories import Verdict, process_of, timeline, verdicts
 
 NUMBERS = """
-import os, sys, time
+import os, signal, sys, time
 # {mark}
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 os.close(os.open("begun", os.O_CREAT | os.O_EXCL | os.O_WRONLY))  # fails in a second start
 for i in range({count}):
+    if i == {gate}:
+        signal.sigwait([signal.SIGUSR1])
     print(i, flush=True)
     time.sleep({pause})
 """
@@ -35,9 +38,10 @@ for i in range({count}):
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
 
-def numbers(mark: str, count: int, pause: float = 0.002) -> str:
-    """A program that counts, and cannot be started twice in one replica."""
-    return NUMBERS.format(mark=mark, count=count, pause=pause)
+def numbers(mark: str, count: int, pause: float = 0.002, gate: int | None = None) -> str:
+    """A program that counts, and cannot be started twice in one replica. Before the number `gate` it waits
+    for SIGUSR1."""
+    return NUMBERS.format(mark=mark, count=count, pause=pause, gate=gate)
 
 
 def counted(service: Service, job_id: str, replica: str) -> list[str]:
@@ -54,8 +58,8 @@ def expect_whole_logs(service: Service, job_id: str, replicas: int, count: int) 
         assert said == expected[: len(said)], f"worker {index}: {said}"
 
 
-def first_line(service: Service, job_id: str, wanted: str) -> None:
-    assert any(line == wanted for line in service.follow(job_id))
+def first_line(service: Service, job_id: str, wanted: str, replica: str | None = None) -> None:
+    assert any(line == wanted for line in service.follow(job_id, replica))
 
 
 def kill_zygote(service: Service) -> None:
@@ -73,17 +77,23 @@ def kill_buckets(service: Service) -> None:
 
 
 def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
-    """The primary counts on while the service is dead; a worker ends meanwhile."""
+    """The primary counts on while the service is dead; the workers end meanwhile."""
     mark = new_mark()
-    body = container_job(numbers(mark, 400), pools=(1, 2))
+    replicas = ("workerpool0-0", "workerpool1-0", "workerpool1-1")
+    body = container_job(numbers(mark, 400, gate=21), pools=(1, 2))
     pools = body["jobSpec"]["workerPoolSpecs"]
-    pools[1]["containerSpec"]["command"][2] = numbers(mark, 100, 0.0)
+    pools[1]["containerSpec"]["command"][2] = numbers(mark, 100, 0.0, gate=21)
     with running(data) as service:
         job_id = submit(service, body)
-        first_line(service, job_id, "20")
+        for replica in replicas:
+            first_line(service, job_id, "20", replica)
         programs = marked(mark)
+        primary, *workers = (process_of(mark, replica) for replica in replicas)
         service.kill()
-        assert marked(mark), "the programs must go on without the service"
+        for pid in workers:
+            os.kill(pid, signal.SIGUSR1)  # which fails if it has not outlived the service
+        wait_until_gone(workers)
+        os.kill(primary, signal.SIGUSR1)
     with running(data) as service:
         view = service.finish(job_id)
         assert view["state"] == "SUCCEEDED"
