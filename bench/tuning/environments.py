@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.e2e.running import ROOT
 
-from trainshed.studies.port import EngineName
+from bench.tuning.engines import Engine
 
 _OWN = ("msgspec>=0.19,<1",)
 """What studies need of Trainshed's own dependencies, beside NumPy and SciPy."""
@@ -23,9 +23,9 @@ _VIZIER = (
     "scikit-learn>=1.5,<2",
 )
 _NEEDED = {
-    EngineName.OPTUNA_TPE.value: ("optuna", _OPTUNA),
-    EngineName.OPTUNA_GP.value: ("optuna", _OPTUNA),
-    EngineName.VIZIER.value: ("vizier", _VIZIER),
+    Engine.OPTUNA_TPE.value: ("optuna", _OPTUNA),
+    Engine.OPTUNA_GP.value: ("optuna", _OPTUNA),
+    Engine.VIZIER.value: ("vizier", _VIZIER),
 }
 _COCO = "coco-experiment==2.8.2"
 TIMEOUT = 1800

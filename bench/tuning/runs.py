@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.tuning.coco import bbob
+from bench.tuning.engines import Engine, algorithm_of
 from bench.tuning.learning import BEST_KNOWN, learned
 from bench.tuning.pitfalls import pitfalls
 from bench.tuning.problems import METRIC, made
 from trainshed import studies
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
-from trainshed.studies.port import Algorithm, EngineName, Seen
+from trainshed.studies.port import Algorithm, Seen
 from trainshed.studies.registry import algorithm_for
 
 RANDOM = "random"
-CANDIDATES = (RANDOM, *(engine.value for engine in EngineName))
+CANDIDATES = (RANDOM, *(engine.value for engine in Engine))
 USUAL, PITFALLS, BBOB = "usual", "pitfalls", "bbob"
 SETS = {USUAL: (*made(), *learned()), PITFALLS: pitfalls(), BBOB: bbob()}
 PROBLEMS = {problem.name: problem for problems in SETS.values() for problem in problems}
@@ -55,7 +56,7 @@ class Result:
 
 
 def run(task: Task) -> Result:
-    """Raises trainshed.studies.port.EngineMissing."""
+    """Raises ImportError if the library of the candidate is not installed."""
     problem, algorithm = PROBLEMS[task.problem], candidate(task.candidate)
     objective = problem.objective(task.seed)
     draw = random.Random(f"{task.problem}:{task.seed}:noise")
@@ -86,7 +87,7 @@ def run(task: Task) -> Result:
 def candidate(name: str) -> Algorithm:
     if name == RANDOM:
         return algorithm_for(AlgorithmName.RANDOM_SEARCH)
-    return algorithm_for(AlgorithmName.DEFAULT, EngineName(name))
+    return algorithm_of(Engine(name))
 
 
 def version(task: Task) -> str:
@@ -104,14 +105,14 @@ def version(task: Task) -> str:
 
 
 def own_code(candidate: str) -> list[Path]:
-    """The files of this service that decide what a candidate proposes."""
+    """The files of this repository that decide what a candidate proposes."""
     root = Path(next(iter(studies.__path__)))
     if candidate == RANDOM:
         files = list(root.glob("*.py"))
-    elif candidate == EngineName.GP_BANDIT:
+    elif candidate == Engine.GP_BANDIT:
         files = [*root.glob("*.py"), *root.glob("gp/**/*.py")]
     else:
-        files = list(root.glob("engines/*.py"))
+        files = list((Path(__file__).parent / "engines").glob("*.py"))
     return sorted(file for file in files if file.name != "port.py")
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from statistics import median
 
+from bench.tuning.engines import Engine
 from bench.tuning.figures import RANDOM, Standing, complete, regrets_after, same_seeds, standings
 from bench.tuning.pitfalls import FAILING, FAR_WELL, FOUND, ROTATED, SPOILT
 from bench.tuning.runs import Result
-from trainshed.studies.port import EngineName
 
-OURS = EngineName.GP_BANDIT.value
-TPE, OPTUNA_GP = EngineName.OPTUNA_TPE.value, EngineName.OPTUNA_GP.value
-SLOW = EngineName.VIZIER.value
+OURS = Engine.GP_BANDIT.value
+TPE, OPTUNA_GP = Engine.OPTUNA_TPE.value, Engine.OPTUNA_GP.value
+SLOW = Engine.VIZIER.value
 RATIO = 0.02
 """At most this over random search's regret, geometric mean, after the last trial."""
 
@@ -81,7 +81,7 @@ def _ahead(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
 
 def _names(results: Sequence[Result]) -> list[str]:
     done = {one.task.candidate for one in results}
-    return [name for name in (RANDOM, *(e.value for e in EngineName)) if name in done]
+    return [name for name in (RANDOM, *(e.value for e in Engine)) if name in done]
 
 
 def _found(results: Sequence[Result], names: Sequence[str], trials: int) -> str:

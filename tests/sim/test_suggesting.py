@@ -33,7 +33,6 @@ from trainshed.store.studies import Studies
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
-    EngineMissing,
     Proposals,
     Seen,
     StoppingVerdict,
@@ -440,17 +439,6 @@ def test_a_suggestion_that_fails_each_time_says_why() -> None:
     assert failed.error.code == 13
     assert "it died" in failed.error.message
     assert bureau.given(next_one) == (1,), "the others do not suffer from it"
-
-
-def test_an_engine_that_is_not_installed_is_told_at_once() -> None:
-    """docs/adr/0018: the message says what to install."""
-    bureau = Bureau()
-    bureau.advisor.faults = [EngineMissing("install trainshed[vizier]")]
-    name = bureau.ask("ada")
-    failed = bureau.serve().operation(name)
-    assert failed.error is not None
-    assert (failed.error.code, failed.error.message) == (9, "install trainshed[vizier]")
-    assert bureau.clock.now < CREATED + 10**9
 
 
 def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:

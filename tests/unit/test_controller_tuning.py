@@ -32,7 +32,6 @@ from trainshed.store.studies import Studies
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
-    EngineMissing,
     Proposals,
     Seen,
     StoppingVerdict,
@@ -467,37 +466,6 @@ async def _both_end(house: House) -> None:
     await asyncio.sleep(0)
     await house.look_once()
     assert house.woken
-
-
-class Uninstalled(Advisor):
-    """The engine's library is not there until `installed`."""
-
-    installed = False
-
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
-    ) -> Proposals:
-        if not self.installed:
-            raise EngineMissing("Install trainshed[optuna].")
-        return await super().suggest(spec, trials, count, seed)
-
-
-def test_a_job_waits_for_an_engine_that_is_not_installed() -> None:
-    """No job is lost by a wrong setting: it waits, says what for, and goes on when the engine is there."""
-    house = House(tuning(trials=2, parallel=1), Uninstalled())
-    found = house.look()
-    assert found.commit is not None
-    (told,) = [entry for entry in found.commit.timeline if entry.kind == "waiting"]
-    assert "Install trainshed[optuna]" in told.message
-    assert house.look().commit is None, "it is told once"
-    Uninstalled.installed = True
-    try:
-        found = house.look()
-    finally:
-        Uninstalled.installed = False
-    assert isinstance(found.job, TuningJob)
-    assert [each.number for each in found.job.running] == [1]
-    assert not found.job.waits_for_engine
 
 
 def test_the_history_is_not_read_while_a_suggestion_is_worked_out() -> None:

@@ -27,8 +27,6 @@ from trainshed.studies.advisor.process import HEAD, Kind, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
-    EngineMissing,
-    EngineName,
     Seen,
 )
 from trainshed.studies.registry import algorithm_for
@@ -41,11 +39,11 @@ def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
     return StudySpec(plain.parameters, plain.metrics, algorithm, median_stopping=MedianStopping())
 
 
-def live(story: Story, engine: EngineName = EngineName.GP_BANDIT) -> None:
+def live(story: Story) -> None:
     """The story of one advisor, which is closed after it; nothing of it lives then."""
 
     async def lived() -> None:
-        advisor = ProcessAdvisor(engine)
+        advisor = ProcessAdvisor()
         try:
             async with asyncio.timeout(60):
                 await story(advisor)
@@ -201,27 +199,6 @@ def test_closing_ends_the_process_and_what_is_asked_then_fails() -> None:
     live(story)
 
 
-def test_what_is_not_installed_is_said_to_be_missing() -> None:
-    """docs/adr/0018: optional engines; the message says what to install."""
-    wanted = EngineName.VIZIER
-    try:
-        algorithm_for(Algorithm.DEFAULT, wanted)
-    except EngineMissing as missing:
-        text = str(missing)
-    else:
-        pytest.skip("google-vizier is installed here")
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        with pytest.raises(EngineMissing, match="vizier"):
-            await advisor.suggest(spec(Algorithm.DEFAULT), SEEN, 1, 7)
-        running = pid_of(advisor)
-        await advisor.suggest(spec(), SEEN, 1, 7)
-        assert pid_of(advisor) == running
-
-    assert "trainshed[vizier]" in text
-    live(story, wanted)
-
-
 # --- processes that misbehave, played by scripts ---
 
 
@@ -367,7 +344,7 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
         process.main()
         """
     )
-    call = frame(Kind.SUGGEST, SuggestCall(EngineName.GP_BANDIT, spec(), SEEN, 1, 7))
+    call = frame(Kind.SUGGEST, SuggestCall(spec(), SEEN, 1, 7))
 
     async def story() -> tuple[bytes, bytes]:
         made = await asyncio.create_subprocess_exec(
@@ -392,7 +369,7 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
 
 def test_every_answer_is_of_a_kind_that_the_client_knows() -> None:
     """In this process, without pipes: failures are answers, too."""
-    good = frame(Kind.SUGGEST, SuggestCall(EngineName.GP_BANDIT, spec(), SEEN, 1, 7))
+    good = frame(Kind.SUGGEST, SuggestCall(spec(), SEEN, 1, 7))
     answer = process._answer(Kind.SUGGEST, good[HEAD.size :])  # pyright: ignore[reportPrivateUsage] # what `main` says
     assert Kind(HEAD.unpack(answer[: HEAD.size])[0]) is Kind.PROPOSALS
     for kind in (Kind.SUGGEST, Kind.SHOULD_STOP):

@@ -3,42 +3,17 @@
 import subprocess
 import sys
 
-import pytest
-
 from trainshed.core.study.spec import Algorithm
-from trainshed.studies import registry
 from trainshed.studies.gp.bandit import GaussianProcessBandit
-from trainshed.studies.port import EngineMissing, EngineName
 from trainshed.studies.random_search import GridSearch, RandomSearch
 from trainshed.studies.registry import algorithm_for
 
 
 def test_each_study_gets_what_it_asks_for() -> None:
-    """facts/tuning#ml: the default is Bayesian; an engine counts for the default only."""
+    """facts/tuning#ml: the default is Bayesian."""
     assert isinstance(algorithm_for(Algorithm.DEFAULT), GaussianProcessBandit)
-    assert isinstance(algorithm_for(Algorithm.GRID_SEARCH, EngineName.VIZIER), GridSearch)
-    assert isinstance(algorithm_for(Algorithm.RANDOM_SEARCH, EngineName.OPTUNA_GP), RandomSearch)
-
-
-@pytest.mark.parametrize(
-    ("engine", "extra"),
-    [
-        (EngineName.OPTUNA_TPE, "optuna"),
-        (EngineName.OPTUNA_GP, "optuna"),
-        (EngineName.VIZIER, "vizier"),
-    ],
-)
-def test_a_missing_library_is_named_with_its_extra(
-    engine: EngineName, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent(module: str) -> None:
-        raise ImportError(f"No module named {module!r}")
-
-    monkeypatch.setattr(registry, "import_module", absent)
-    with pytest.raises(EngineMissing) as missing:
-        algorithm_for(Algorithm.DEFAULT, engine)
-    for part in (engine.value, extra, "No module named", "tuning_engine"):
-        assert part in str(missing.value)
+    assert isinstance(algorithm_for(Algorithm.GRID_SEARCH), GridSearch)
+    assert isinstance(algorithm_for(Algorithm.RANDOM_SEARCH), RandomSearch)
 
 
 def test_importing_the_room_loads_no_numpy() -> None:

@@ -26,12 +26,11 @@ from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.studies import StoredTrial, Studies
-from trainshed.studies.port import Advisor, EngineMissing, StoppingVerdict
+from trainshed.studies.port import Advisor, StoppingVerdict
 
 log = logging.getLogger(__name__)
 
 _NOT_FOUND = 5
-_FAILED_PRECONDITION = 9
 _PAUSE = 1.0
 """Seconds before the store or the advisor, after a failure, is asked again."""
 _TRIES = 5
@@ -130,8 +129,6 @@ class StudyOperations:
                 await self._check(study, operation)
         except NotFound as missing:
             await self._finish(_failed(operation, _NOT_FOUND, str(missing), self._now()))
-        except EngineMissing as missing:
-            await self._finish(_failed(operation, _FAILED_PRECONDITION, str(missing), self._now()))
 
     async def _suggest(self, study: Study, operation: Operation) -> None:
         """Hand out first the client's own active trials, then trials that were requested and that nobody

@@ -31,7 +31,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
-from trainshed.studies.port import Advisor, AdvisorFailed, EngineMissing, Proposals, Seen
+from trainshed.studies.port import Advisor, AdvisorFailed, Proposals, Seen
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class TuningReconciler:
         curves = await self._curves.of(transition, sights)
         try:
             verdicts = await self._stores.advisor.should_stop(job.spec.study, curves, numbers)
-        except (AdvisorFailed, EngineMissing) as failure:
+        except AdvisorFailed as failure:
             about(log, job.uid).warning("early stopping not decided: %s", failure)
             return
         for sight, verdict in zip(fresh, verdicts, strict=True):
@@ -188,16 +188,10 @@ class TuningReconciler:
         if job.spec.study.limits.max_trials is not None:
             count = min(count, max(1, job.spec.study.limits.max_trials - len(own)))
         answer = self._proposals.take(job, [seen(trial) for trial in shown], count)
-        if isinstance(answer, NoEngine):
-            if not job.waits_for_engine:
-                transition.change(waits_for_engine=True)
-                transition.record(timeline.waits_for_engine(answer.why, transition.now))
-            return ()
         if answer is None:
             return ()
         if answer.drawn:
             transition.record(timeline.drawn(count, answer.drawn, transition.now))
-        transition.change(waits_for_engine=False)
         points = answer.proposals.parameters[:count]
         pairs = [(parameters, self._stores.new_uid()) for parameters in points]
         exhausted = answer.proposals.exhausted and len(pairs) < count
@@ -229,13 +223,6 @@ class Answer(Struct, frozen=True):
     drawn: str = ""
 
 
-class NoEngine(Struct, frozen=True):
-    """The library of the algorithm's engine is not installed. The next look asks again."""
-
-    #: What to do about it.
-    why: str
-
-
 class TrialProposals:
     """Asks the advisor for the next trials, with one request per job at a time."""
 
@@ -244,9 +231,9 @@ class TrialProposals:
         self._advisor = advisor
         self._wake = wake
         self._asking: dict[JobUid, asyncio.Task[None]] = {}
-        self._answers: dict[JobUid, Answer | NoEngine] = {}
+        self._answers: dict[JobUid, Answer] = {}
 
-    def take(self, job: TuningJob, shown: Sequence[Seen], count: int) -> Answer | NoEngine | None:
+    def take(self, job: TuningJob, shown: Sequence[Seen], count: int) -> Answer | None:
         """Return the answer to the last request. None: a request has begun, now or before, and is not
         answered yet."""
         answer = self._answers.pop(job.uid, None)
@@ -280,16 +267,12 @@ class TrialProposals:
         self._asking.pop(job.uid, None)
         self._wake(job.uid)
 
-    async def _answer(
-        self, job: TuningJob, shown: tuple[Seen, ...], count: int
-    ) -> Answer | NoEngine:
+    async def _answer(self, job: TuningJob, shown: tuple[Seen, ...], count: int) -> Answer:
         spec, failures, drawn, pause = job.spec.study, 0, "", _PAUSE
         while True:
             try:
                 found = await self._advisor.suggest(spec, shown, count, job.uid)
                 return Answer(found, drawn)
-            except EngineMissing as missing:
-                return NoEngine(str(missing))
             except Exception as failure:
                 # Broad on purpose: an algorithm may fail with anything, and a job must not wait for ever.
                 is_told = isinstance(failure, AdvisorFailed)

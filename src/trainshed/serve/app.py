@@ -78,7 +78,6 @@ from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Store
 from trainshed.store.records import OperationKind
 from trainshed.studies.advisor.client import ProcessAdvisor
-from trainshed.studies.port import EngineName
 from trainshed.telemetry.meters import Meters
 from trainshed.telemetry.spans import SpanSink
 from trainshed.viewers.pool import ViewerPool
@@ -193,7 +192,7 @@ def _shared(bootstrap: Bootstrap) -> _Shared:
         buckets=buckets,
         adapter=BucketAdapter(buckets, bootstrap.buckets.expect),
         splits=SplitProcesses(bootstrap.bucket_socket.resolve()),
-        advisor=ProcessAdvisor(EngineName(settings.tuning_engine)),
+        advisor=ProcessAdvisor(),
         points=PointFiles(data / POINTS),
         logs=LogReader(engine.streams, ServiceStreams(data / "logs")),
         notices=Notices(),

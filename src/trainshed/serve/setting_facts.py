@@ -80,7 +80,6 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "idle_gpus": "Seconds that all GPUs of a job may do nothing before it is warned; 0 = for ever",
         "idle_jobs": "Seconds that all of a job may do nothing before it is warned; 0 = for ever",
         "idle_stop": "Seconds after that warning until it is stopped; 0 = it is not",
-        "tuning_engine": "Serves studies that ask for the default algorithm",
         "max_study_trials": "Trials of one study or tuning job; 0 = any number",
         "reduction_tls": "Reducers of all jobs speak TLS",
     },

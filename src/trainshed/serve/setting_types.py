@@ -184,22 +184,6 @@ def _bucket_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[BucketTable, ..
     return bucket_tables(tables)
 
 
-def _check_tuning_engine(name: str) -> None:
-    """Raise ValueError for an engine that is not installed: at the start, not in each job."""
-    needed = {
-        "optuna-tpe": ("optuna", "optuna"),
-        "optuna-gp": ("optuna", "torch"),
-        "google-vizier": ("vizier", "vizier"),
-    }
-    if name in needed:
-        extra, module = needed[name]
-        if not _is_installed(module):
-            raise ValueError(
-                f"the engine {name} needs a library that is not installed; install trainshed[{extra}], or "
-                "choose gp-bandit"
-            )
-
-
 def _check_age(text: str) -> None:
     from trainshed.core.retention import parse_age
 
@@ -299,9 +283,6 @@ Quotas = Literal["unlimited", "public"]
 Isolation = Literal["", "own-user", "root", "user", "session"]
 ContainerTool = Literal["auto", "podman", "docker", "none"]
 ImagePull = Literal["missing", "always", "never"]
-TuningEngine = Annotated[
-    Literal["gp-bandit", "optuna-tpe", "optuna-gp", "google-vizier"], Checked(_check_tuning_engine)
-]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]
 BucketName = Annotated[str, Checked(_check_bucket)]

@@ -38,7 +38,6 @@ from trainshed.serve.setting_types import (
     Region,
     Size,
     SmtpTls,
-    TuningEngine,
     WebUrl,
     accelerators_of,
     convert,
@@ -148,7 +147,6 @@ class Settings(Struct, frozen=True):
     #: Whether reducers speak TLS even if a job does not ask for it.
     reduction_tls: bool = False
     #: The algorithm's engine for studies that ask for the default algorithm.
-    tuning_engine: TuningEngine = "gp-bandit"
     #: Most trials of one study or tuning job; 0 = any number.
     max_study_trials: Count = 1000
     #: The address at which browsers reach this service; "" = where it listens.

@@ -4,7 +4,6 @@ The same spec, trials and seed give the same answer on every machine of one kind
 algorithms store nothing. Conformance suite: tests/contract/studies.
 """
 
-import enum
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -46,15 +45,6 @@ class Algorithm(Protocol):
         ...
 
 
-class EngineName(enum.StrEnum):
-    """Which engine serves studies whose algorithm is the default one (setting `tuning_engine`)."""
-
-    GP_BANDIT = "gp-bandit"
-    OPTUNA_TPE = "optuna-tpe"
-    OPTUNA_GP = "optuna-gp"
-    VIZIER = "google-vizier"
-
-
 class Curve(Struct, frozen=True):
     """A trial's learning curve."""
 
@@ -89,13 +79,9 @@ class AdvisorFailed(Exception):
     message says what happened."""
 
 
-class EngineMissing(Exception):
-    """The library of an engine is not installed. The message says what to install."""
-
-
 class Advisor(Protocol):
     """Algorithms and stopping rules for callers on an event loop, which they do not block. Methods raise
-    AdvisorFailed, EngineMissing."""
+    AdvisorFailed."""
 
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int

@@ -18,14 +18,14 @@ from tests.contract.studies.trees import (
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import Noise, Parameter, ParameterType, StudySpec
-from trainshed.studies.port import Algorithm, EngineMissing, EngineName, Seen
+from trainshed.studies.port import Algorithm, Seen
 from trainshed.studies.registry import algorithm_for
 
 pytestmark = pytest.mark.numerical
 ALGORITHMS = {
-    "random": (AlgorithmName.RANDOM_SEARCH, EngineName.GP_BANDIT),
-    "grid": (AlgorithmName.GRID_SEARCH, EngineName.GP_BANDIT),
-    **{engine.value: (AlgorithmName.DEFAULT, engine) for engine in EngineName},
+    "random": AlgorithmName.RANDOM_SEARCH,
+    "grid": AlgorithmName.GRID_SEARCH,
+    "gp-bandit": AlgorithmName.DEFAULT,
 }
 
 FLAT = StudySpec(cube(3), (LOSS,))
@@ -35,10 +35,7 @@ COUNTABLE = StudySpec(LISTED, (LOSS,))
 
 @pytest.fixture(params=list(ALGORITHMS))
 def algorithm(request: pytest.FixtureRequest) -> Algorithm:
-    try:
-        return algorithm_for(*ALGORITHMS[request.param])
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    return algorithm_for(ALGORITHMS[request.param])
 
 
 def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[Seen]:

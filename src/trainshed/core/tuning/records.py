@@ -88,8 +88,6 @@ class TuningJob(Struct, frozen=True):
     #: No further trial begins: the algorithm has nothing left to try, or the study has reached a limit of its
     #: own.
     exhausted: bool = False
-    #: The library of the service's tuning engine is not installed, and its timeline says so.
-    waits_for_engine: bool = False
 
     @property
     def study(self) -> StudyUid:

@@ -60,14 +60,6 @@ def stopping(number: int, why: str, now: Nanos) -> TimelineEntry:
     )
 
 
-def waits_for_engine(why: str, now: Nanos) -> TimelineEntry:
-    return TimelineEntry(
-        now,
-        "waiting",
-        f"No further trial begins for now. {why} The job goes on when the service is started so.",
-    )
-
-
 def drawn(count: int, why: str, now: Nanos) -> TimelineEntry:
     trials = "The next trial is" if count == 1 else f"The next {count} trials are"
     return TimelineEntry(now, "warning", f"{trials} drawn at random: the algorithm failed ({why}).")

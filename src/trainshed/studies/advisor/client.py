@@ -19,8 +19,6 @@ from trainshed.studies.advisor.process import HEAD, Kind, StopCall, SuggestCall,
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
-    EngineMissing,
-    EngineName,
     Proposals,
     Seen,
     StoppingVerdict,
@@ -46,11 +44,9 @@ _ANSWERS: Final[dict[Kind, Any]] = {
 
 
 class ProcessAdvisor:
-    """An advisor in a process. `engine`: serves studies that ask for the default algorithm. Calls are
-    answered one after the other."""
+    """An advisor in a process. Calls are answered one after the other."""
 
-    def __init__(self, engine: EngineName = EngineName.GP_BANDIT) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
@@ -64,7 +60,7 @@ class ProcessAdvisor:
         shown, points = list(trials), list[Parameters]()
         while True:
             some = min(_TURN, count - len(points))
-            call = SuggestCall(self._engine, spec, tuple(shown), some, seed)
+            call = SuggestCall(spec, tuple(shown), some, seed)
             found: Proposals = await self._ask(Kind.SUGGEST, call)
             points += found.parameters
             if len(points) >= count or len(found.parameters) < some:
@@ -94,10 +90,8 @@ class ProcessAdvisor:
             try:
                 async with asyncio.timeout(_LONGEST):
                     return await self._answered(message)
-            except (EngineMissing, _Told) as told:
-                raise (
-                    told if isinstance(told, EngineMissing) else AdvisorFailed(str(told))
-                ) from None
+            except _Told as told:
+                raise AdvisorFailed(str(told)) from None
             except BaseException as failure:
                 # Half an exchange leaves the stream in an unknown state.
                 await self._end()
@@ -119,7 +113,7 @@ class ProcessAdvisor:
         return await self._exchange(message)
 
     async def _exchange(self, message: bytes) -> Any:
-        """Send a message and return the answer. Raises _Ended, _Told, EngineMissing."""
+        """Send a message and return the answer. Raises _Ended, _Told."""
         process = self._process = self._process or await self._start()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -136,8 +130,7 @@ class ProcessAdvisor:
         answer = Kind(kind)
         if answer in _ANSWERS:
             return msgspec.json.decode(body, type=_ANSWERS[answer])
-        text = msgspec.json.decode(body, type=str)
-        raise EngineMissing(text) if answer is Kind.MISSING else _Told(text)
+        raise _Told(msgspec.json.decode(body, type=str))
 
     async def _start(self) -> Process:
         if self._closed:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
-from trainshed.studies.port import Curve, EngineMissing, EngineName, Seen
+from trainshed.studies.port import Curve, Seen
 from trainshed.studies.registry import algorithm_for
 
 HEAD = struct.Struct(">cI")
@@ -24,21 +24,18 @@ HEAD = struct.Struct(">cI")
 
 
 class Kind(enum.Enum):
-    """Calls, and answers to them. FAILED and MISSING carry a text."""
+    """Calls, and answers to them. FAILED carries a text."""
 
     SUGGEST = b"s"
     SHOULD_STOP = b"c"
     PROPOSALS = b"p"
     VERDICTS = b"v"
     FAILED = b"f"
-    MISSING = b"m"
 
 
 class SuggestCall(Struct, frozen=True):
     """Asks the algorithm that a study names for points."""
 
-    #: Used only for the default algorithm.
-    engine: EngineName
     spec: StudySpec
     trials: tuple[Seen, ...]
     #: How many points.
@@ -89,15 +86,13 @@ def _answer(kind: Kind, body: bytes) -> bytes:
     try:
         if kind is Kind.SUGGEST:
             call = _suggest_calls.decode(body)
-            algorithm = algorithm_for(call.spec.algorithm, call.engine)
+            algorithm = algorithm_for(call.spec.algorithm)
             found = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
             return frame(Kind.PROPOSALS, found)
         from trainshed.studies.stopping.deciding import decide_all
 
         asked = _stop_calls.decode(body)
         return frame(Kind.VERDICTS, decide_all(asked.spec, asked.curves, asked.numbers))
-    except EngineMissing as missing:
-        return frame(Kind.MISSING, str(missing))
     except Exception as failure:
         # Whatever an algorithm raises is reported to the service, and the process goes on.
         import traceback

@@ -1,10 +1,11 @@
-"""Other libraries behind the algorithm port: what they are told of a tree, and their answers where they are
-installed."""
+"""Other libraries behind the algorithm port, which the benchmark compares with: what they see of a tree, and
+their answers where they are installed."""
 
 import pytest
+from bench.tuning.engines import Engine, algorithm_of
+from bench.tuning.engines.tree import is_log, places, to_place, to_value
 
 from trainshed.core.study.records import Measurement, Parameters, TrialState
-from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import (
     Goal,
     Metric,
@@ -14,9 +15,7 @@ from trainshed.core.study.spec import (
     StudySpec,
     Value,
 )
-from trainshed.studies.engines.tree import is_log, places, to_place, to_value, walk
-from trainshed.studies.port import Algorithm, EngineMissing, EngineName, Seen
-from trainshed.studies.registry import algorithm_for
+from trainshed.studies.port import Algorithm, Seen
 
 RATE = Parameter("rate", ParameterType.DOUBLE, 1e-4, 1.0, scale=Scale.LOG)
 KEEP = Parameter("keep", ParameterType.DOUBLE, 0.5, 0.999, scale=Scale.REVERSE_LOG)
@@ -36,43 +35,6 @@ TREE = StudySpec(
     ),
     (Metric("loss", Goal.MINIMIZE),),
 )
-GIVEN: Parameters = (
-    ("rate", 0.01),
-    ("keep", 0.9),
-    ("units", 8),
-    ("size", 0.2),
-    ("kind", "net"),
-    ("depth", 12),
-    ("wide", 0.5),
-)
-
-
-def first(index: int, parameter: Parameter) -> Value:
-    match parameter.type:
-        case ParameterType.CATEGORICAL:
-            return parameter.categories[0]
-        case ParameterType.DISCRETE:
-            return parameter.values[-1]
-        case ParameterType.INTEGER:
-            return int(parameter.low)
-        case ParameterType.DOUBLE:
-            return parameter.low
-
-
-def test_walk_visits_active_nodes_only() -> None:
-    """spec/tuning#parameters: conditional parameters."""
-    found = walk(TREE, first)
-    assert found is not None
-    assert [name for name, _ in found] == ["rate", "keep", "units", "size", "kind", "depth"]
-    assert dict(found)["depth"] == 1
-
-
-def test_one_id_at_two_nodes_is_told_apart() -> None:
-    """facts/tuning#vertex: same-name items need disjoint parent conditions."""
-    found = places(TREE, GIVEN)
-    assert found is not None
-    assert found[6] == 12
-    assert 5 not in found
 
 
 @pytest.mark.parametrize(
@@ -95,29 +57,13 @@ def test_reverse_log_is_finest_at_the_top() -> None:
     assert near_bottom == pytest.approx(0.998)
 
 
-@pytest.mark.parametrize("value", [5.0, -1.0, 1e300])
-def test_values_outside_are_moved_to_the_bounds(value: float) -> None:
-    found = places(TREE, (("rate", value), *GIVEN[1:]))
-    assert found is not None
-    assert found[0] == (1.0 if value > 1 else 1e-4)
+QUICK = (Engine.OPTUNA_TPE, Engine.OPTUNA_GP)
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [GIVEN[1:], (*GIVEN[:4], ("kind", "forest")), (*GIVEN[:3], ("size", 0.3), *GIVEN[4:])],
-    ids=["missing", "unknown category", "unlisted"],
-)
-def test_what_cannot_be_told_is_left_out(parameters: Parameters) -> None:
-    assert places(TREE, parameters) is None
-
-
-QUICK = (EngineName.OPTUNA_TPE, EngineName.OPTUNA_GP)
-
-
-def engine(name: EngineName) -> Algorithm:
+def engine(name: Engine) -> Algorithm:
     try:
-        return algorithm_for(AlgorithmName.DEFAULT, name)
-    except EngineMissing as missing:
+        return algorithm_of(name)
+    except ImportError as missing:
         pytest.skip(str(missing))
 
 
@@ -157,7 +103,7 @@ def legal(spec: StudySpec, parameters: Parameters) -> bool:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_suggestions_are_legal_and_reproducible(name: EngineName) -> None:
+def test_suggestions_are_legal_and_reproducible(name: Engine) -> None:
     """spec/tuning#reproducible: every parameter type, scale and condition; suggestions are reproducible from
     what is stored."""
     algorithm = engine(name)
@@ -168,26 +114,3 @@ def test_suggestions_are_legal_and_reproducible(name: EngineName) -> None:
     assert engine(name).suggest(TREE, trials, 1, 3).parameters == both[:1]
     assert engine(name).suggest(TREE, waiting, 1, 3).parameters == both[1:]
     assert both[0] != both[1]
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_several_objectives_and_safety(name: EngineName) -> None:
-    """spec/tuning#objectives: multi-objective studies. facts/tuning#vertex: safetyConfig."""
-    metrics = (
-        Metric("loss", Goal.MINIMIZE),
-        Metric("gain", Goal.MAXIMIZE),
-        Metric("risk", Goal.MINIMIZE, safety=0.5),
-    )
-    spec = StudySpec(TREE.parameters, metrics)
-    algorithm = engine(name)
-    trials = tried(algorithm, spec, 12)
-    assert legal(spec, algorithm.suggest(spec, trials, 1, 3).parameters[0])
-
-
-def test_google_vizier() -> None:
-    """spec/tuning#reproducible: every parameter type, scale and condition; reproducible."""
-    algorithm = engine(EngineName.VIZIER)
-    trials = tried(algorithm, TREE, 3)
-    assert all(legal(TREE, trial.parameters) for trial in trials)
-    first_ = algorithm.suggest(TREE, trials, 1, 3)
-    assert algorithm.suggest(TREE, trials, 1, 3) == first_

@@ -1,4 +1,4 @@
-"""Optuna's samplers as algorithms (extra `optuna`): the library's study is built anew from the stored trials
+"""Optuna's samplers as algorithms: the library's study is built anew from the stored trials
 at every call, so that nothing of it is stored.
 
 Pending trials are Optuna's running ones: TPE counts them as bad (its constant liar), the GP averages over
@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from trainshed.core.study.progress import objectives
-from trainshed.core.study.records import Measurement
-from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec, Value
-from trainshed.studies.engines.tree import (
+from bench.tuning.engines import Engine
+from bench.tuning.engines.tree import (
     is_log,
     key,
     pending,
@@ -24,7 +22,10 @@ from trainshed.studies.engines.tree import (
     to_value,
     walk,
 )
-from trainshed.studies.port import Algorithm, EngineName, Proposals, Seen
+from trainshed.core.study.progress import objectives
+from trainshed.core.study.records import Measurement
+from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec, Value
+from trainshed.studies.port import Algorithm, Proposals, Seen
 
 STARTUP = 10
 """Completed trials before a sampler begins to model; until then it draws at random (the library's
@@ -35,11 +36,11 @@ class _Sampler(Protocol):
     def __call__(self, optuna: Any, spec: StudySpec, seed: int) -> Any: ...
 
 
-def algorithm(engine: EngineName) -> Algorithm:
+def algorithm(engine: Engine) -> Algorithm:
     """Return OPTUNA_TPE, or OPTUNA_GP, which also needs torch. Raises ImportError if a library is not
     installed."""
     optuna = import_module("optuna")
-    if engine is EngineName.OPTUNA_GP:
+    if engine is Engine.OPTUNA_GP:
         import_module("torch")
         return OptunaAlgorithm(optuna, _gp)
     return OptunaAlgorithm(optuna, _tpe)

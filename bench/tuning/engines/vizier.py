@@ -1,4 +1,4 @@
-"""google-vizier's GP bandit as an algorithm (extra `vizier`): its designer is built anew from the stored
+"""google-vizier's GP bandit as an algorithm: its designer is built anew from the stored
 trials at every call. It takes seconds per suggestion and a gigabyte or two of memory, most of it for
 compilation.
 
@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from trainshed.core.study.progress import objectives
-from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
-from trainshed.studies.engines.tree import (
+from bench.tuning.engines.tree import (
     Place,
     is_log,
     key,
@@ -23,13 +21,14 @@ from trainshed.studies.engines.tree import (
     to_value,
     walk,
 )
+from trainshed.core.study.progress import objectives
+from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.studies.optimal import is_safe
-from trainshed.studies.port import Algorithm, EngineName, Proposals, Seen
+from trainshed.studies.port import Algorithm, Proposals, Seen
 
 
-def algorithm(engine: EngineName = EngineName.VIZIER) -> Algorithm:
+def algorithm() -> Algorithm:
     """Return VIZIER. Raises ImportError if the library or jax is not installed."""
-    assert engine is EngineName.VIZIER
     return VizierAlgorithm()
 
 

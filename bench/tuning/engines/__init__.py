@@ -1,0 +1,28 @@
+"""The default algorithm and other projects' in its place, behind the algorithm port, for comparison."""
+
+import enum
+from importlib import import_module
+
+from trainshed.core.study.spec import Algorithm as AlgorithmName
+from trainshed.studies.port import Algorithm
+from trainshed.studies.registry import algorithm_for
+
+
+class Engine(enum.StrEnum):
+    """What serves a study that asks for the default algorithm: the service's own, or a library."""
+
+    GP_BANDIT = "gp-bandit"
+    OPTUNA_TPE = "optuna-tpe"
+    OPTUNA_GP = "optuna-gp"
+    VIZIER = "google-vizier"
+
+
+def algorithm_of(engine: Engine) -> Algorithm:
+    """Return the engine's algorithm. Raises ImportError if its library is not installed."""
+    match engine:
+        case Engine.GP_BANDIT:
+            return algorithm_for(AlgorithmName.DEFAULT)
+        case Engine.OPTUNA_TPE | Engine.OPTUNA_GP:
+            return import_module("bench.tuning.engines.optuna").algorithm(engine)
+        case Engine.VIZIER:
+            return import_module("bench.tuning.engines.vizier").algorithm()

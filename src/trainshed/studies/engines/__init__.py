@@ -1,1 +1,0 @@
-"""Other projects' engines behind the algorithm port: optional extras, for comparison and by choice."""
