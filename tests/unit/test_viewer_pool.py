@@ -10,7 +10,7 @@ from tests.sim import virtual
 from trainshed.core.errors import Unavailable
 from trainshed.httpd.messages import Request, Response
 from trainshed.testing.engine.clock import Clock
-from trainshed.viewers.pool import Viewer, ViewerPool
+from trainshed.viewers.service import Viewer, ViewerPool
 
 
 class Fake:

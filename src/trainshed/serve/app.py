@@ -80,8 +80,7 @@ from trainshed.store.records import OperationKind
 from trainshed.studies.advisor.client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
 from trainshed.telemetry.spans import SpanSink
-from trainshed.viewers.pool import ViewerPool
-from trainshed.viewers.service import LocalViewers
+from trainshed.viewers.service import LocalViewers, ViewerPool
 
 _ANY_NUMBER = 1 << 30
 """The limit of replicas at once if a cluster itself limits how many it takes."""

@@ -1,30 +1,203 @@
-"""The viewers of a service: finds the directories of a view, starts the TensorBoard that shows them, and
-forwards requests to it.
+"""The viewers of a service: finds the directories of a view, starts the TensorBoard that shows them, forwards
+requests to it, and ends it when nobody asks for it any more.
 
-The environment is the family `tensorboard` of the runtimes, built at the first use.
+The environment is the family `tensorboard` of the runtimes, built at the first use. A viewer that was ended
+is started again by the next request for it: it has no state that is worth keeping.
 """
 
 import asyncio
 import contextlib
+import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
 from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec import Struct
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.runtime import RuntimeChoice, RuntimeRefusal
+from trainshed.eventloop.background import Crew, begin, joined
 from trainshed.httpd.messages import Request, Response
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.families import TENSORBOARD
 from trainshed.runtimes.port import BuildFailed, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.summaries.places import LogDirectory
-from trainshed.viewers.pool import Viewer, ViewerPool
 from trainshed.viewers.process import ShownDirectory, ViewerFailed, start
+
+log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 Find = Callable[[LogDirectory], ShownDirectory | None]
 """Finds a directory on this disk; None: it does not exist, or its project may not read it. Blocks. Raises
 FailedPrecondition: it is elsewhere."""
+
+
+class Viewer(Protocol):
+    """A viewer that runs (`viewers.process`)."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    async def ready(self) -> None:
+        """Wait until it serves. Raises if it cannot."""
+        ...
+
+    async def forward(
+        self, request: Request, closing: asyncio.Event, more: list[tuple[bytes, bytes]]
+    ) -> Response: ...
+
+    async def ended(self) -> str:
+        """Wait for its end; return why it ended, "" if it was asked to."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+Start = Callable[[], Awaitable[Viewer]]
+
+
+class _Entry(Struct, eq=False):
+    name: str
+    #: Starts it and waits until it serves.
+    starting: asyncio.Task[Viewer]
+    #: Identifies what it was started to show.
+    version: Hashable
+    #: Number of requests that it serves or that wait for its start.
+    busy: int = 0
+    #: Ends it; set while it serves nobody.
+    alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def viewer(self) -> Viewer | None:
+        """The viewer that serves; None: none does yet, or none could be started."""
+        done = self.starting.done() and not self.starting.cancelled()
+        return self.starting.result() if done and self.starting.exception() is None else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it could not be started, or has ended by itself."""
+        return self.starting.done() and (self.viewer is None or not self.viewer.is_alive)
+
+
+class ViewerPool:
+    """The running viewers, each started by the first request for it. Runs on the event loop only. `most`:
+    limit at once. `idle`: seconds without a request after which a viewer is ended; 0 = never."""
+
+    def __init__(self, most: int, idle: float) -> None:
+        self._most: Final = most
+        self._idle: Final = idle
+        #: By name; the one that was used least lately comes first.
+        self._entries: dict[str, _Entry] = {}
+        self._ending = Crew()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def has(self, name: str) -> bool:
+        """Whether a viewer of that name is there, so that `viewer` starts none."""
+        entry = self._entries.get(name)
+        return entry is not None and not entry.is_over
+
+    @contextlib.asynccontextmanager
+    async def viewer(
+        self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
+    ) -> AsyncGenerator[Viewer]:
+        """Yield the viewer of that name for as long as it is used; start one if there is none. `version`:
+        identifies what a new one shows; `renew`: end one of another version first. Raises Unavailable: all
+        that may run are in use; and what `start` and `ready` raise."""
+        entry = self._entries.get(name)
+        if entry is not None and (entry.is_over or (renew and entry.version != version)):
+            self._drop(entry)
+            entry = None
+        if entry is None:
+            self._make_room()
+            entry = _Entry(name, joined(self._started(name, start)), version)
+        self._use(entry)
+        try:
+            yield await asyncio.shield(entry.starting)
+        except asyncio.CancelledError:
+            if entry.starting.cancelled():
+                raise Unavailable(
+                    "TensorBoard was ended while it started; open it again."
+                ) from None
+            raise
+        finally:
+            self._leave(entry)
+
+    def end(self, wanted: Callable[[str], bool]) -> None:
+        """End the viewers whose names are `wanted`, without waiting for that."""
+        for entry in [entry for entry in self._entries.values() if wanted(entry.name)]:
+            self._drop(entry)
+
+    async def close(self) -> None:
+        """End all of them, and wait until they are gone."""
+        self.end(lambda name: True)
+        await self._ending.settled()
+
+    async def _started(self, name: str, start: Start) -> Viewer:
+        viewer = await start()
+        log.info("viewer %s: started", name)
+        begin(_log_end(name, viewer), f"viewer {name}: waiting for its end")
+        try:
+            await viewer.ready()
+        except BaseException:
+            await viewer.close()
+            raise
+        return viewer
+
+    def _make_room(self) -> None:
+        """End the least recently used viewer, if the limit is reached. Raises Unavailable: all are in use."""
+        if len(self._entries) < self._most:
+            return
+        unused = next((entry for entry in self._entries.values() if not entry.busy), None)
+        if unused is None:
+            raise Unavailable(
+                f"{self._most} TensorBoards are at work, and no more may run at once (setting "
+                "tensorboards); close one, or try again in a moment."
+            )
+        self._drop(unused)
+
+    def _use(self, entry: _Entry) -> None:
+        self._entries.pop(entry.name, None)
+        self._entries[entry.name] = entry
+        entry.busy += 1
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+
+    def _leave(self, entry: _Entry) -> None:
+        entry.busy -= 1
+        if self._entries.get(entry.name) is not entry:
+            return
+        if entry.is_over:
+            self._drop(entry)
+            return
+        # It was used now as well.
+        self._entries[entry.name] = self._entries.pop(entry.name)
+        if self._idle and not entry.busy:
+            entry.alarm = asyncio.get_running_loop().call_later(self._idle, self._drop, entry)
+
+    def _drop(self, entry: _Entry) -> None:
+        if self._entries.get(entry.name) is entry:
+            del self._entries[entry.name]
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        entry.starting.cancel()
+        self._ending.begin(_gone(entry), f"viewer {entry.name}: ending")
+
+
+async def _log_end(name: str, viewer: Viewer) -> None:
+    if why := await viewer.ended():
+        log.warning("viewer %s: ended: %s", name, why)
+    else:
+        log.info("viewer %s: ended", name)
+
+
+async def _gone(entry: _Entry) -> None:
+    await asyncio.gather(entry.starting, return_exceptions=True)
+    if (viewer := entry.viewer) is not None:
+        await viewer.close()
 
 
 class LocalViewers:
