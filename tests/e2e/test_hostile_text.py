@@ -177,13 +177,3 @@ def test_colours_of_lines_end_with_them(hostile: tuple[Service, str]) -> None:
     assert green.rstrip("\r").endswith("\x1b[0m")
     assert "\\x1b]0;owned\\x07" in seen
     assert "\\u202etxt" in seen
-
-
-def test_a_local_run_shows_text_on_a_terminal(tmp_path: Path) -> None:
-    """Into a file its output goes as it is: it is the program's own."""
-    (tmp_path / "task.py").write_text(f"print('line ' + {HOSTILE!r})\n")
-    words = ["local-run", "--executor-image-uri=scikit-learn=1.6+slim", "--script=task.py"]
-    seen = on_a_terminal(tmp_path / "data", words, tmp_path)
-    assert "line \\x1b]0;owned" in seen
-    assert not CONTROL.search(PASSING.sub("", seen.replace("\r\n", "\n")))
-    assert HOSTILE in piped(tmp_path / "data", words, tmp_path)

@@ -148,7 +148,7 @@ def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
 def test_the_default_bucket_belongs_to_the_services_own_project_whoever_made_it(
     tmp_path: Path,
 ) -> None:
-    """A local run of another project may have, on the same data directory; or the setting has changed."""
+    """The setting may have changed."""
     BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p", default="home-1")).ensure(
         "home-1"
     )

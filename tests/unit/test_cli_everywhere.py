@@ -16,7 +16,6 @@ _NO_FORMAT = {
     "completion": "prints the script of a shell",
     "demo": "shows a story to a person",
     "jobs shell": "is a shell in this terminal",
-    "local-run": "its output is the program's",
     "systemd-unit": "prints a unit",
 }
 """Commands without --format, and why."""
@@ -24,7 +23,6 @@ _WITHOUT_SERVICE = (
     "backup",
     "completion",
     "doctor",
-    "local-run",
     "reducers plan",
     "reducers support",
     "reducers wheel",

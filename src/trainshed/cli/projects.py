@@ -53,8 +53,7 @@ def project_title(directory: Path) -> tuple[str, str]:
     if not metadata.get("name"):
         raise PackagingError(
             f"The name of the project in {directory} cannot be told without running it. Build it (python3 "
-            "-m build --sdist) and run what was built (trainshed run dist/NAME.tar.gz --module NAME.MODULE; "
-            "local-run takes it by --extra-packages beside a program in a directory without setup.py)."
+            "-m build --sdist) and run what was built (trainshed run dist/NAME.tar.gz --module NAME.MODULE)."
         )
     version = metadata.get("version", "")
     return metadata["name"], version if version[:1].isdigit() else "0"

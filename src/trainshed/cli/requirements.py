@@ -87,8 +87,8 @@ def requirement(text: str) -> str:
         return f"{egg[1]} @ {text.partition('#')[0]}"
     if text.endswith((".whl", ".tar.gz", ".zip")) and "@" not in text:
         raise ValueError(
-            "it is a file of this machine: `trainshed local-run` takes it by --extra-packages, a job only "
-            "NAME @ an address from which it can be fetched"
+            "it is a file of this machine, and a job takes only NAME @ an address from which it can be "
+            "fetched"
         )
     if not _NAMED.match(text):
         raise ValueError("it is no requirement such as pandas==2.2.0")

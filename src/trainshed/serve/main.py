@@ -23,11 +23,6 @@ _COMMANDS = (
         "trainshed.serve.backup.restore",
         "Restore a backup into an empty data directory.",
     ),
-    (
-        "local-run",
-        "trainshed.serve.local_run.command",
-        "Run one program as a replica would, without a service.",
-    ),
 )
 """As in `cli.commands`: loaded when they are used, since loading what they need takes longer than showing
 help."""

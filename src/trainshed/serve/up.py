@@ -6,6 +6,7 @@ import errno
 import gc
 import importlib
 import os
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,6 +96,7 @@ _NAMED = 10
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
+@click.option("--stop-with-parent", is_flag=True, hidden=True)
 @takes_actions
 @refuses_service(
     "This starts a service on this machine: --host and --port say where it listens, and trainshed env"
@@ -107,6 +109,7 @@ def command(
     ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
+    stop_with_parent: bool,
     verbose: bool,
     detach: bool,
     config: Path | None,
@@ -119,6 +122,11 @@ def command(
     environment variable such as TRAINSHED_PORT.
     """
     _require_an_end(actions, detach=detach)
+    if stop_with_parent:
+        from trainshed.replica.system import kernel
+
+        # Also if it is killed, so that no service is left that nobody knows of.
+        kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
     try:

@@ -64,8 +64,8 @@ async def test_no_new_database_is_begun_where_there_was_one(tmp_path: Path, left
 
 
 async def test_what_comes_without_a_database_keeps_no_service_from_starting(tmp_path: Path) -> None:
-    """A local run, and a volume for logs."""
-    for name in ("buckets/mine", "local-runs", "logs/lost+found", "slots/.trash"):
+    """Buckets, and a volume for logs."""
+    for name in ("buckets/mine", "logs/lost+found", "slots/.trash"):
         (tmp_path / name).mkdir(parents=True)
     open_store("sqlite", tmp_path).close()
 

@@ -141,7 +141,7 @@ class BucketCatalog:
         table = self.rules.table(record.name)
         told = table.project if table is not None else ""
         if record.name == self.rules.default:
-            # Also if the service was told another project meanwhile, or a local run of another one made it.
+            # Also if the service was told another project meanwhile.
             told = told or self.rules.project
         return told or record.project or self.rules.project
 

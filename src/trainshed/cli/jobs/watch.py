@@ -341,10 +341,13 @@ def command(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         raise SystemExit(1)
 
 
-def follow_to_end(client: Client, job: JobView, session: Session, *, lines: bool = False) -> None:
+def follow_to_end(
+    client: Client, job: JobView, session: Session, *, lines: bool = False, goes_on: bool = True
+) -> None:
     """Show a job's progress until it is over, and how it ended. `lines`: print every line of its replicas as
-    well. Raises SystemExit unless it succeeded; Refused, Unreachable."""
-    with _going_on(job):
+    well. `goes_on`: the job does after Ctrl-C; otherwise KeyboardInterrupt is raised. Raises SystemExit
+    unless it succeeded; Refused, Unreachable."""
+    with _going_on(job) if goes_on else until_reader_leaves():
         over = watched(client, job, session, lines=lines)
     for line in ending(over, session.now()):
         click.echo(line)

@@ -8,7 +8,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
-from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.connection import Endpoint, answering, find, takes_address
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.explain import more_than_there_is
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
@@ -18,6 +18,7 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.requirements import split_requirements
 from trainshed.cli.run import program, request, sending
+from trainshed.cli.run.own_service import own_service
 from trainshed.cli.run.plan import plan_lines
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
@@ -168,11 +169,26 @@ class ProgramCommand(click.Command):
     default=None,
     help="Follow the job to its end, or not. Default: follow on a terminal.",
 )
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Run it by a service of its own on this machine, which ends with the job.",
+)
 @output_format("text", "Output as text, or JSON for programs.")
-@takes_endpoint
+@takes_address
 @click.pass_obj
 @click.pass_context
-def command(context: click.Context, session: Session, endpoint: Endpoint, **options: Any) -> None:
+def command(
+    context: click.Context,
+    session: Session,
+    *,
+    url: str | None,
+    token: str | None,
+    data: Path | None,
+    ca: str | None,
+    local: bool,
+    **options: Any,
+) -> None:
     """Run a program as a job: a Python file, a directory, a package, an image, or a job file.
 
     PATH is what runs. A file takes along what it imports from beside it, a directory all of it; it runs in a
@@ -181,7 +197,38 @@ def command(context: click.Context, session: Session, endpoint: Endpoint, **opti
 
     Prints what runs where and when before it submits. The exit status is 0 if the job succeeded (or was
     submitted), 1 if it failed, 130 after Ctrl-C (the job goes on).
+
+    With --local no service is needed: it runs to its end in a temporary directory, which is then removed, or
+    in that of --data, which stays. Ctrl-C cancels it.
     """
+    if not local:
+        _run(context, session, find(url, token, data, ca), options)
+        return
+    _require_own_service(options, {"--url": url, "--token": token, "--ca": ca})
+    with own_service(data) as endpoint:
+        _run(context, session, endpoint, options | {"watch": True}, is_own=True)
+
+
+def _require_own_service(options: dict[str, Any], address: dict[str, str | None]) -> None:
+    """Raise click.UsageError for options that do not go with a service of this command's own."""
+    wrong = [name for name, value in address.items() if value is not None]
+    wrong += ["--detach"] if options["watch"] is False else []
+    wrong += ["--as"] if options["form_of"] else []
+    if wrong:
+        raise click.UsageError(
+            f"--local starts a service that ends with this command: leave out {', '.join(wrong)}, or --local."
+        )
+
+
+def _run(
+    context: click.Context,
+    session: Session,
+    endpoint: Endpoint,
+    options: dict[str, Any],
+    *,
+    is_own: bool = False,
+) -> None:
+    """Submit, and follow. `is_own`: the service ends with this command."""
     arguments: tuple[str, ...] = context.meta["trainshed.arguments"]
     form: str = options["form"]
     client = endpoint.client()
@@ -224,14 +271,22 @@ def command(context: click.Context, session: Session, endpoint: Endpoint, **opti
     if form == "json":
         print_data(submitted)
     follow = options["watch"]
-    follow_on(client, session, JobView.parse(submitted), follow=follow, told=form == "json")
+    view = JobView.parse(submitted)
+    follow_on(client, session, view, follow=follow, told=form == "json", goes_on=not is_own)
 
 
 def follow_on(
-    client: Client, session: Session, job: JobView, *, follow: bool | None, told: bool = False
+    client: Client,
+    session: Session,
+    job: JobView,
+    *,
+    follow: bool | None,
+    told: bool = False,
+    goes_on: bool = True,
 ) -> None:
     """Print the name of a job that was just submitted, and follow it or say how to. `follow`: None = follow
-    on a terminal. `told`: its name was printed already. Raises SystemExit unless the job succeeded."""
+    on a terminal. `told`: its name was printed already. `goes_on`: the job does after Ctrl-C. Raises
+    SystemExit unless the job succeeded."""
     if not told:
         click.echo(job.name)
     if not (sys.stdout.isatty() if follow is None else follow):
@@ -240,7 +295,7 @@ def follow_on(
     # Imported here: it takes longer to import than the rest of the command.
     from trainshed.cli.jobs import watch
 
-    watch.follow_to_end(client, job, session, lines=True)
+    watch.follow_to_end(client, job, session, lines=True, goes_on=goes_on)
 
 
 def _labels(options: dict[str, Any]) -> dict[str, str]:

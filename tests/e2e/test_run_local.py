@@ -1,0 +1,98 @@
+"""`trainshed run --local`: a job without a service (spec/program#local-runs)."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import marked, new_mark, wait_until_gone
+from tests.e2e.running import SKLEARN, command, environment
+
+SLIM = f"--image={SKLEARN}"
+
+
+@contextmanager
+def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Popen[str]"]:
+    """A run whose temporary directory lies in `place`."""
+    (place / "tmp").mkdir(exist_ok=True)
+    # What a shell that knows a service has; none of it is for this one.
+    known = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:9", "TRAINSHED_HOST": "0.0.0.0"}
+    process = subprocess.Popen(
+        command("run", "--local", SLIM, *words),
+        cwd=place,
+        env=environment(place / "unused") | known | {"TMPDIR": str(place / "tmp")} | env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Its exit status, and what it printed."""
+    printed, told = process.communicate(timeout=300)
+    return process.returncode, printed + told
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (3, 1)])
+def test_the_jobs_result_is_the_commands_and_nothing_is_left(
+    tmp_path: Path, code: int, status: int
+) -> None:
+    (tmp_path / "task.py").write_text(
+        f"import sys; print('got', *sys.argv[1:], flush=True); sys.exit({code})"
+    )
+    mark = new_mark()
+    with _local_run(tmp_path, "task.py", "--", "-a", "b", MARK=mark) as process:
+        result, text = _finished(process)
+    assert result == status, text
+    assert "got -a b" in text
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert not (tmp_path / "unused").exists()
+    assert marked(mark) == []
+
+
+def test_a_data_directory_of_ones_own_stays_with_the_model(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("import pathlib; pathlib.Path('/gcs/trainshed/m').touch()")
+    data = tmp_path / "kept"
+    with _local_run(tmp_path, "task.py", f"--data={data}") as process:
+        result, text = _finished(process)
+    assert result == 0, text
+    assert (data / "buckets" / "trainshed" / "m").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whoever_ends_the_command_ends_its_job_and_its_service(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """After SIGKILL the directory alone is left."""
+    (tmp_path / "task.py").write_text("import time; print('it is up', flush=True); time.sleep(300)")
+    mark = new_mark()
+    with _local_run(tmp_path, "task.py", f"--env=JOB={mark}", MARK=mark) as process:
+        assert process.stdout is not None
+        assert any("it is up" in line for line in process.stdout)
+        service_and_program = [pid for pid in marked(mark) if pid != process.pid]
+        assert service_and_program
+        os.kill(process.pid, number)
+        if number != signal.SIGKILL:
+            status, text = _finished(process)
+            assert status == 130, text
+            assert "Cancelling the job" in text
+            assert list((tmp_path / "tmp").iterdir()) == []
+        wait_until_gone(service_and_program, seconds=60)
+
+
+def test_options_that_name_a_service_or_leave_the_job_behind_are_refused(tmp_path: Path) -> None:
+    words = ("task.py", "--url=http://127.0.0.1:9", "--detach", "--as=gcloud")
+    with _local_run(tmp_path, *words) as process:
+        status, text = _finished(process)
+    assert status == 2
+    assert "leave out --url, --detach, --as, or --local" in text
