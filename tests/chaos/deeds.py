@@ -121,9 +121,6 @@ class Deeds:
     def _submit(self, story: Story) -> None:
         plan = story.plan
         body = submission(plan, self._arguments)
-        if plan.drill_plan:
-            drills = {"project": PROJECT, "drills": plan.drills}
-            self._victim.insist("PUT", f"/trainshed/v1/drillPlans/{plan.drill_plan}", drills)
         while not story.public:
             story.submits += 1
             self._victim.address()
@@ -200,7 +197,7 @@ class Deeds:
                 continue
             story = self.stories[name]
             end = story.plan.replicas[replica].life(number).end
-            if end.drill and not story.plan.by_label:
+            if end.drill:
                 self._do(self._drill, story, number)
             if replica == "workerpool0-0" and not story.is_reached:
                 story.is_reached = True

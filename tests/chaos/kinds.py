@@ -120,8 +120,7 @@ class _Making:
         return self.plan(self.one(self.life(End.SHIM_HANGS, part=0.3), self.life(End.SUCCEEDS)))
 
     def is_drilled(self) -> JobPlan:
-        plan = self.plan(self.one(*self._drills()))
-        return replace(plan, by_label=self._chance.random() < 0.5)
+        return self.plan(self.one(*self._drills()))
 
     def is_drilled_too_often(self) -> JobPlan:
         end, count = self._chance.choice(((End.DRILLED_INTERNAL, 3), (End.DRILLED_STOCKOUT, 4)))

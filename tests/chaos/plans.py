@@ -99,8 +99,7 @@ class CancelAt(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class JobPlan:
     """`name` is the `ml` job id or the Vertex display name. `actor`: the replica whose lives decide.
-    `by_label`: its drills are ordered by its label, each at the third line of its life, else by a call when
-    that life has come far."""
+    A drill is ordered when the life that it ends has come far."""
 
     name: str
     kind: str
@@ -110,7 +109,6 @@ class JobPlan:
     cancel: CancelAt = CancelAt.NEVER
     restart_whole: bool = False
     no_retries: bool = False
-    by_label: bool = True
 
     @property
     def replicas(self) -> dict[str, Pool]:
@@ -120,23 +118,11 @@ class JobPlan:
             for index in range(pool.replicas)
         }
 
-    @property
-    def drills(self) -> list[dict[str, Any]]:
-        """The drills that it orders by its label."""
-        lives = enumerate(self.replicas[self.actor].lives) if self.by_label else ()
-        return [self.drill(number, " 2 ") for number, life in lives if life.end.drill]
-
-    def drill(self, number: int, line: str = " ") -> dict[str, Any]:
-        """The order of the drill that ends one of its lives, at a line of that life with `line` in it."""
+    def drill(self, number: int) -> dict[str, Any]:
+        """The order of the drill that ends one of its lives, at a line of that life."""
         kind = self.replicas[self.actor].life(number).end.drill
-        at_line = f"{line}{self.actor} life {number} "
+        at_line = f" {self.actor} life {number} "
         return {"kind": kind, "replica": self.actor, "atLine": at_line}
-
-    @property
-    def drill_plan(self) -> str:
-        """The name under which they are stored; "" if there are none."""
-        drills = "-".join(str(drill["kind"]) for drill in self.drills)
-        return f"{self.name.replace('_', '-')}-{drills}" if drills else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,8 @@ Arguments = Callable[[JobPlan, int, Pool], list[str]]
 
 
 def submission(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:
-    """The body of the request, with the label that orders the job's drills."""
-    body = _ml_job(plan, arguments) if plan.is_ml else _custom_job(plan, arguments)
-    if plan.drill_plan:
-        body["labels"] = {"trainshed-drill": plan.drill_plan}
-    return body
+    """The body of the request."""
+    return _ml_job(plan, arguments) if plan.is_ml else _custom_job(plan, arguments)
 
 
 def _custom_job(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:

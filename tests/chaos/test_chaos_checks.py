@@ -54,7 +54,9 @@ def test_a_drill_leads_where_its_kind_leads() -> None:
     assert outcome is not None
     assert "ran out of memory" in outcome.message
     drilled = plan(*ends)
-    assert [drill["kind"] for drill in drilled.drills] == ["kill", "maintenance", "segv", "preempt"]
+    assert [drilled.drill(life)["kind"] for life in range(4)] == [
+        *("kill", "maintenance", "segv", "preempt")
+    ]
 
 
 def test_every_end_has_a_course() -> None:

@@ -86,7 +86,6 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
     "docs/backup.md#Take one": Runs(soak=True, says="Backed up"),
     "docs/backup.md#Restore it": Runs(soak=True, says="Restored"),
     "docs/run.md#Without a service": Runs(soak=True, says="epoch 3"),
-    "docs/drills.md#Plans: drills by a label": Runs(soak=True),
     "docs/drills.md#Drills": Runs(soak=True, job="going", says="PASS"),
     "README.md#See it work 2": Runs(soak=True),
     "docs/tuning.md#Tune hyperparameters": Runs(

@@ -180,18 +180,12 @@ def untyped(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def test_an_official_client_orders_a_plan_by_a_label(service: Service) -> None:
-    """The plan hits a worker twice; the steps are the primary's, which goes on."""
-    plan = {
-        "project": PROJECT,
-        "drills": [
-            {"kind": "kill", "replica": "worker 0", "atLine": "^waits 1$"},
-            {"kind": "kill", "replica": "worker 0", "atLine": "^waits 2$"},
-        ],
-    }
-    service.call("PUT", "/trainshed/v1/drillPlans/twice", plan)
+def test_a_worker_is_hit_twice_and_the_primary_goes_on(service: Service, commons: Path) -> None:
+    """The steps are the primary's."""
+    gate = make_pipe(commons / "gate")
     # Each life of the worker lets the primary do one step: through its working directory it counts its lives.
     primary = (
+        f"open({str(gate)!r}).read()\n"
         "import socket\n"
         "from json import loads\n"
         "from os import environ\n"
@@ -224,8 +218,7 @@ def test_an_official_client_orders_a_plan_by_a_label(service: Service) -> None:
         return {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", script]}
 
     body = {
-        "jobId": "by_label",
-        "labels": {"trainshed-drill": "twice"},
+        "jobId": "hit_twice",
         "trainingInput": {
             "scaleTier": "CUSTOM",
             "masterType": "n1-standard-4",
@@ -247,8 +240,12 @@ def test_an_official_client_orders_a_plan_by_a_label(service: Service) -> None:
     )
     jobs = ml.projects().jobs()
     jobs.create(parent=f"projects/{PROJECT}", body=body).execute()
-    assert service.finish("by_label")["state"] == "SUCCEEDED"
-    found = service.call("GET", "/trainshed/v1/jobs/by_label/resumeReport")
+    for life in (1, 2):
+        order = {"kind": "kill", "replica": "worker 0", "atLine": f"^waits {life}$"}
+        service.call("POST", "/trainshed/v1/jobs/hit_twice:drill", order)
+    gate.write_text("")
+    assert service.finish("hit_twice")["state"] == "SUCCEEDED"
+    found = service.call("GET", "/trainshed/v1/jobs/hit_twice/resumeReport")
     assert [d["drill"]["task"] for d in found["drills"]] == ["worker-replica-0"] * 2
     assert [d["verdict"]["count"] for d in found["drills"]] == [1, 2]
     assert [d["restart"]["incarnation"] for d in found["drills"]] == [2, 3]
@@ -257,9 +254,6 @@ def test_an_official_client_orders_a_plan_by_a_label(service: Service) -> None:
     assert [(s["before"]["number"], s["after"]["number"]) for s in steps] == [(1, 2), (2, 3)]
     assert [d["lost"] for d in found["drills"]] == [0, 0]
     assert found["result"] == "PASS"
-    refused = body | {"jobId": "never", "labels": {"trainshed-drill": "thrice"}}
-    with pytest.raises(untyped("googleapiclient.errors").HttpError, match="twice"):
-        jobs.create(parent=f"projects/{PROJECT}", body=refused).execute()
 
 
 def trainshed(service: Service, *args: str) -> "subprocess.Popen[str]":
@@ -302,17 +296,6 @@ def test_the_command_tells_what_happens_and_ends_in_the_report(
     service.finish(job_id)
     again = told(trainshed(service, "jobs", "resume-report", job_id))
     assert again.rstrip().endswith("Report  PASS")
-
-
-def test_plans_come_and_go_by_the_command(service: Service, tmp_path: Path) -> None:
-    file = tmp_path / "soon.json"
-    file.write_text('{"drills": [{"kind": "kill", "after": "30s"}]}')
-    where = ("--project", PROJECT)
-    told(trainshed(service, "drill-plans", "put", str(file), *where))
-    assert "soon" in told(trainshed(service, "drill-plans", "list", *where))
-    told(trainshed(service, "drill-plans", "delete", "soon", *where))
-    assert "soon" not in told(trainshed(service, "drill-plans", "list", *where))
-    told(trainshed(service, "drill-plans", "delete", "soon", *where), status=1)
 
 
 @pytest.mark.soak  # The bug: tests/contract/demo; the report: below.

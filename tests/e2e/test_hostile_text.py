@@ -117,7 +117,6 @@ COMMANDS = (
     "nodes list",
     "quotas list",
     "secrets list",
-    "drill-plans list",
     "drill JOB --at-line NAME",
     "doctor",
 )
@@ -151,7 +150,7 @@ def test_only_text_and_colours_reach_the_terminal(
     named = {"JOB": job, "NAME": "name", "STUDY": "study", "COPY": str(tmp_path / "copy")}
     words = [named.get(word, word) for word in line.split()]
     data = Path(service.extra["data"])
-    if words[0] in ("studies", "quotas", "secrets", "drill-plans"):
+    if words[0] in ("studies", "quotas", "secrets"):
         words += ["--project", PROJECT]
     if words[0] == "studies":
         words += ["--region", REGION]

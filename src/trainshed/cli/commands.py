@@ -39,7 +39,6 @@ _COMMANDS = (
         "trainshed.cli.jobs.drill",
         "Inject a fault into a running job and report its recovery.",
     ),
-    ("drill-plans", "trainshed.cli.jobs.drill_plans", "Store drills that jobs order by a label."),
     (
         "env",
         "trainshed.cli.environment",

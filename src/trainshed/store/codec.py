@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
-from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata.records import MetadataStore, Node
@@ -73,7 +72,6 @@ _works: dict[WorkKind, msgspec.json.Decoder[Any]] = {
 _labels = msgspec.json.Decoder(Labels)
 _cancels = msgspec.json.Decoder(CancelRequested)
 _drills = msgspec.json.Decoder(DrillOrdered)
-_plans = msgspec.json.Decoder(tuple[Drill, ...])
 _details = msgspec.json.Decoder(dict[str, Any])
 _studies = msgspec.json.Decoder(Study)
 _trials = msgspec.json.Decoder(Trial)
@@ -146,15 +144,6 @@ def encode_drill(order: DrillOrdered) -> bytes:
 
 def decode_drill(intent: bytes) -> DrillOrdered:
     return _decoded("intents", "intent", intent, _drills.decode)
-
-
-def encode_drills(drills: tuple[Drill, ...]) -> bytes:
-    """Return the stored form of a drill plan's drills."""
-    return _encoder.encode(drills)
-
-
-def decode_drills(drills: bytes) -> tuple[Drill, ...]:
-    return _decoded("drill_plans", "drills", drills, _plans.decode)
 
 
 def encode_details(details: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 from msgspec import Struct
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.lifecycle.drills import Drill, DrillPlan
+from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.notifications import Notification
@@ -202,14 +202,6 @@ class Intake(Protocol):
         """Go back to a quota's default. Does nothing if it is not set."""
         ...
 
-    async def put_drill_plan(self, plan: DrillPlan) -> None:
-        """Store a plan, replacing one of the same project and name."""
-        ...
-
-    async def delete_drill_plan(self, project_id: str, name: str) -> None:
-        """Raises NotFound."""
-        ...
-
 
 class Ledger(Protocol):
     """The port through which the controller, and nothing else, writes state."""
@@ -299,14 +291,6 @@ class Reader(Protocol):
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
         """Return all quotas that an operator has set, ordered by project, region and metric."""
-        ...
-
-    async def drill_plan(self, project_id: str, name: str) -> DrillPlan:
-        """Raises NotFound."""
-        ...
-
-    async def drill_plans(self, project_id: str) -> tuple[DrillPlan, ...]:
-        """Return all plans of a project, by name."""
         ...
 
 

@@ -98,7 +98,6 @@ _NAMES = {
     "timeline": "timeline entry",
     "intents": "cancel or drill",
     "operations": "operation",
-    "drill_plans": "drill plan",
     "studies": "study",
     "trials": "trial",
     "measurements": "measurement",

@@ -1,4 +1,4 @@
-"""Drills over a real store and real log files: order, list, plans by label, resume report."""
+"""Drills over a real store and real log files: order, list, resume report."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
-from tests.unit.specs_requests import custom_job, ml_job, pool
+from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.rest import ApiApplication
-from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
 from trainshed.core.lifecycle.events import DrillLanded, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
@@ -22,7 +21,7 @@ from trainshed.core.resume.traffic import Access
 pytestmark = pytest.mark.anyio
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
-JOB, PLANS = "/trainshed/v1/jobs/1000", "/trainshed/v1/drillPlans"
+JOB = "/trainshed/v1/jobs/1000"
 OUTPUT = "gs://bucket/run"
 
 
@@ -95,14 +94,6 @@ def violations(answer: Any) -> dict[str, str]:
     assert answer.status == 400, answer.body
     found = answer.error["details"][0]["fieldViolations"]
     return {each["field"]: each["description"] for each in found}
-
-
-async def put_plan(house: House, name: str = "worse", **project: str) -> Any:
-    drills = [
-        {"kind": "kill", "replica": "workerpool1-0", "atLine": "step 12$"},
-        {"kind": "maintenance", "after": 30},
-    ]
-    return await house.call("PUT", f"{PLANS}/{name}", {"drills": drills, **project})
 
 
 async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -> None:
@@ -187,80 +178,6 @@ async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
     )
     refused = await order(house, kind="kill")
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
-
-
-async def test_plans_are_stored_shown_and_deleted(house: Drilled) -> None:
-    stored = (await put_plan(house, project="p1")).json
-    assert stored == {
-        "name": "worse",
-        "project": "p1",
-        "drills": [
-            {"kind": "kill", "replica": "workerpool1-0", "atLine": "step 12$", "after": ""},
-            {"kind": "maintenance", "replica": "workerpool0-0", "atLine": "", "after": "30s"},
-        ],
-    }
-    again = await house.call("POST", PLANS, stored)
-    assert again.json == stored, "what is shown can be stored again"
-    assert (await house.call("GET", f"{PLANS}/worse?project=p1")).json == stored
-    assert (await house.call("GET", f"{PLANS}?project=p1")).json["plans"] == [stored]
-    assert (await house.call("GET", f"{PLANS}?project=p2")).json["plans"] == []
-    assert (await house.call("DELETE", f"{PLANS}/worse?project=p1")).json == {}
-    assert (await house.call("DELETE", f"{PLANS}/worse?project=p1")).status == 404
-    assert (await house.call("GET", f"{PLANS}/worse?project=p1")).status == 404
-
-
-async def test_all_that_is_wrong_with_a_plan_is_said_at_once(house: Drilled) -> None:
-    found = violations(
-        await house.call("PUT", f"{PLANS}/Bad", {"drills": [{"kind": "kill"}, {"atLine": "["}]})
-    )
-    assert set(found) == {"name", "project", "drills[1].kind", "drills[1].atLine"}
-    empty = violations(await house.call("POST", PLANS, {"name": "x", "project": "p1"}))
-    assert set(empty) == {"drills"}
-    other = await house.call("PUT", f"{PLANS}/x", {"name": "y", "project": "p1", "drills": []})
-    assert set(violations(other)) == {"name", "drills"}
-
-
-async def test_a_job_orders_a_plan_by_its_label(house: Drilled) -> None:
-    """Issue of drills: a stored plan that a job names at submit, so that official clients can send it."""
-    await put_plan(house, project="p1")
-    assert (await created(house, trainshed_drill="worse")).status == 200
-    listed = (await house.call("GET", f"{JOB}/drills")).json["drills"]
-    assert [(d["number"], d["kind"], d["state"], d["orderTime"]) for d in listed] == [
-        (1, "kill", "armed", "2025-10-09T08:53:20.000000Z"),
-        (2, "maintenance", "armed", "2025-10-09T08:53:20.000000Z"),
-    ]
-    story = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
-    assert [e["kind"] for e in story if "drill" in e["kind"]] == ["drill_ordered"] * 2
-    await house.call("DELETE", f"{PLANS}/worse?project=p1")
-    assert len((await house.call("GET", f"{JOB}/drills")).json["drills"]) == 2
-    assert (await order(house, kind="oom")).json["number"] == 3
-
-
-async def test_a_job_of_the_older_api_orders_a_plan_as_well(house: Drilled) -> None:
-    await house.call(
-        "PUT", f"{PLANS}/p", {"project": "p1", "drills": [{"kind": "kill", "replica": "master 0"}]}
-    )
-    body = ml_job() | {"labels": {"trainshed-drill": "p"}}
-    assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200
-    uid = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"][0]["uid"]
-    (drill,) = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/drills")).json["drills"]
-    assert (drill["task"], drill["state"]) == ("master-replica-0", "armed")
-
-
-async def test_a_plan_that_is_not_there_is_refused_with_those_that_are(house: Drilled) -> None:
-    none = violations(await created(house, trainshed_drill="worst"))
-    assert "none yet" in none["labels.trainshed-drill"]
-    await put_plan(house, project="p1")
-    other = violations(await created(house, trainshed_drill="worst"))
-    assert "it has: worse" in other["labels.trainshed-drill"]
-    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
-
-
-async def test_a_plan_for_a_replica_that_the_job_has_not_is_refused(house: Drilled) -> None:
-    plan = DrillPlan("p1", "far", (Drill(0, DrillKind.KILL, ReplicaId(2, 1), START),))
-    await house.store.intake.put_drill_plan(plan)
-    found = violations(await created(house, trainshed_drill="far"))
-    assert "workerpool2-1" in found["labels.trainshed-drill"]
 
 
 async def drilled(house: Drilled, *after: str) -> Any:

@@ -205,7 +205,6 @@ async def test_explain_says_why_a_job_would_wait(house: House) -> None:
             custom_job(container(imageUri=REFUSED_IMAGE), pool(replicaCount="-1", odd=1)),
         ),
         ("ml", "/v1/projects/p1/jobs", ml_job(job_id="1", scaleTier="HUGE", jobDir="gs://none/x")),
-        ("ml", "/v1/projects/p1/jobs", ml_job(labels={"trainshed-drill": "no-such-plan"})),
     ],
 )
 async def test_explain_refuses_exactly_what_create_refuses(

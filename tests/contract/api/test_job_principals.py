@@ -371,7 +371,6 @@ async def test_the_services_own_methods_keep_to_the_project_as_well(house: House
         ("POST", "jobs/1000:drill"),
         ("GET", "nodes"),
         ("GET", "quotas"),
-        ("GET", "drillPlans"),
     ):
         denied(await asked(house, verb, f"/trainshed/v1/{path}", {}))
 

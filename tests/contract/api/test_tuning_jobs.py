@@ -217,10 +217,8 @@ async def test_a_name_of_another_collection_is_not_found_and_said_to_be_one(hous
         assert answer.status == 404
 
 
-async def test_a_drill_plan_or_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
-    """spec/operations#drills: drills; a tuning job has no replicas of its own."""
+async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
     for labels in (
-        {"trainshed-drill": "monday"},
         {"trainshed-stall-after": "soon"},
         {"trainshed-reduction-tls": "yes"},
     ):

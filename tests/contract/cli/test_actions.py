@@ -38,8 +38,6 @@ def answering(service: FakeService) -> FakeService:
     service.on("POST", "/trainshed/v1/secrets", SECRET)
     service.on("DELETE", "/trainshed/v1/secrets/db", {})
     service.on("POST", "/trainshed/v1/secrets:rotateKey", KEY)
-    service.on("POST", "/trainshed/v1/drillPlans", {"name": "worse", "project": "p", "drills": []})
-    service.on("DELETE", "/trainshed/v1/drillPlans/worse", {})
     service.on("GET", "/storage/v1/b/b/o", {"items": [stored("a/1")]})
     service.on("DELETE", "/storage/v1/b/b/o/a/1", {})
     service.on("POST", "/login/link", {"uri": "http://h/login"})
@@ -68,7 +66,6 @@ DRILL = {"number": 1, "kind": "kill", "task": "workerpool0-0"}
         ("secrets set db --from-env HOME", done("secret", "db", "stored", record=SECRET)),
         ("secrets delete db --version 2", done("secret", "db@2", "deleted")),
         ("secrets rotate-key", done("key", "1a2b", "rotated", record=KEY)),
-        ("drill-plans delete worse", done("drillPlan", "worse", "deleted")),
         ("buckets rm -r gs://b/a", done("object", "gs://b/a/1", "deleted")),
         ("console", done("link", "http://h/login", "made")),
     ],
@@ -119,15 +116,6 @@ def test_copies_are_told_one_by_one(
     assert json.loads(result.stdout) == [copied]
     both = trainshed("buckets", "cp", "gs://b/a/1", "-", "--format", "json")
     assert (both.exit_code, "cannot both go to standard output" in both.stderr) == (2, True)
-
-
-def test_a_plan_is_shown_in_each_form(trainshed: Invoke, answering: FakeService) -> None:
-    plan = {"name": "worse", "drills": [{"kind": "kill", "replica": "workerpool1-0"}]}
-    answering.on("GET", "/trainshed/v1/drillPlans/worse", plan)
-    assert json.loads(trainshed("drill-plans", "show", "worse").stdout) == plan
-    show = ("drill-plans", "show", "worse", "--format")
-    assert yaml.safe_load(trainshed(*show, "yaml").stdout) == plan
-    assert trainshed(*show, "table").stdout.split()[4:7] == ["worse", "kill", "workerpool1-0"]
 
 
 def test_variables_are_an_object(trainshed: Invoke, service: FakeService) -> None:

@@ -1,8 +1,7 @@
-"""`trainshed drill`, `drill-plans`, `jobs resume-report` and `demo --drill` against a service of paper."""
+"""`trainshed drill`, `jobs resume-report` and `demo --drill` against a service of paper."""
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,9 +12,9 @@ from tests.contract.cli.conftest import NOW, Invoke
 from tests.contract.cli.fake_service import FakeService, Stream, entry, exited, job, line, replica
 from tests.contract.cli.test_demo import prepare
 from trainshed.cli.commands import Session
-from trainshed.cli.jobs import drill, drill_plans
+from trainshed.cli.jobs import drill
 
-JOB, PLANS = "/trainshed/v1/jobs/7", "/trainshed/v1/drillPlans"
+JOB = "/trainshed/v1/jobs/7"
 REPORT = f"{JOB}/resumeReport"
 DRILL = {
     "number": 1,
@@ -209,61 +208,6 @@ def test_the_report_of_a_job_without_drills_says_how_to_order_one(
     told = run(drill.report, "7")
     assert told.exit_code == 0
     assert told.stdout == "This job has had no drill. Order one: trainshed drill 7 --kind kill\n"
-
-
-PLAN = {
-    "name": "worse",
-    "project": "p",
-    "drills": [
-        {"kind": "kill", "replica": "workerpool1-0", "atLine": "step 12$", "after": ""},
-        {"kind": "oom", "replica": "workerpool0-0", "atLine": "", "after": "30s"},
-        {"kind": "segv", "replica": "workerpool0-0", "atLine": "", "after": ""},
-    ],
-}
-
-
-def test_plans_are_listed_and_shown(run: Run, service: FakeService) -> None:
-    service.on("GET", PLANS, {"project": "p", "plans": [PLAN]})
-    service.on("GET", f"{PLANS}/worse", PLAN)
-    assert run(drill_plans.command).stdout.splitlines() == [
-        "PLAN   KIND  REPLICA        WHEN",
-        "worse  kill  workerpool1-0  at a line like step 12$",
-        "       oom   workerpool0-0  after 30s",
-        "       segv  workerpool0-0  at once",
-    ]
-    assert json.loads(run(drill_plans.command, "list", "--format", "json").stdout) == [PLAN]
-    assert json.loads(run(drill_plans.command, "show", "worse").stdout) == PLAN
-    assert service.asked[-1].query == {"project": "p"}
-    service.on("GET", PLANS, {"project": "p", "plans": []})
-    assert "trainshed drill-plans put FILE" in run(drill_plans.command, "list").stderr
-
-
-def test_a_plan_is_stored_from_a_file_that_names_it_or_is_called_so(
-    run: Run, service: FakeService, tmp_path: Path
-) -> None:
-    service.on("POST", PLANS, PLAN)
-    file = tmp_path / "worse.yaml"
-    file.write_text("drills:\n- kind: kill\n  after: 30s\n")
-    told = run(drill_plans.command, "put", str(file))
-    assert told.stdout == "Stored. A job orders it with the label trainshed-drill=worse\n"
-    sent = run(drill_plans.command, "put", "-", "--project", "q", input=json.dumps(PLAN))
-    assert sent.exit_code == 0, sent.output
-    bodies = [json.loads(body) for body in service.bodies("POST", PLANS)]
-    assert bodies[0] == {
-        "name": "worse",
-        "project": "p",
-        "drills": [{"kind": "kill", "after": "30s"}],
-    }
-    assert bodies[1] == PLAN | {"project": "q"}
-    file.write_text("- 1")
-    assert run(drill_plans.command, "put", str(file)).exit_code == 1
-    none = run(drill_plans.command, "put", str(tmp_path / "none"))
-    assert (none.exit_code, "none cannot be read: No such file" in none.stderr) == (1, True)
-
-
-def test_a_plan_that_comes_in_needs_a_name(run: Run, service: FakeService) -> None:
-    told = run(drill_plans.command, "put", "-", input="drills: [{kind: kill}]")
-    assert (told.exit_code, "--name" in told.stderr, service.asked) == (2, True, [])
 
 
 def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
-from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
+from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
@@ -80,14 +80,6 @@ def operation(number: int, target: str = "x", parent: str = "projects/p/location
 
 def drill(kind: DrillKind = DrillKind.KILL, at_line: str = "") -> Drill:
     return Drill(0, kind, ReplicaId(1, 0), T0, at_line=at_line)
-
-
-def drill_plan(
-    project_id: str = "p", name: str = "plan", kind: DrillKind = DrillKind.KILL
-) -> DrillPlan:
-    return DrillPlan(
-        project_id, name, (drill(kind, "^step 7$"), replace(drill(), after=30 * SECOND))
-    )
 
 
 def quota_key(project_id: str = "p", region: str = "us-central1", metric: str = "cpus") -> QuotaKey:

@@ -25,7 +25,6 @@ from tests.contract.store.metadata_samples import (
 from tests.contract.store.store_samples import (
     T0,
     cancel,
-    drill_plan,
     entry,
     make_job,
     operation,
@@ -74,7 +73,6 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("operations", "record"): (
         lambda store: store.reader.operations("projects/p/locations/l", "", 9),
     ),
-    ("drill_plans", "drills"): (lambda store: store.reader.drill_plans("p"),),
     ("studies", "record"): (
         lambda store: store.studies.studies("p", "us-central1", StudyUid(0), 9),
     ),
@@ -138,7 +136,6 @@ async def fill(store: Store) -> None:
         await store.models.register(
             make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
         )
-        await store.intake.put_drill_plan(drill_plan("p", f"plan{number}"))
     await store.models.register(make_version("n", 1, "default"), operation(20))
     for number in (1, 2):
         await store.evaluations.add(make_evaluation(number))
@@ -198,7 +195,6 @@ ROWIDS = {"jobs", "intents", "studies", "model_versions", "metadata_nodes"}
 KEYS = {
     "timeline": "seq",
     "operations": "name",
-    "drill_plans": "name",
     "trials": "number",
     "measurements": "number",
     "persistent_resources": "name",

@@ -13,7 +13,6 @@ from tests.contract.store.store_samples import (
     T0,
     cancel,
     drill,
-    drill_plan,
     entry,
     in_state,
     live_job,
@@ -72,8 +71,6 @@ async def test_what_does_not_exist_is_not_found(store: Store) -> None:
         store.intake.replace_labels(nobody, (), "", T0),
         store.intake.delete_job(nobody, operation(1)),
         store.intake.order_drill(nobody, drill()),
-        store.intake.delete_drill_plan("p", "nothing"),
-        store.reader.drill_plan("p", "nothing"),
     ):
         with pytest.raises(NotFound):
             await call
@@ -226,22 +223,6 @@ async def test_quotas_are_set_and_cleared(store: Store) -> None:
     for _ in range(2):
         await store.intake.clear_quota(quota_key())
     assert quota_key() not in dict(await store.reader.quotas())
-
-
-async def test_drill_plans_belong_to_their_project(store: Store) -> None:
-    for plan in (drill_plan(name="b"), drill_plan(name="a"), drill_plan("other")):
-        await store.intake.put_drill_plan(plan)
-    changed = drill_plan(name="b", kind=DrillKind.OOM)
-    await store.intake.put_drill_plan(changed)
-    assert await store.reader.drill_plan("p", "b") == changed
-    assert await store.reader.drill_plans("p") == (drill_plan(name="a"), changed)
-    with pytest.raises(NotFound):
-        await store.intake.delete_drill_plan("p", "plan")
-    await store.intake.delete_drill_plan("p", "b")
-    with pytest.raises(NotFound):
-        await store.reader.drill_plan("p", "b")
-    assert await store.reader.drill_plans("p") == (drill_plan(name="a"),)
-    assert await store.reader.drill_plans("other") == (drill_plan("other"),)
 
 
 async def test_commits_move_the_job_and_tell_its_story(store: Store) -> None:

@@ -7,7 +7,6 @@ from tests.contract.store.store_samples import (
     T0,
     cancel,
     drill,
-    drill_plan,
     entry,
     live_job,
     make_job,
@@ -94,8 +93,6 @@ async def test_writes_about_jobs_nodes_and_quotas_pass_both_hooks_with_their_nam
     await store.intake.undrain_node("n")
     await store.intake.set_quota(quota_key(), 1)
     await store.intake.clear_quota(quota_key())
-    await store.intake.put_drill_plan(drill_plan())
-    await store.intake.delete_drill_plan("p", "plan")
     epoch = await store.ledger.acquire("a")
     live = live_job(await store.ledger.load(job.uid))
     await store.ledger.commit(epoch, step(live, JobState.FAILED, consumed=live.intents[-1].seq))
@@ -107,7 +104,7 @@ async def test_writes_about_jobs_nodes_and_quotas_pass_both_hooks_with_their_nam
     assert before == after
     assert before == [
         *("create_job", "request_cancel", "order_drill", "replace_labels", "drain_node"),
-        *("undrain_node", "set_quota", "clear_quota", "put_drill_plan", "delete_drill_plan"),
+        *("undrain_node", "set_quota", "clear_quota"),
         *("acquire", "commit", "delete_job", "create_jobs"),
     ]
 

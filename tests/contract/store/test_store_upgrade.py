@@ -22,7 +22,6 @@ from tests.contract.store.store_samples import (
     SECOND,
     T0,
     drill,
-    drill_plan,
     entry,
     job_of,
     make_job,
@@ -248,7 +247,6 @@ async def test_all_else_of_schema_2_is_there(upgraded_from_2: Store) -> None:
         quota_key(): UNLIMITED,
         quota_key(metric="disk_gb"): 2.5,
     }
-    assert await reader.drill_plans("p") == (drill_plan(),)
     with pytest.raises(AlreadyExists):
         await upgraded_from_2.intake.create_job(make_job(99, "deleted"), [])
 
@@ -308,7 +306,6 @@ async def test_all_of_schema_3_is_there(upgraded_from_3: Store) -> None:
     resource = make_resource("r")
     assert await store.models.persistent_resource(resource.name) == resource
     assert await store.reader.drained_nodes() == (NodeDrain("n2", T0, "new disk"),)
-    assert await store.reader.drill_plans("p") == (drill_plan(),)
 
 
 async def test_a_secret_can_be_stored_after_the_upgrade_from_3(upgraded_from_3: Store) -> None:

@@ -1,12 +1,12 @@
 """What creating a job, tuning job or pipeline has in common in both APIs.
 
-Named buckets must exist; the record and its first timeline entries are stored in one step, with the drills of
-the plan that the label `trainshed-drill` names (spec/operations#drills); the controller is woken.
+Named buckets must exist; the record and its first timeline entries are stored in one step; the
+controller is woken.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from msgspec.structs import replace
 
@@ -16,15 +16,13 @@ from trainshed.api.resources.acting import actor_of
 from trainshed.api.resources.pinning import pinned
 from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
-from trainshed.core.errors import InvalidRequest, NotFound, Unavailable, Violation
+from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import OWN_ROOT_LABEL, PROGRESS_LABEL, STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, Actor
-from trainshed.core.lifecycle.drills import PLAN_LABEL
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
-from trainshed.core.lifecycle.timeline import drill_ordered
-from trainshed.core.names import JobName, JobUid, default_bucket, public_replica_name
+from trainshed.core.names import JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import named
 from trainshed.core.pipelines.records import Pipeline
@@ -40,7 +38,7 @@ from trainshed.core.specs.warnings import (
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.port import NewWork, Reader
+from trainshed.store.port import NewWork
 from trainshed.wire.json import compact_text
 
 T = TypeVar("T")
@@ -52,7 +50,6 @@ _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Fields that are kept beside the public JSON, because labels can change later."""
 _ON = "on"
 """The only value of the label that makes workers and reducers use TLS."""
-_FIELD: Final = f"labels.{PLAN_LABEL}"
 
 
 def checked(
@@ -138,10 +135,10 @@ def kept_json(public: Mapping[str, Any]) -> str:
 
 
 async def store_works(services: Services, principal: Principal, *works: Work) -> None:
-    """Store new works, all or none, with who made them and their packages pinned, a job with the drills of
-    the plan that its label names, and wake the controller. Their project gets its default bucket.
+    """Store new works, all or none, with who made them and their packages pinned, and wake the
+    controller. Their project gets its default bucket.
 
-    Raises AlreadyExists, InvalidRequest (wrong labels, no such plan), FailedPrecondition (`pinning.pinned`),
+    Raises AlreadyExists, InvalidRequest (wrong labels), FailedPrecondition (`pinning.pinned`),
     Unavailable (the service stops), and what `CreateWorks` raises.
     """
     if services.closing.is_set():
@@ -152,11 +149,7 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
     creator = await actor_of(services.reader, principal)
     for work in works:
         check_labels(services, work)
-        if isinstance(work, TuningJob):
-            refuse_plan(work)
         new = replace(await pinned(services, work), creator=creator)
-        if isinstance(new, Job):
-            new = await with_planned_drills(services, new)
         made.append(NewWork(new, _first_entries(new, creator)))
     for project in {work.name.project_id for work in works}:
         await require_default_bucket(services, project)
@@ -268,10 +261,7 @@ def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
             replicas = len(work.spec.replicas())
             words = f"{replicas} replica{'s' * (replicas != 1)}"
             facts = {"replicas": replicas}
-            told = (
-                *_notices(work.created, work.spec),
-                *(drill_ordered(work, drill) for drill in work.drills),
-            )
+            told = tuple(_notices(work.created, work.spec))
         case TuningJob():
             trials, parallel = work.spec.max_trials, work.spec.parallel_trials
             words = f"up to {trials} trial{'s' * (trials != 1)}, {parallel} at a time"
@@ -348,54 +338,3 @@ def _why_missing(bucket: str, buckets: BucketProbe, project: str) -> str:
             "shared one, or grant the job's service account a role in the bucket's IAM policy."
         )
     return ""
-
-
-async def with_planned_drills(services: Services, job: Job) -> Job:
-    """Return the new job, which is not stored yet, with the plan's drills as ordered at its creation.
-
-    Raises InvalidRequest if the plan does not exist, or has a drill for a replica that the job does not have.
-    """
-    name = dict(job.labels).get(PLAN_LABEL)
-    if not name:
-        return job
-    project = job.name.project_id
-    try:
-        plan = await services.reader.drill_plan(project, name)
-    except NotFound:
-        text = await _unknown(services.reader, project, name)
-        raise InvalidRequest((Violation(_FIELD, text),)) from None
-    there = job.spec.replicas()
-    missing = [drill for drill in plan.drills if drill.replica not in there]
-    if missing:
-        api = job.name.api
-        wanted = ", ".join(dict.fromkeys(public_replica_name(api, d.replica) for d in missing))
-        text = (
-            f"The drill plan {name!r} is for {wanted}, which this job does not have; give the job"
-            " those replicas, or name another plan."
-        )
-        raise InvalidRequest((Violation(_FIELD, text),))
-    drills = tuple(
-        replace(drill, number=number, ordered=job.created)
-        for number, drill in enumerate(plan.drills, start=1)
-    )
-    return replace(job, drills=drills)
-
-
-def refuse_plan(job: TuningJob) -> None:
-    """Raise InvalidRequest if the label names a plan, because a tuning job has no replicas of its own: drills
-    that somebody believes to be ordered must be."""
-    if name := dict(job.labels).get(PLAN_LABEL):
-        text = (
-            f"A tuning job cannot order the drill plan {name!r}: it has no replicas of its own. Take the "
-            "label away, and order drills for the job of a trial with `trainshed drill`."
-        )
-        raise InvalidRequest((Violation(_FIELD, text),))
-
-
-async def _unknown(reader: Reader, project: str, name: str) -> str:
-    plans = ", ".join(plan.name for plan in await reader.drill_plans(project))
-    there = f"it has: {plans}" if plans else "it has none yet"
-    return (
-        f"The project {project} has no drill plan {name!r}; {there}. Store one with"
-        " `trainshed drill-plans put FILE`, or take the label away."
-    )

@@ -1,8 +1,4 @@
-"""Drills of a job, and drill plans, which jobs order by their label `trainshed-drill`
-(spec/operations#drills).
-
-Without `project` the service's own project is meant.
-"""
+"""Drills of a job (spec/operations#drills)."""
 
 import re
 from typing import Final
@@ -13,19 +9,17 @@ from msgspec.structs import replace
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
-from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
-from trainshed.api.trainshed_v1.places import read_project
+from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.core.errors import FailedPrecondition
-from trainshed.core.lifecycle.drills import Drill, DrillKind, DrillPlan
+from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import drills as records
-from trainshed.wire.trainshed_v1.record import Nothing
 
 MOST_DRILLS: Final = 100
-"""Most drills of one job or plan."""
+"""Most drills of one job."""
 _LONGEST_AFTER: Final = 30 * 24 * 3600
 _NAMED: Final = 10
 """Most replicas that an error names."""
@@ -66,9 +60,8 @@ async def list_(call: JsonCall) -> records.DrillList:
     )
 
 
-def read_drill(fields: Fields, now: Nanos, job: Job | None = None) -> Drill:
-    """Return the drill that a JSON object orders; faults are noted in `fields`. `job`: its replicas are
-    suggested for an unknown name; None for a plan."""
+def read_drill(fields: Fields, now: Nanos, job: Job) -> Drill:
+    """Return the drill of the job that a JSON object orders; faults are noted in `fields`."""
     kind = fields.choice("kind", tuple(DrillKind))
     replica = read_replica(fields, job)
     at_line = fields.text("atLine")
@@ -127,7 +120,7 @@ def no_replica(job: Job, asked: str) -> str:
     return f"{job.name} has no replica {asked}; it has: {known}{more}."
 
 
-def read_replica(fields: Fields, job: Job | None) -> ReplicaId:
+def read_replica(fields: Fields, job: Job) -> ReplicaId:
     text = fields.text("replica").strip()
     if not text:
         return ReplicaId(0, 0)
@@ -136,13 +129,7 @@ def read_replica(fields: Fields, job: Job | None) -> ReplicaId:
     except ValueError:
         if match := _BY_ROLE.fullmatch(text.lower()):
             return ReplicaId(_ROLES[match[1]], int(match[2] or 0))
-    if job is not None:
-        fields.fault("replica", no_replica(job, repr(text)))
-        return ReplicaId(0, 0)
-    advice = near(text, ("workerpool0-0", "workerpool1-0", "worker 0", "worker-replica-0"))
-    fields.fault(
-        "replica", f"{text!r} is no replica's name; such are workerpool1-0, worker 0.{advice}"
-    )
+    fields.fault("replica", no_replica(job, repr(text)))
     return ReplicaId(0, 0)
 
 
@@ -182,67 +169,3 @@ def _same(job: Job, ordered: Drill, before: int) -> Drill | None:
         if bare == ordered:
             return drill
     return None
-
-
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
-"""What both APIs accept as the value of a label."""
-
-
-async def list_plans(call: JsonCall) -> records.DrillPlanList:
-    """`GET /trainshed/v1/drillPlans[?project=P]`: list the project's plans."""
-    project = _asked_project(call)
-    plans = await call.services.reader.drill_plans(project)
-    return records.DrillPlanList(project=project, plans=tuple(_plan_view(plan) for plan in plans))
-
-
-async def get_plan(call: JsonCall) -> records.DrillPlan:
-    """`GET /trainshed/v1/drillPlans/{name}[?project=P]`: return the plan. Raises NotFound."""
-    return _plan_view(await call.services.reader.drill_plan(_asked_project(call), call.target))
-
-
-async def put_plan(call: JsonCall) -> records.DrillPlan:
-    """`PUT /trainshed/v1/drillPlans/{name}`, `POST /trainshed/v1/drillPlans`: store a plan, which replaces
-    one of the same name. Existing jobs keep their drills."""
-    fields = call.fields()
-    name = fields.text("name", required=not call.target) or call.target
-    if call.target and name != call.target:
-        fields.fault("name", f"The path says {call.target!r}. Leave it out, or say the same.")
-    if name and not _NAME.fullmatch(name):
-        fields.fault(
-            "name",
-            f"{name!r} cannot be the value of a label: small letters, digits, - and _, at most 63,"
-            " a letter or digit first.",
-        )
-    project = read_project(call, fields, "plans")
-    now = call.services.now()
-    drills = tuple(read_drill(part, now) for part in fields.objects("drills", records.DrillOrder))
-    if not fields.raw("drills"):
-        fields.fault("drills", "A plan needs a drill, such as {kind: kill, after: 30s}.")
-    if len(drills) > MOST_DRILLS:
-        fields.fault("drills", f"These are {len(drills)} drills; at most {MOST_DRILLS}.")
-    fields.refuse()
-    plan = DrillPlan(project, name, drills)
-    await call.services.intake.put_drill_plan(plan)
-    return _plan_view(plan)
-
-
-async def delete_plan(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/drillPlans/{name}[?project=P]`: delete a plan. Raises NotFound. Existing jobs
-    keep their drills."""
-    await call.services.intake.delete_drill_plan(_asked_project(call), call.target)
-    return Nothing()
-
-
-def _plan_view(plan: DrillPlan) -> records.DrillPlan:
-    return records.DrillPlan(
-        name=plan.name,
-        project=plan.project_id,
-        drills=tuple(order_view(drill) for drill in plan.drills),
-    )
-
-
-def _asked_project(call: JsonCall) -> str:
-    fields = Fields({"project": call.parameter("project") or None})
-    project = read_project(call, fields, "plans")
-    fields.refuse()
-    return project

@@ -12,7 +12,7 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import completed
 from trainshed.api.ml_v1 import jobs as ml_jobs
-from trainshed.api.resources.submission import check_labels, new_job, with_planned_drills
+from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.views import waiting_view
 from trainshed.core.capacity import Preflight
@@ -56,8 +56,6 @@ async def explain(call: JsonCall) -> records.Explanation:
     job = await _read(call, Api(api), project, location, given)
     check_labels(call.services, job)
     notices = _notices(given)
-    if not notices:
-        job = await with_planned_drills(call.services, job)
     await _require_new(call, job)
     return _answer(job, await call.services.capacity.preflight(job), notices)
 

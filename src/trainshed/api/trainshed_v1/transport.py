@@ -54,7 +54,7 @@ from trainshed.telemetry.requests import METHOD
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import capacity
-from trainshed.wire.trainshed_v1.drills import DrillOrder, DrillPlan
+from trainshed.wire.trainshed_v1.drills import DrillOrder
 from trainshed.wire.trainshed_v1.jobs import LogOrder
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.secrets import SecretValue
@@ -100,15 +100,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "quotas:clear"): Method(
         "trainshed.v1.Quotas.Clear", quotas.clear, body=capacity.QuotaKey
     ),
-    ("GET", "drillPlans"): Method("trainshed.v1.DrillPlans.List", drills.list_plans),
-    ("POST", "drillPlans"): Method(
-        "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
-    ),
-    ("GET", "drillPlans/{name}"): Method("trainshed.v1.DrillPlans.Get", drills.get_plan),
-    ("PUT", "drillPlans/{name}"): Method(
-        "trainshed.v1.DrillPlans.Put", drills.put_plan, most=_PLAN, body=DrillPlan
-    ),
-    ("DELETE", "drillPlans/{name}"): Method("trainshed.v1.DrillPlans.Delete", drills.delete_plan),
     ("GET", "models"): Method("trainshed.v1.Models.List", models.list_),
     ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),

@@ -63,15 +63,3 @@ class Drill(Struct, frozen=True):
     @property
     def is_armed(self) -> bool:
         return self.fired == 0
-
-
-class DrillPlan(Struct, frozen=True):
-    """Drills under a name, which a job of the project orders by its label `trainshed-drill` when it is
-    created."""
-
-    project_id: str
-    name: str
-    drills: tuple[Drill, ...]
-
-
-PLAN_LABEL = "trainshed-drill"

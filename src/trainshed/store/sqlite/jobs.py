@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import Aborted, FailedPrecondition, NotFound, RequestError
-from trainshed.core.lifecycle.drills import Drill, DrillPlan
+from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
@@ -21,7 +21,6 @@ from trainshed.store.codec import (
     decode_job,
     encode_cancel,
     encode_drill,
-    encode_drills,
     encode_job,
     encode_labels,
 )
@@ -153,16 +152,6 @@ class SqliteIntake:
 
     async def clear_quota(self, key: QuotaKey) -> None:
         await self._execute("clear_quota", quota_parameters(key))
-
-    async def put_drill_plan(self, plan: DrillPlan) -> None:
-        parameters = {"project_id": plan.project_id, "name": plan.name}
-        await self._execute("put_drill_plan", parameters | {"drills": encode_drills(plan.drills)})
-
-    async def delete_drill_plan(self, project_id: str, name: str) -> None:
-        if not await self._execute("delete_drill_plan", {"project_id": project_id, "name": name}):
-            raise NotFound(
-                f"the drill plan {name!r} of project {project_id!r} does not exist; nothing was deleted"
-            )
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
         """Execute one statement, which has the method's name. Return how many rows it changed."""

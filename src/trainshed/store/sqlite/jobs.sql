@@ -83,13 +83,6 @@ ON CONFLICT (project_id, region, metric) DO UPDATE SET ceiling = excluded.ceilin
 -- name: clear_quota
 DELETE FROM quotas WHERE project_id = :project_id AND region = :region AND metric = :metric;
 
--- name: put_drill_plan
-INSERT INTO drill_plans (project_id, name, drills) VALUES (:project_id, :name, :drills)
-ON CONFLICT (project_id, name) DO UPDATE SET drills = excluded.drills;
-
--- name: delete_drill_plan
-DELETE FROM drill_plans WHERE project_id = :project_id AND name = :name;
-
 -- name: acquire
 UPDATE leader SET epoch = epoch + 1, owner = :owner WHERE id = 1 RETURNING epoch;
 

@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import FailedPrecondition, NotFound
-from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.works import Work
@@ -19,7 +18,6 @@ from trainshed.store.sqlite.narrowing import narrowed
 from trainshed.store.sqlite.places import walk
 from trainshed.store.sqlite.rows import (
     Parameters,
-    drill_plan,
     name_parameters,
     node_drain,
     operation,
@@ -126,17 +124,6 @@ class SqliteReader:
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
         return self._all("quotas", {}, quota)
-
-    async def drill_plan(self, project_id: str, name: str) -> DrillPlan:
-        found = self._all("drill_plan", {"project_id": project_id, "name": name}, drill_plan)
-        if not found:
-            raise NotFound(
-                f"the drill plan {name!r} of project {project_id!r} does not exist; store it first"
-            )
-        return found[0]
-
-    async def drill_plans(self, project_id: str) -> tuple[DrillPlan, ...]:
-        return self._all("drill_plans", {"project_id": project_id}, drill_plan)
 
     def _all(
         self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]

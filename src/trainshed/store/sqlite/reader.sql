@@ -49,11 +49,5 @@ SELECT node, since, reason FROM drained_nodes ORDER BY node;
 -- name: quotas
 SELECT project_id, region, metric, ceiling FROM quotas ORDER BY project_id, region, metric;
 
--- name: drill_plan
-SELECT project_id, name, drills FROM drill_plans WHERE project_id = :project_id AND name = :name;
-
--- name: drill_plans
-SELECT project_id, name, drills FROM drill_plans WHERE project_id = :project_id ORDER BY name;
-
 -- name: job_of_output
 SELECT job_uid FROM job_outputs WHERE project_id = :project_id AND uri = :uri ORDER BY job_uid DESC LIMIT 1;

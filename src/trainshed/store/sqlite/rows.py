@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.lifecycle.drills import DrillPlan
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, Collection, JobName, ModelName
 from trainshed.core.pipelines.records import Pipeline
@@ -19,7 +18,6 @@ from trainshed.store.codec import (
     decode_cancel,
     decode_details,
     decode_drill,
-    decode_drills,
     decode_job,
     decode_operation,
     encode_job,
@@ -150,11 +148,6 @@ def node_drain(row: tuple[Any, ...]) -> NodeDrain:
 def quota(row: tuple[Any, ...]) -> tuple[QuotaKey, float]:
     project_id, region, metric, ceiling = row
     return QuotaKey(project_id, region, metric), ceiling
-
-
-def drill_plan(row: tuple[Any, ...]) -> DrillPlan:
-    project_id, name, drills = row
-    return DrillPlan(project_id, name, decode_drills(drills))
 
 
 def operation(row: tuple[Any, ...]) -> Operation:

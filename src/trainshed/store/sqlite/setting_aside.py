@@ -31,7 +31,6 @@ _KEYS = {
     "timeline": ("job_uid", "seq"),
     "intents": ("job_uid", "seq"),
     "operations": ("name",),
-    "drill_plans": ("project_id", "name"),
     "studies": ("uid",),
     "trials": ("study_uid", "number"),
     "measurements": ("study_uid", "number", "step", "elapsed"),

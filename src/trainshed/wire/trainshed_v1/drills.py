@@ -1,4 +1,4 @@
-"""Records of drills, plans of drills, and the report on how a job resumed after them."""
+"""Records of drills and the report on how a job resumed after them."""
 
 from msgspec import UNSET, UnsetType
 
@@ -39,21 +39,6 @@ class DrillList(Record, frozen=True):
 
     name: str = ""
     drills: tuple[Drill, ...] = ()
-
-
-class DrillPlan(Record, frozen=True):
-    """Drills under a name, which jobs order by their label `trainshed-drill`."""
-
-    name: str = ""
-    project: str = ""
-    drills: tuple[DrillOrder, ...] = ()
-
-
-class DrillPlanList(Record, frozen=True):
-    """A project's plans, by name."""
-
-    project: str = ""
-    plans: tuple[DrillPlan, ...] = ()
 
 
 class ResumeVerdict(Record, frozen=True):
