@@ -32,7 +32,7 @@ from trainshed.serve.certificates import Certificates, CertificatesUnusable, Int
 from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Origin, Settings, is_loopback, speaks_tls
-from trainshed.store.port import Store, StoreInUse, StoreTooNew, StoreUnreadable, open_store
+from trainshed.store.port import Store, StoreInUse, StoreUnreadable, open_store
 
 T = TypeVar("T")
 
@@ -131,7 +131,6 @@ def _open_in_order(
         os.environ.pop(sealing.VARIABLE, None)
     except (
         StoreInUse,
-        StoreTooNew,
         StoreUnreadable,
         TokenFileUnreadable,
         JobKeyUnreadable,

@@ -135,7 +135,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 def _database(settings: Settings) -> Iterator[Finding]:
     """Yield findings about the whole database, which is read at some seconds per GB; none if there is no
     database yet."""
-    from trainshed.store.port import StoreTooNew, StoreUnreadable
+    from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
     from trainshed.store.records import ADVICE
     from trainshed.store.sqlite.copying import check_database, set_aside_in
     from trainshed.store.sqlite.database import DATABASE_FILE
@@ -154,9 +154,10 @@ def _database(settings: Settings) -> Iterator[Finding]:
     try:
         check_database(database)
         aside = set_aside_in(database)
-    except StoreTooNew as failure:
-        cause = "A newer version of the service has written it."
-        yield bad("database", f"{failure}.", cause=cause, remedy="Run that version.")
+    except StoreOfOtherVersion as failure:
+        told, _, remedy = str(failure).partition(". ")
+        cause = "Another version of the service has written it."
+        yield bad("database", f"{told}.", cause=cause, remedy=remedy)
         return
     except StoreUnreadable as failure:
         yield bad(

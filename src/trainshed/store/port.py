@@ -50,8 +50,9 @@ class StoreUnreadable(Exception):
     changed."""
 
 
-class StoreTooNew(Exception):
-    """The database was written by a newer version of the service. Nothing was changed."""
+class StoreOfOtherVersion(StoreUnreadable):
+    """The database was written by a version of the service that this one cannot follow. The message says what
+    to do."""
 
 
 W_co = TypeVar("W_co", bound=Work, covariant=True)
@@ -361,7 +362,7 @@ _OPENERS = {
 def open_store(dialect: str, directory: Path) -> Store:
     """Open the store in `directory`, creating or upgrading it. Blocks; call it before serving.
 
-    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse, StoreTooNew,
+    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse,
     StoreUnreadable, OSError, ValueError (no such dialect).
     """
     if dialect not in _OPENERS:

@@ -27,7 +27,14 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery, NewWork, Store, StoreInUse, StoreTooNew, open_store
+from trainshed.store.port import (
+    JobQuery,
+    NewWork,
+    Store,
+    StoreInUse,
+    StoreOfOtherVersion,
+    open_store,
+)
 from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.connections import load_statements, open_writer
 from trainshed.store.sqlite.database import DATABASE_FILE
@@ -134,10 +141,10 @@ def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
     assert connection.execute("PRAGMA user_version").fetchone() == (newest,)
     connection.execute(f"PRAGMA user_version = {newest + 1}")
     connection.close()
-    with pytest.raises(StoreTooNew, match=f"version {newest + 1}"):
+    with pytest.raises(StoreOfOtherVersion, match=f"version {newest + 1}"):
         open_store("sqlite", tmp_path)
     # The lock was given back.
-    with pytest.raises(StoreTooNew):
+    with pytest.raises(StoreOfOtherVersion):
         open_store("sqlite", tmp_path)
 
 

@@ -31,7 +31,7 @@ from trainshed.serve.backup.manifest import (
     require_inside,
 )
 from trainshed.serve.settings import SettingsError, load
-from trainshed.store.port import StoreTooNew, StoreUnreadable
+from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.copying import check_database
 from trainshed.store.sqlite.database import DATABASE_FILE
 
@@ -81,7 +81,7 @@ def _fill(source: Path | BinaryIO, place: Path) -> Contents:
         contents, entries = _from_tar(source, place)
     try:
         check_database(place / DATABASE_FILE)
-    except (StoreUnreadable, StoreTooNew) as failure:
+    except StoreUnreadable as failure:
         raise BackupUnusable(
             f"Its database cannot be used by this version ({failure}); the backup was made by "
             f"{contents.version}."

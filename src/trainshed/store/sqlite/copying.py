@@ -10,10 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import JobUid
-from trainshed.store.port import StoreTooNew
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import damaged, open_reader, require_sound
-from trainshed.store.sqlite.schema import newest
+from trainshed.store.sqlite.schema import require_known
 from trainshed.store.sqlite.setting_aside import all_set_aside
 
 
@@ -49,23 +48,19 @@ def copy_database(database: Path, target: Path) -> None:
 
 
 def check_database(database: Path) -> int:
-    """Check a whole database, and return its schema version. Raises StoreUnreadable, StoreTooNew."""
+    """Check a whole database, and return its schema version. Raises StoreUnreadable."""
     try:
         with closing(open_reader(database)) as connection:
             require_sound(connection, database)
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            return require_known(connection, database)
     except sqlite3.DatabaseError as failure:
         raise damaged(database, str(failure)) from failure
-    if version > newest():
-        raise StoreTooNew(f"{database} was written by a newer version of the service")
-    return version
 
 
 def set_aside_in(database: Path) -> tuple[RecordSetAside, ...]:
-    """Return every record that was set aside; none for a database of an older version."""
+    """Return every record that was set aside."""
     with closing(open_reader(database)) as connection:
-        known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'set_aside'")
-        return all_set_aside(connection) if known.fetchone() else ()
+        return all_set_aside(connection)
 
 
 def works_in(database: Path) -> Iterator[StoredWork]:

@@ -130,7 +130,7 @@ class SqliteStore:
 def open_database(directory: Path) -> SqliteStore:
     """Open the store in `directory`, which is made if it does not exist. Blocks.
 
-    Raises StoreInUse while another process has it open, StoreTooNew, StoreUnreadable (also if the SQLite of
+    Raises StoreInUse while another process has it open, StoreUnreadable (also if the SQLite of
     this Python is too old), OSError.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
@@ -155,7 +155,7 @@ def open_database(directory: Path) -> SqliteStore:
             if lock.before == _OPEN:
                 require_sound(connection, database)
             require_content(connection, database, had_one=bool(lock.before))
-            migrate(connection)
+            migrate(connection, database)
             ((epoch,),) = connection.execute("SELECT epoch FROM leader").fetchall()
             require_not_older(database, epoch, lock.epoch)
             finish_deleting(connection)
