@@ -52,8 +52,7 @@ texts.import_data(
     gcs_source="gs://trainshed/data/texts.jsonl",
     import_schema_uri=aiplatform.schema.dataset.ioformat.text.single_label_classification,
 )
-videos = aiplatform.VideoDataset.create("videos")
-videos.delete()
+texts.delete()
 seen = {
     "name": found.display_name,
     "schema": found.metadata_schema_uri,

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
-from trainshed.core.datasets.assignment import Borders, Places, moment
+from trainshed.core.datasets.assignment import Places
 from trainshed.core.datasets.plans import SplitMethod, SplitRule
 from trainshed.datasets.port import DataRefused
 from trainshed.datasets.storage import Found
@@ -162,14 +162,6 @@ def test_a_record_without_end_is_refused_early(
     assert buckets.read_blocks < 200
 
 
-def test_a_column_of_too_many_values_is_no_category(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainshed.core.datasets.assignment.MAX_CATEGORIES", 10)
-    buckets = Memory({"gs://b/in/a.csv": numbered(20)})
-    rule = SplitRule(SplitMethod.STRATIFIED, key="id")
-    with pytest.raises(DataRefused, match="more than 10 different values"):
-        written(table_plan(rule=rule), buckets)
-
-
 def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
     content = b"id,text\n1,training\n2,TEST\n3, validation\n4,\n5,other\n6,training\n"
     buckets = Memory({"gs://b/in/a.csv": content})
@@ -184,9 +176,8 @@ def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
 
 def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(3)})
-    for method in (SplitMethod.PREDEFINED, SplitMethod.TIMESTAMP, SplitMethod.STRATIFIED):
-        with pytest.raises(DataRefused, match="no column 'split'; it has id, text"):
-            written(table_plan(rule=SplitRule(method, key="split")), buckets)
+    with pytest.raises(DataRefused, match="no column 'split'; it has id, text"):
+        written(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), buckets)
 
 
 def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:
@@ -194,32 +185,6 @@ def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     with pytest.raises(DataRefused, match="of its 3 rows none goes to a split"):
         written(table_plan(rule=rule), buckets)
-
-
-def test_by_time_the_oldest_rows_are_for_training_and_the_youngest_for_the_test() -> None:
-    days = [f"{day},2026-01-{day:02}T12:00:00Z\n".encode() for day in range(30, 0, -1)]
-    buckets = Memory({"gs://b/in/a.csv": HEADER + b"".join(days) + b"99,yesterday\n"})
-    rule = SplitRule(SplitMethod.TIMESTAMP, (0.5, 0.2, 0.3), "text")
-    counts = written(table_plan(rule=rule), buckets)
-    found = {
-        split: sorted(int(row[0]) for row in each) for split, each in all_rows(buckets).items()
-    }
-    assert found["training"] == list(range(1, 16))
-    assert found["validation"] == list(range(16, 22))
-    assert found["test"] == list(range(22, 31))
-    assert counts.ignored == 1
-
-
-def test_each_category_is_split_in_the_same_fractions() -> None:
-    content = HEADER + b"".join(
-        b"%d,%s\n" % (n, b"rare" if n % 20 == 0 else b"usual") for n in range(400)
-    )
-    buckets = Memory({"gs://b/in/a.csv": content}, block=100)
-    written(table_plan(rule=SplitRule(SplitMethod.STRATIFIED, (0.5, 0.25, 0.25), "text")), buckets)
-    found = {split: Counter(row[1] for row in each) for split, each in all_rows(buckets).items()}
-    assert found["training"] == {"rare": 10, "usual": 190}
-    assert found["validation"] == {"rare": 5, "usual": 95}
-    assert found["test"] == {"rare": 5, "usual": 95}
 
 
 def test_places_of_rows_are_spread_evenly_and_differ_between_files() -> None:
@@ -230,30 +195,6 @@ def test_places_of_rows_are_spread_evenly_and_differ_between_files() -> None:
     assert all(abs(count - 1_000) < 150 for count in tenths.values())
     assert found == [Places("7", "gs://b/a")(row) for row in range(10_000)]
     assert found[:9] != [others(row) for row in range(9)]
-
-
-def test_borders_of_many_rows_are_found_in_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainshed.core.datasets.assignment.SAMPLE", 1_000)
-    borders, places = Borders((0.8, 0.1, 0.1)), Places("7", "gs://b/a")
-    for row in range(20_000):
-        borders.add(places(row), row)
-    validation, test = borders.found()
-    assert validation == pytest.approx(16_000, rel=0.05)
-    assert test == pytest.approx(18_000, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("1970-01-01T00:00:01Z", 1_000_000),
-        (" 1970-01-01t00:00:00.5z ", 500_000),
-        ("1970-01-01T00:00:00+01:00", None),
-        ("1970-13-01T00:00:00Z", None),
-        ("1970-01-01", None),
-    ],
-)
-def test_times_are_those_of_rfc_3339_with_a_z(text: str, found: int | None) -> None:
-    assert moment(text) == found
 
 
 def test_a_whole_dataset_is_one_set_of_files() -> None:

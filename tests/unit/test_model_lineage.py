@@ -16,10 +16,6 @@ from trainshed.api.trainshed_v1.models import split_text
         ({"fractionSplit": {"trainingFraction": 0.9}}, "fraction 0.9/0/0"),
         ({"predefinedSplit": {"key": "use"}}, "predefined by use"),
         (
-            {"timestampSplit": {"key": "at", "trainingFraction": 0.8, "testFraction": 0.2}},
-            "timestamp by at 0.8/0/0.2",
-        ),
-        (
             {"filterSplit": {"trainingFilter": "labels.a=b", "validationFilter": "-"}},
             "filter training: labels.a=b validation: -",
         ),

@@ -87,6 +87,7 @@ def model(**changes: Any) -> Request:
     return pipeline(modelToUpload={**MODEL, **changes})
 
 
+FILTERS = {"trainingFilter": "labels.a=1", "validationFilter": "-", "testFilter": "labels.a=2"}
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no display name": (pipeline(displayName=""), "display_name"),
     "label": (pipeline(labels={"A": "b"}), "labels.A"),
@@ -148,8 +149,20 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         f"{DATA}.fraction_split.test_fraction",
     ),
     "split without a column": (
-        data(timestampSplit={"trainingFraction": 0.5}),
-        f"{DATA}.timestamp_split.key",
+        data(predefinedSplit={}),
+        f"{DATA}.predefined_split.key",
+    ),
+    "split by time": (
+        data(timestampSplit={"key": "when"}),
+        f"{DATA}.timestamp_split",
+    ),
+    "split by strata": (
+        data(stratifiedSplit={"key": "kind"}),
+        f"{DATA}.stratified_split",
+    ),
+    "filter on two labels": (
+        data(filterSplit=FILTERS | {"testFilter": "labels.a=1 AND labels.b=1"}),
+        f"{DATA}.filter_split.test_filter",
     ),
     "filter left out": (
         data(filterSplit={"trainingFilter": "-", "testFilter": "-"}),
@@ -313,9 +326,6 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
     assert dict(trial.pool(0).program.env) == dict(trial.data.env)
 
 
-FILTERS = {"trainingFilter": "labels.a=1", "validationFilter": "-", "testFilter": "labels.a:*"}
-
-
 @pytest.mark.parametrize(
     ("changes", "of", "rule", "ending"),
     [
@@ -325,25 +335,13 @@ FILTERS = {"trainingFilter": "labels.a=1", "validationFilter": "-", "testFilter"
         (
             {"filterSplit": FILTERS},
             PHOTOS,
-            SplitRule(SplitMethod.FILTER, filters=("labels.a=1", "-", "labels.a:*")),
+            SplitRule(SplitMethod.FILTER, filters=("labels.a=1", "-", "labels.a=2")),
             "image",
         ),
         (
             {"predefinedSplit": {"key": "column"}},
             TABLE,
             SplitRule(SplitMethod.PREDEFINED, key="column"),
-            "tables",
-        ),
-        (
-            {"timestampSplit": {"key": "when", "trainingFraction": 1}},
-            TABLE,
-            SplitRule(SplitMethod.TIMESTAMP, (1.0, 0.0, 0.0), "when"),
-            "tables",
-        ),
-        (
-            {"stratifiedSplit": {"key": "column"}},
-            TABLE,
-            SplitRule(SplitMethod.STRATIFIED, key="column"),
             "tables",
         ),
     ],
@@ -364,8 +362,6 @@ def test_splits_of_the_input_data(
         ({"filterSplit": FILTERS}, TABLE, "filter_split"),
         ({"annotationSchemaUri": ANNOTATION}, TABLE, "annotation_schema_uri"),
         ({"predefinedSplit": {"key": "a"}}, PHOTOS, "predefined_split"),
-        ({"timestampSplit": {"key": "a"}}, PHOTOS, "timestamp_split"),
-        ({"stratifiedSplit": {"key": "a"}}, PHOTOS, "stratified_split"),
         (
             {"annotationSchemaUri": ANNOTATION.replace("image", "text")},
             PHOTOS,
@@ -376,7 +372,7 @@ def test_splits_of_the_input_data(
             PHOTOS,
             "dataset_id",
         ),
-        ({}, made(DatasetKind.VIDEO), "dataset_id"),
+        ({}, made(DatasetKind.TEXT), "dataset_id"),
     ],
 )
 def test_what_does_not_fit_the_dataset(changes: Request, of: Dataset, field: str) -> None:

@@ -59,7 +59,7 @@ def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], sha
     """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(found.size for found, _ in sources)
-    meter = _Meter(total * (2 if plan.rule.method is SplitMethod.TIMESTAMP else 1), tell)
+    meter = _Meter(total, tell)
     header, rows = _rows(plan, sources, buckets, meter)
     shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
     ignored = _distribute(rows, shards) if not plan.is_whole else 0
@@ -100,7 +100,6 @@ def _nothing(plan: SplitPlan, ignored: int) -> str:
         return "its files have no rows; add some, or name other files."
     what = {
         SplitMethod.PREDEFINED: f"the column {plan.rule.key!r} says training, validation or test in none",
-        SplitMethod.TIMESTAMP: f"the column {plan.rule.key!r} has no time such as 2026-01-31T12:00:00Z",
         SplitMethod.FILTER: "no item passes any of the filters",
     }.get(plan.rule.method, "all are ignored")
     return f"of its {ignored} rows none goes to a split: {what}."

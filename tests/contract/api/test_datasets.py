@@ -44,7 +44,7 @@ def importing(uris: list[str], form: str = "image_classification_single_label") 
     return {"importConfigs": [{"gcsSource": {"uris": uris}, "importSchemaUri": schema_uri}]}
 
 
-@pytest.mark.parametrize("kind", ["tabular", "time_series", "image", "text", "video"])
+@pytest.mark.parametrize("kind", ["tabular", "time_series", "image", "text"])
 async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, kind: str) -> None:
     path = await made(house, kind, labels={"a": "b"}, description="what it is")
     shown = await ok(house, "GET", path)
@@ -75,6 +75,12 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
         assert field.rpartition(".")[2] == "uri[1]", field
         assert said in answer.error["message"] or said in str(answer.error["details"])
     assert await ok(house, "GET", DATASETS) == {}
+
+
+async def test_a_dataset_of_videos_is_refused_with_what_to_do(house: House) -> None:
+    answer = await house.call("POST", DATASETS, body("video"))
+    assert fields(answer) == {"dataset.metadata_schema_uri"}
+    assert "make a tabular dataset of it" in str(answer.error)
 
 
 async def test_tables_of_bigquery_are_refused_with_what_to_do(house: House) -> None:
@@ -155,8 +161,8 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         (importing([]), "import_configs[0].gcs_source.uris"),
         (importing(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
         (
-            importing(["gs://bucket/a.csv"], "image_segmentation"),
-            "import_configs[0].gcs_source.uris[0]",
+            importing(["gs://bucket/a"], "image_segmentation"),
+            "import_configs[0].import_schema_uri",
         ),
         ({}, "import_configs"),
     ):
@@ -273,7 +279,7 @@ async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:
         (elsewhere, pipeline(table), "dataset_id"),
         (path, pipeline(images), "dataset_id"),
         (path, pipeline(table, predefinedSplit={}), "predefined_split.key"),
-        (path, pipeline(images, timestampSplit={"key": "k"}), "timestamp_split"),
+        (path, pipeline(table, timestampSplit={"key": "k"}), "timestamp_split"),
     ):
         assert f"input_data_config.{field}" in fields(await house.call("POST", place, asked))
 

@@ -16,10 +16,10 @@ from trainshed.core.datasets.schemas import FORMATS, ImportFormat
 
 ML_USE: Final = "aiplatform.googleapis.com/ml_use"
 _LABELS: Final = "dataItemResourceLabels"
+_BOXES: Final = "boundingBoxAnnotations"
 _USES: Final = ("TRAINING", "TRAIN", "VALIDATION", "VALIDATE", "TEST", "UNASSIGNED")
 _CONTENT: Final = {
     DatasetKind.IMAGE: ("imageGcsUri",),
-    DatasetKind.VIDEO: ("videoGcsUri",),
     DatasetKind.TEXT: ("textContent", "textGcsUri"),
 }
 _BOX: Final = 8
@@ -46,7 +46,7 @@ class Item(Struct, frozen=True):
     """One item as a program reads it."""
 
     raw: bytes
-    #: The image, video or text, or where it is: all items of one content go to one split.
+    #: The image or text, or where it is: all items of one content go to one split.
     content: str
     labels: Mapping[str, str]
 
@@ -111,7 +111,7 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
 
 
 def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """Yield an item for each image, video or text: successive lines about one image or video are one item."""
+    """Yield an item for each image or text: successive lines about one image are one item."""
     item: dict[str, Any] = {}
     last = ""
     for record in records(file.blocks(), file.uri):
@@ -163,14 +163,8 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
             public["classificationAnnotation"] = {"displayName": given[0]}
         case "image_classification_multi_label" | "text_classification_multi_label":
             public["classificationAnnotations"] = [{"displayName": label} for label in given]
-        case "image_bounding_box":
-            public["boundingBoxAnnotations"] = [_box(rest, place)]
-        case "text_sentiment":
-            public["sentimentAnnotation"] = _sentiment(given, place)
-        case "video_classification":
-            public["timeSegmentAnnotations"] = [_segment(given, place)]
         case _:
-            raise BadData(f"{place}: items of {form.name} are JSON lines, not CSV.")
+            public[_BOXES] = [_box(rest, place)]
     return public
 
 
@@ -195,42 +189,15 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
     }
 
 
-def _sentiment(given: Sequence[str], place: str) -> dict[str, int]:
-    try:
-        numbers = [int(text) for text in given]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= 2:
-        raise BadData(f"{place}: after the text come SENTIMENT,SENTIMENT_MAX, two whole numbers.")
-    names = ("sentiment", "sentimentMax")
-    return dict(zip(names, numbers, strict=False))
-
-
-def _segment(given: Sequence[str], place: str) -> dict[str, str]:
-    if len(given) not in (1, 3):
-        raise BadData(f"{place}: after the video come LABEL,START,END, in seconds.")
-    label, *times = given
-    names = ("startTime", "endTime")
-    seconds = {
-        name: text if text.endswith("s") or text == "inf" else f"{text}s"
-        for name, text in zip(names, times, strict=False)
-    }
-    return {"displayName": label, **seconds}
-
-
 def _line(public: Mapping[str, Any]) -> bytes:
     # Bytes of a CSV file that are no UTF-8 are passed on unchanged.
     return json.dumps(public, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
-_LISTS: Final = ("boundingBoxAnnotations", "timeSegmentAnnotations")
-
-
 def _joined(item: dict[str, Any], more: dict[str, Any]) -> bool:
-    """Add another line's annotations to those of the same image or video; False if they are of another kind,
-    or have another ML use."""
-    for name in _LISTS:
-        if name in item and name in more and item.get(_LABELS) == more.get(_LABELS):
-            item[name] += more[name]
-            return True
+    """Add another line's boxes to those of the same image; False if they are of another kind, or have another
+    ML use."""
+    if _BOXES in item and _BOXES in more and item.get(_LABELS) == more.get(_LABELS):
+        item[_BOXES] += more[_BOXES]
+        return True
     return False

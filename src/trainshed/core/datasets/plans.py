@@ -33,10 +33,6 @@ class SplitMethod(enum.StrEnum):
     PREDEFINED = "predefined"
     #: Filters on the labels of items.
     FILTER = "filter"
-    #: The oldest rows are training rows.
-    TIMESTAMP = "timestamp"
-    #: As FRACTION, among the rows of each value of a column.
-    STRATIFIED = "stratified"
 
 
 class SplitRule(Struct, frozen=True):

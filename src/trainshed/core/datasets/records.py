@@ -21,7 +21,6 @@ class DatasetKind(enum.StrEnum):
     TIME_SERIES = "time_series"
     IMAGE = "image"
     TEXT = "text"
-    VIDEO = "video"
 
     @property
     def is_table(self) -> bool:

@@ -20,32 +20,29 @@ class ImportFormat(Struct, frozen=True):
     kind: DatasetKind
     #: The name of the annotations in the lines.
     annotation: str
-    #: Whether the lines may be those of a CSV file; otherwise JSON.
-    has_csv: bool = True
 
     @property
     def uri(self) -> str:
         return f"{_ROOT}/ioformat/{self.name}{_IMPORT_END}"
 
 
-_IMAGE, _TEXT, _VIDEO = DatasetKind.IMAGE, DatasetKind.TEXT, DatasetKind.VIDEO
+_IMAGE, _TEXT = DatasetKind.IMAGE, DatasetKind.TEXT
 FORMATS: Final = {
     each.uri: each
     for each in (
         ImportFormat("image_classification_single_label", _IMAGE, "image_classification"),
         ImportFormat("image_classification_multi_label", _IMAGE, "image_classification"),
         ImportFormat("image_bounding_box", _IMAGE, "image_bounding_box"),
-        ImportFormat("image_segmentation", _IMAGE, "image_segmentation", has_csv=False),
         ImportFormat("text_classification_single_label", _TEXT, "text_classification"),
         ImportFormat("text_classification_multi_label", _TEXT, "text_classification"),
-        ImportFormat("text_sentiment", _TEXT, "text_sentiment"),
-        ImportFormat("text_extraction", _TEXT, "text_extraction", has_csv=False),
-        ImportFormat("video_classification", _VIDEO, "video_classification"),
-        ImportFormat("video_object_tracking", _VIDEO, "video_object_tracking", has_csv=False),
-        ImportFormat("video_action_recognition", _VIDEO, "video_action_recognition", has_csv=False),
     )
 }
-"""Import formats by URI."""
+"""Import formats by URI. Others are refused: no public program trains on them by a program of its own."""
+OTHERWISE: Final = (
+    "For anything else name the files and what is known of them in a CSV file, and make a tabular "
+    "dataset of it."
+)
+"""What to do with items that no format here describes."""
 
 
 def annotation_of(uri: str) -> str:

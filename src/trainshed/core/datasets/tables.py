@@ -4,16 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from trainshed.core.datasets.assignment import (
-    Borders,
-    Places,
-    Strata,
-    bounds,
-    by_time,
-    moment,
-    names,
-    said,
-)
+from trainshed.core.datasets.assignment import Places, bounds, names, said
 from trainshed.core.datasets.lines import BadData, Record, records
 from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 
@@ -92,23 +83,13 @@ class Table:
 
 
 def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
-    """Yield each row with its split; None: it is ignored. By time, the files are read twice. Raise BadData
-    for files that are no such table."""
+    """Yield each row with its split; None: it is ignored. Raise BadData for files that are no such
+    table."""
     match rule.method:
         case SplitMethod.PREDEFINED:
             at = table.position(rule.key)
             for _, record in table.rows():
                 yield record.raw, said(record.fields[at])
-        case SplitMethod.STRATIFIED:
-            at, strata = table.position(rule.key), Strata(rule.fractions)
-            for _, record in table.rows():
-                yield record.raw, strata.assign(record.fields[at])
-        case SplitMethod.TIMESTAMP:
-            borders = _borders(table, rule, dataset)
-            at = table.position(rule.key)
-            for _, record in table.rows():
-                when = moment(record.fields[at])
-                yield record.raw, None if when is None else by_time(when, borders)
         case _:
             # Local names, since it takes time to look up the members of an enum.
             is_training, is_validation, is_test = SPLITS
@@ -122,15 +103,3 @@ def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
                     yield record[1], is_training
                 else:
                     yield record[1], is_validation if word < test else is_test
-
-
-def _borders(table: Table, rule: SplitRule, dataset: str) -> tuple[float, float]:
-    at, borders = table.position(rule.key), Borders(rule.fractions)
-    places: dict[str, Places] = {}
-    for file, record in table.rows():
-        when = moment(record.fields[at])
-        if when is not None:
-            if file.uri not in places:
-                places = {file.uri: Places(dataset, file.uri)}
-            borders.add(places[file.uri](record.row), when)
-    return borders.found()

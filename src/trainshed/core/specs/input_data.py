@@ -27,14 +27,8 @@ from trainshed.core.specs import syntax
 from trainshed.core.units import Nanos
 
 _DATASET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_METHODS: Final = {
-    "fractionSplit": SplitMethod.FRACTION,
-    "filterSplit": SplitMethod.FILTER,
-    "predefinedSplit": SplitMethod.PREDEFINED,
-    "timestampSplit": SplitMethod.TIMESTAMP,
-    "stratifiedSplit": SplitMethod.STRATIFIED,
-}
-_OF_TABLES: Final = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
+_METHODS: Final = ("fractionSplit", "filterSplit", "predefinedSplit")
+_UNSERVED: Final = ("timestampSplit", "stratifiedSplit")
 
 
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
@@ -78,6 +72,13 @@ def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan 
     """Read the split, the annotations and the destination of a config; None where the dataset is not known or
     has no such files, or the destination is wrong. What is wrong is reported to the section's faults; the
     plan of a faulty request is of no use."""
+    for name in _UNSERVED:
+        if config.has(name):
+            config.fault(
+                name,
+                "It is not served here. Write training, validation or test into a column of each row, and "
+                "name the column in a predefined_split; or leave it out.",
+            )
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)
     destination = config.section("gcsDestination")
@@ -158,19 +159,19 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
     split = config.section(name)
     if dataset is not None:
         _check_kind(config, name, dataset)
-    key = split.text("key")
-    if name in _OF_TABLES and not key:
-        split.fault("key", "The name of the column must be set.")
     if name == "filterSplit":
         return SplitRule(SplitMethod.FILTER, filters=_read_filters(split))
     if name == "predefinedSplit":
+        key = split.text("key")
+        if not key:
+            split.fault("key", "The name of the column must be set.")
         return SplitRule(SplitMethod.PREDEFINED, key=key)
-    return SplitRule(_METHODS[name], _read_fractions(split), key)
+    return SplitRule(SplitMethod.FRACTION, _read_fractions(split))
 
 
 def _check_kind(config: Section, name: str, dataset: Dataset) -> None:
     is_table = dataset.kind.is_table
-    if name in _OF_TABLES and not is_table:
+    if name == "predefinedSplit" and not is_table:
         config.fault(
             name,
             f"It goes by a column, and {dataset.name} is of kind {dataset.kind}; set fraction_split or "
@@ -180,7 +181,7 @@ def _check_kind(config: Section, name: str, dataset: Dataset) -> None:
         config.fault(
             name,
             f"It goes by the labels of items, and {dataset.name} is of kind {dataset.kind}; set "
-            "fraction_split, predefined_split, timestamp_split or stratified_split.",
+            "fraction_split or predefined_split.",
         )
 
 

@@ -16,7 +16,7 @@ from trainshed.core.datasets.records import (
     DatasetKind,
     DatasetName,
 )
-from trainshed.core.datasets.schemas import FORMATS
+from trainshed.core.datasets.schemas import FORMATS, OTHERWISE
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
@@ -93,7 +93,9 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
     kind = KINDS_BY_SCHEMA.get(uri)
     if kind is None:
         said = f"{uri!r} is none of the schemas" if uri else "The schema must be set"
-        dataset.fault("metadataSchemaUri", f"{said}; choose one of {', '.join(KINDS_BY_SCHEMA)}.")
+        dataset.fault(
+            "metadataSchemaUri", f"{said}; choose one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}"
+        )
     return kind
 
 
@@ -166,12 +168,7 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
                 if schema
                 else "It must be set"
             )
-            section.fault("importSchemaUri", f"{said}; choose one of {fitting}.")
-        elif not form.has_csv:
-            for number, uri in enumerate(uris):
-                if uri.endswith(".csv"):
-                    text = f"{uri!r} is a CSV file, and items of {form.name} are JSON lines."
-                    faults.add(f"{source.at('uris')}[{number}]", text)
+            section.fault("importSchemaUri", f"{said}; choose one of {fitting}. {OTHERWISE}")
         found.append((section.path, DataFiles(uris, schema, labels)))
     if not found:
         faults.add("import_configs", "Name at least one.")
