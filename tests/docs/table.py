@@ -100,7 +100,7 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
     "docs/experiments.md#Experiments and tensorboards": Runs(
         soak=True, prelude=_SDK + _VERTEX, says="third"
     ),
-    "docs/experiments.md#In a terminal": Runs(soak=True, says="★"),
+    "docs/experiments.md#In a terminal": Runs(soak=True, says="RUNS"),
     "docs/models.md#Models": PartOf("docs/models.md#Evaluations"),
     "docs/models.md#Export": PartOf("docs/models.md#Evaluations"),
     "docs/models.md#Evaluations": Runs(
@@ -137,7 +137,7 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
         "a fragment of a program of a job", "tests/e2e/test_datasets_sdk.py"
     ),
     "docs/datasets.md#Training with a dataset 3": Elsewhere(
-        "needs the datasets of that page", "tests/contract/cli/test_datasets.py"
+        "needs the datasets of that page", "tests/contract/cli/test_listing.py"
     ),
     "docs/experiments.md#Curves of jobs": Elsewhere(
         "a fragment of a program of a job", "tests/e2e/test_job_curves.py"
@@ -193,13 +193,13 @@ COMMANDS: dict[str, Elsewhere] = {
         "tests/e2e/test_backup.py::test_a_backup_under_load_is_restored_beside_the_original",
     ),
     r"trainshed studies describe STUDY": Elsewhere(
-        "needs a study", "tests/contract/cli/test_tuning.py"
+        "needs a study", "tests/contract/cli/test_listing.py"
     ),
 }
 """Commands in blocks that are run which are not run there, by how they begin."""
 
 JOBS: dict[str, str] = {
-    r"trainshed (drill|jobs (shell|top)) JOB": "going",
+    r"trainshed (drill|jobs shell) JOB": "going",
 }
 """Commands that need another job than that of their block, by how they begin."""
 

@@ -105,7 +105,8 @@ COMMANDS = (
     "jobs logs JOB --format json",
     "jobs watch JOB",
     "jobs watch JOB --format json",
-    "jobs top JOB",
+    "describe usage JOB",
+    "describe curves JOB",
     "jobs resume-report JOB",
     "jobs autopsy JOB --list",
     "jobs autopsy JOB --copy COPY",
@@ -129,7 +130,7 @@ DRAWN = {
         "jobs logs JOB",
         "jobs logs JOB --follow",
     ),
-    *("jobs watch JOB", "jobs top JOB", "jobs autopsy JOB --list", "studies describe STUDY"),
+    *("jobs watch JOB", "jobs autopsy JOB --list"),
 }
 """What has colours or is drawn anew on a terminal."""
 

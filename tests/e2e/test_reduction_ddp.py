@@ -1,7 +1,6 @@
 """The public guide's example: gcloud, worker pools 0, 1 and 2, and a DDP program that knows nothing of
 reducers (spec/reduction#reducers)."""
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -76,7 +75,7 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
     assert mode.removeprefix("trainshed reduction: ") in _told(service, "timeline", reduced)
     for reducer in ("workerpool2-0", "workerpool2-1"):
         assert any("group of 3 workers is complete" in x for x in service.lines(reduced, reducer))
-    found = json.loads(_told(service, "top", reduced, "--format", "json"))
+    found = service.call("GET", f"/trainshed/v1/jobs/{reduced}/usage")
     moved = {
         each["id"]: each["reduction"]["metrics"]["received_bytes"]
         for each in found["replicas"]

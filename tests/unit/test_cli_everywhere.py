@@ -1,8 +1,5 @@
 """What every command of the tree has, whoever wrote it last."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import click
@@ -24,7 +21,6 @@ _WITHOUT_SERVICE = (
     "completion",
     "doctor",
     "reducers plan",
-    "reducers support",
     "reducers wheel",
     "restore",
     "runtimes build",
@@ -84,20 +80,3 @@ def test_a_command_without_a_service_says_what_to_use_instead(name: str) -> None
     told = result.stderr.splitlines()[-1]
     assert told.startswith("Error: --token is not for this command. ")
     assert "--token" not in CliRunner().invoke(group, [*name.split(), "--help"]).stdout
-
-
-def test_values_that_every_service_has_are_offered_without_loading_the_command() -> None:
-    """Whoever presses a key waits for it: most of the time would be the command's imports."""
-    program = (
-        "import sys; from trainshed.serve.main import main; main();"
-        "assert not {'trainshed.cli.run.command', 'trainshed.cli.client'} & set(sys.modules)"
-    )
-    typed = {"COMP_WORDS": "trainshed run --region us-ce", "COMP_CWORD": "3"}
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **typed, "_TRAINSHED_COMPLETE": "bash_complete"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "plain,us-central1" in result.stdout.splitlines()

@@ -19,8 +19,3 @@ from trainshed.serve.main import group
 def test_who_leaves_the_group_out_is_told_which(typed: str, told: str) -> None:
     result = CliRunner().invoke(group, [typed, "x"], prog_name="trainshed")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {told}")
-
-
-def test_a_command_of_many_groups_is_told_with_all_of_them() -> None:
-    result = CliRunner().invoke(group, ["describe", "x"], prog_name="trainshed")
-    assert "Say of what: datasets, experiments, jobs, models, studies, as in" in result.stderr

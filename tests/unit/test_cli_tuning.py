@@ -13,14 +13,14 @@ from rich.console import Console
 from trainshed.cli.jobs.log_text import labelled
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.jobs.watch import Board, live
-from trainshed.cli.text.colours import study_colour, trial_colour, trial_number_colour
+from trainshed.cli.text.colours import trial_colour, trial_number_colour
 from trainshed.cli.text.moments import parse_moment
 from trainshed.cli.text.tables import best_so_far, grouped, spark
 from trainshed.cli.trial_table import BEST, Line, chosen, panel, ranked, terminal_text, trial_table
 from trainshed.cli.tuning_views import TrialView, TuningView, assignment, shown
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
-from trainshed.core.study.records import StudyState, TrialState
+from trainshed.core.study.records import TrialState
 from trainshed.core.study.spec import Goal
 
 SECOND = 10**9
@@ -138,10 +138,9 @@ def test_values_and_assignments() -> None:
     assert assignment((("lr", 0.5), ("kind", "a"))) == "lr=0.5, kind=a"
 
 
-def test_every_state_of_trials_and_studies_has_a_colour() -> None:
+def test_every_state_of_trials_has_a_colour() -> None:
     assert all(trial_colour(state) for state in TrialState)
     assert trial_colour(TrialState.ACTIVE, JobState.QUEUED) != trial_colour(TrialState.ACTIVE)
-    assert all(study_colour(state) for state in StudyState)
     assert trial_number_colour(1) != trial_number_colour(2)
 
 

@@ -11,6 +11,7 @@ from tools.command_reference import commands
 
 from tests.docs.blocks import SHOWN, SILENT, blocks, pages, shown, without_comment
 from tests.docs.table import BLOCKS, COMMANDS, Elsewhere, PartOf, Runs
+from trainshed.cli.groups import verb_first
 
 ROOT = Path(__file__).parents[2]
 _BY_WORDS = dict(commands())
@@ -85,6 +86,7 @@ def test_a_command_that_a_page_names_has_these_options(where: str, line: str) ->
     rest = words[1:]
     while rest and rest[0] in _SHARED:
         rest = rest[2:]
+    rest = verb_first(rest, {path[0] for path in _BY_WORDS if path})
     while rest and (*path, rest[0]) in _BY_WORDS:
         path, rest = (*path, rest[0]), rest[1:]
     assert path, f"{where}: there is no command `{line}`"

@@ -1,4 +1,4 @@
-"""`trainshed buckets`: lists, copies, deletes and measures objects in buckets, by the storage API."""
+"""`trainshed buckets`: lists, copies and deletes objects in buckets, by the storage API."""
 
 import os
 import sys
@@ -156,44 +156,6 @@ def rm(endpoint: Endpoint, *, actions: Actions, places: tuple[str, ...], recursi
             actions.did("object", str(gone), "deleted")
             deleted += 1
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
-
-
-@command.command()
-@click.argument("place", required=False, metavar="[gs://BUCKET[/DIR]]")
-@takes_form
-@takes_endpoint
-def du(endpoint: Endpoint, *, place: str | None, form: str) -> None:
-    """Show how much lies in a bucket, by what is directly in it; without one, in each."""
-    storage = endpoint.storage_client()
-    sizes: dict[str, list[int]] = {}
-    if place is None:
-        project = endpoint.project or answering(endpoint).project
-        places = [
-            Place(str(bucket["name"]))
-            for page in _pages(storage, "/storage/v1/b", project=project)
-            for bucket in page.get("items", ())
-        ]
-    else:
-        places = [Place.parse(place)]
-    for at in places:
-        if place is None:
-            sizes[f"{_SCHEME}{at.bucket}"] = []
-        for each in _found(storage, at):
-            inner = str(each["name"]).removeprefix(at.directory).partition("/")
-            key = f"{_SCHEME}{at.bucket}"
-            if place is not None:
-                key = f"{key}/{at.directory}{inner[0]}{inner[1]}"
-            sizes.setdefault(key, []).append(int(each.get("size", 0)))
-    if form == "json":
-        rows = [{"name": k, "objects": len(v), "bytes": sum(v)} for k, v in sizes.items()]
-        print_data(rows)
-        return
-    total = [size for each in sizes.values() for size in each]
-    shown = [(name, str(len(each)), _size(sum(each))) for name, each in sizes.items()]
-    shown.append(("in all", str(len(total)), _size(sum(total))))
-    columns = (Column("NAME"), Column("OBJECTS", right=True), Column("SIZE", right=True))
-    for line in titled(columns, shown):
-        click.echo(line)
 
 
 def _listed(

@@ -20,19 +20,16 @@ class Session:
 
 
 _COMMANDS = (
-    ("buckets", "trainshed.cli.buckets", "List, copy, delete and measure objects in buckets."),
+    ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
     ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
     ("console", "trainshed.cli.console", "Print a link that opens the web console."),
-    (
-        "datasets",
-        "trainshed.cli.datasets",
-        "List datasets, and show what was split of them.",
-    ),
+    ("delete", "trainshed.cli.listing:delete", "Delete a dataset, model, secret or study."),
     (
         "demo",
         "trainshed.cli.demo.command",
         "Run a small distributed training job from start to end.",
     ),
+    ("describe", "trainshed.cli.listing:describe", "Show everything about one of what is listed."),
     ("down", "trainshed.cli.down", "Cancel all jobs and stop the service."),
     (
         "drill",
@@ -44,27 +41,30 @@ _COMMANDS = (
         "trainshed.cli.environment",
         "Print variables that point gcloud and SDKs at the service.",
     ),
-    (
-        "experiments",
-        "trainshed.cli.experiments",
-        "List experiments, describe and compare their runs.",
-    ),
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
     ("gc", "trainshed.cli.jobs.collect", "Delete jobs that have been over for long."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
-    ("machine-types", "trainshed.cli.machine_types", "Show machine types and their memory."),
-    ("models", "trainshed.cli.models", "Show models and what they were made of."),
-    ("nodes", "trainshed.cli.nodes", "List nodes, drain them for maintenance."),
-    ("quotas", "trainshed.cli.quotas", "Show and set what a project may use."),
+    (
+        "list",
+        "trainshed.cli.listing:list_",
+        "List datasets, experiments, models, nodes, quotas, secrets, studies.",
+    ),
+    ("nodes", "trainshed.cli.nodes", "Drain nodes for maintenance."),
+    ("quotas", "trainshed.cli.quotas", "Set what a project may use."),
     ("reducers", "trainshed.cli.reducers", "Plan the reducers of a job (Reduction Server)."),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
-    ("studies", "trainshed.cli.studies", "List and describe studies and their trials."),
     ("systemd-unit", "trainshed.cli.systemd", "Print a unit that keeps the service running."),
     ("tensorboard", "trainshed.cli.tensorboard", "Open TensorBoard for what jobs wrote."),
 )
-"""(name, module, description); the module's `command` is the click command."""
+"""(name, module, description); the module's `command` is the click command, unless another is named."""
+
+KINDS = (
+    *("curves", "datasets", "experiments", "machine-types", "models", "nodes", "quotas"),
+    *("reducer-support", "secrets", "studies", "usage"),
+)
+"""The kinds of `trainshed.cli.resources`, by which `trainshed KIND list` is known."""
 
 
 def register(
@@ -74,7 +74,8 @@ def register(
     commands, nanoseconds since the epoch."""
     session = Session(now)
     for name, module, description in (*_COMMANDS, *others):
-        group.add_command(LazyCommand(name, f"{module}:command", description, session))
+        where = module if ":" in module else f"{module}:command"
+        group.add_command(LazyCommand(name, where, description, session))
 
 
 class LazyCommand(click.Command):

@@ -1,7 +1,8 @@
 """Groups of commands that accept shared options before the command's name, and help with missing names.
 
-`trainshed --data D jobs list` means `trainshed jobs list --data D`. A `ListGroup` without a command is its
-`list`. If a user leaves out the group of a command, the error names the group.
+`trainshed --data D jobs list` means `trainshed jobs list --data D`; `trainshed models list` means `trainshed
+list models`, as does `trainshed models`. If a user leaves out the group of a command, the error names the
+group.
 """
 
 from collections.abc import Container, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Container, Sequence
 import click
 from click.exceptions import NoSuchCommand
 
-from trainshed.cli.commands import LazyCommand
+from trainshed.cli.commands import KINDS, LazyCommand
 
 _SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
 """Options that most commands have; each takes a value."""
@@ -30,6 +31,8 @@ _OTHERS_SAY = {
 }
 """Names that other tools use, and the command that they mean here."""
 _HELP = frozenset({"-h", "--help", "--version"})
+VERBS = ("list", "describe", "delete")
+"""Commands that take a kind of thing."""
 
 
 class Group(click.Group):
@@ -41,8 +44,13 @@ class Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move shared options behind the command's name, where click expects them."""
         # While a shell completes words, the command may not have been typed yet.
-        default = "" if ctx.resilient_parsing else self.default
-        return super().parse_args(ctx, in_order(args, self.commands, default))
+        is_typed = not ctx.resilient_parsing
+        if ctx.parent is None:
+            args = in_order(args, {*self.commands, *KINDS})
+            args = verb_first(args, self.commands, default="list" if is_typed else "")
+        return super().parse_args(
+            ctx, in_order(args, self.commands, self.default if is_typed else "")
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -60,10 +68,8 @@ class Group(click.Group):
             meant = [] if error.possibilities else self._groups_with(name)
             if not meant:
                 raise
-            example = f"'{ctx.command_path} {'jobs' if 'jobs' in meant else meant[0]} {name}'"
-            advice = f"Did you mean {example}?"
-            if len(meant) > 1:
-                advice = f"Say of what: {', '.join(sorted(meant))}, as in {example}."
+            where = "jobs" if "jobs" in meant else meant[0]
+            advice = f"Did you mean '{ctx.command_path} {where} {name}'?"
             raise click.UsageError(f"{error.message} {advice}", ctx) from None
 
     def _groups_with(self, name: str) -> list[str]:
@@ -82,8 +88,28 @@ class ListGroup(Group):
     default = "list"
 
 
-def in_order(args: Sequence[str], commands: Container[str], default: str) -> list[str]:
-    """Return the words with the command before shared options; unchanged if no command can be found."""
+def verb_first(
+    args: Sequence[str], commands: Container[str] = (), default: str = "list"
+) -> list[str]:
+    """Return the words of `KIND VERB …` as `VERB KIND …`, others unchanged. `commands`: those of the group; a
+    kind among them has commands of its own. `default`: the verb if none is named; "" = none. Raises
+    click.UsageError for a kind with another word."""
+    if not args or args[0] not in KINDS:
+        return [*args]
+    kind, *rest = args
+    rest = in_order(rest, VERBS, default)
+    if rest and rest[0] in VERBS:
+        return [rest[0], kind, *rest[1:]]
+    if kind in commands or not rest:
+        return [*args]
+    if rest[0] in _HELP:
+        return ["list", rest[0]]
+    raise click.UsageError(f"There is no `{kind} {rest[0]}`: {kind} have {', '.join(VERBS)}.")
+
+
+def in_order(args: Sequence[str], commands: Container[str], default: str = "") -> list[str]:
+    """Return the words with the command before shared options; unchanged if no command can be found.
+    `default`: the command if none is named; "" = none."""
     end = 0
     while end < len(args):
         word = args[end]

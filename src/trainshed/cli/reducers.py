@@ -1,5 +1,5 @@
-"""`trainshed reducers`: computes how many reducers a job needs, shows which frameworks can use them, and
-writes the wheel for users' own images (spec/reduction#bandwidth)."""
+"""`trainshed reducers`: computes how many reducers a job needs, and writes the wheel for users' own images
+(spec/reduction#bandwidth)."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,11 @@ from trainshed.cli.groups import Group
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.reducer_plan import plan, plan_document, plan_lines
-from trainshed.cli.text.colours import faint
-from trainshed.cli.text.tables import Column, joined, table
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import MachineType, closest, egress_with
 from trainshed.core.job.spec import Accelerators
 from trainshed.core.names import Api
-from trainshed.core.reducers import MACHINE, SUPPORT, Fleet
+from trainshed.core.reducers import MACHINE, Fleet
 from trainshed.core.specs.machines import (
     MAX_REPLICAS,
     accelerator_faults,
@@ -50,7 +48,8 @@ def _gbps(context: click.Context, parameter: click.Parameter, value: str | None)
 def command() -> None:
     """Plan a job's reducers (worker pool 2 with a reduction-server image). Needs no service.
 
-    What they are, and when they help: docs/reduction-server.md.
+    What they are, and when they help: docs/reduction-server.md. Which frameworks can use them: trainshed list
+    reducer-support.
     """
 
 
@@ -148,35 +147,6 @@ def plan_(
         return
     for line in plan_lines(fleets, size):
         click.echo(line)
-
-
-@command.command()
-@_needs_no_service
-@takes_form
-def support(form: str) -> None:
-    """Show which frameworks can use reducers, and how."""
-    if form == "json":
-        rows = [
-            {
-                "program": row.program,
-                "versions": row.versions,
-                "route": row.route,
-                "verdict": row.verdict,
-                "served": row.is_served,
-            }
-            for row in SUPPORT
-        ]
-        print_data(rows)
-        return
-    columns = (Column("PROGRAM"), Column("VERSIONS"), Column("VERDICT"), Column("HOW"))
-    header, *lines = table(
-        columns, [(row.program, row.versions, row.verdict, row.route) for row in SUPPORT]
-    )
-    click.echo(faint(joined(header)))
-    for row, cells in zip(SUPPORT, lines, strict=True):
-        if row.is_served:
-            cells[2] = click.style(cells[2], fg="green")
-        click.echo(joined(cells))
 
 
 @command.command()

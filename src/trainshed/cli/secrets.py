@@ -1,23 +1,17 @@
-"""`trainshed secrets`: sets, lists and deletes the secrets that jobs name as `$(secret:NAME)`, and changes
-the key with which they are sealed. It never shows a value."""
+"""`trainshed secrets`: sets the secrets that jobs name as `$(secret:NAME)`, and changes the key with which
+they are sealed. It never shows a value. `trainshed list` and `delete` do the rest."""
 
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
-from trainshed.cli.groups import ListGroup
-from trainshed.cli.jobs.references import completing
-from trainshed.cli.output_format import print_data, takes_form
-from trainshed.cli.text.moments import local_moment, parse_moment
-from trainshed.cli.text.tables import Column, titled
+from trainshed.cli.groups import Group
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.secrets import KeyRotation, Secret, SecretList, StoredSecret
+from trainshed.wire.trainshed_v1.secrets import KeyRotation, StoredSecret
 
 _SECRETS = "/trainshed/v1/secrets"
 
@@ -26,34 +20,13 @@ _project = click.option(
 )
 
 
-@click.group(cls=ListGroup)
+@click.group(cls=Group)
 def command() -> None:
     """Store secrets that jobs name in their environment. Without a command: list them.
 
     A variable with the value $(secret:NAME) holds the secret when the program starts; the job itself, its
     description and its log never show it.
     """
-
-
-@command.command("list")
-@_project
-@takes_form
-@takes_endpoint
-def list_(endpoint: Endpoint, *, project: str | None, form: str) -> None:
-    """List secrets and their versions, never values."""
-    answer = endpoint.client(raw=form == "json").get(_SECRETS, project=_whose(endpoint, project))
-    if form == "json":
-        print_data(answer["secrets"])
-        return
-    secrets = read(answer, SecretList)
-    if not secrets.secrets:
-        click.echo(
-            f"The project {secrets.project} has no secret. Store one: trainshed secrets set NAME",
-            err=True,
-        )
-        return
-    for line in secret_table(secrets.secrets):
-        click.echo(line)
 
 
 @command.command("set", short_help="Store a new version of a secret.")
@@ -112,26 +85,6 @@ def set_(
     actions.did("secret", name, "stored", told, record=answer)
 
 
-@command.command(short_help="Delete a secret, or one version of it.")
-@click.argument("name", shell_complete=completing("secrets"))
-@click.option("--version", type=click.IntRange(1), metavar="N", help="Delete this version only.")
-@_project
-@takes_actions
-@takes_endpoint
-def delete(
-    endpoint: Endpoint, *, actions: Actions, name: str, version: int | None, project: str | None
-) -> None:
-    """Delete the secret NAME with all its versions, or one of them.
-
-    Programs that run keep what they were given. Jobs that name it fail when they start.
-    """
-    path = f"{_SECRETS}/{quote(name, safe='')}"
-    endpoint.client().delete(path, project=_whose(endpoint, project), version=version)
-    which = f"version {version} of {name}" if version else name
-    named = f"{name}@{version}" if version else name
-    actions.did("secret", named, "deleted", f"{which}  is deleted")
-
-
 @command.command("rotate-key", short_help="Seal all secrets with a new key.")
 @takes_actions
 @takes_endpoint
@@ -152,27 +105,6 @@ def rotate_key(endpoint: Endpoint, actions: Actions) -> None:
             f"Not opened by any key that is here, and left as they were: {named}. Set or delete them.",
             err=True,
         )
-
-
-def secret_table(secrets: Iterable[Secret]) -> list[str]:
-    """Return the lines of a table of secrets, one line per version."""
-    columns = (
-        Column("SECRET"),
-        Column("VERSION", right=True),
-        Column("CREATED"),
-        Column("LAST USED"),
-    )
-    rows = [
-        (
-            "" if number else secret.name,
-            str(version.version),
-            local_moment(parse_moment(version.created)),
-            local_moment(parse_moment(version.last_used)),
-        )
-        for secret in secrets
-        for number, version in enumerate(secret.versions)
-    ]
-    return titled(columns, rows)
 
 
 def _value(name: str, file: Path | None, variable: str | None) -> str:

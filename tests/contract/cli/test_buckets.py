@@ -1,6 +1,5 @@
 """`trainshed buckets`: what is asked of the storage API, and where files go."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +131,3 @@ def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: Fak
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
     deleted = [asked.path for asked in bucket.asked if asked.method == "DELETE"]
     assert deleted == [f"{OBJECTS}/d/a.txt", f"{OBJECTS}/d/e/b.txt"]
-
-
-def test_how_much_lies_where(trainshed: Invoke, bucket: FakeService) -> None:
-    rows = json.loads(trainshed("buckets", "du", "gs://b/d", "--format", "json").stdout)
-    assert rows == [
-        {"name": "gs://b/d/a.txt", "objects": 1, "bytes": 5},
-        {"name": "gs://b/d/e/", "objects": 1, "bytes": 3000},
-    ]
-    assert trainshed("buckets", "du", "gs://b/d").stdout.splitlines()[-1].split() == [
-        *("in", "all", "2", "2.9", "KiB")
-    ]

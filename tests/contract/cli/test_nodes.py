@@ -1,4 +1,4 @@
-"""`trainshed nodes`: tables, and a drain that is waited for."""
+"""`trainshed nodes`: drains, and that one is waited for."""
 
 import json
 from typing import Any
@@ -31,57 +31,6 @@ def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "_LOOK_AGAIN", 0)
-
-
-def test_list_shows_what_is_used_of_what_there_is(trainshed: Invoke, service: FakeService) -> None:
-    bare = node("node-10", accelerators=[])
-    service.on("GET", NODES, {"nodes": [node("node-1", "workerpool0-0"), bare]})
-    header, first, second = trainshed("nodes", "list").stdout.splitlines()
-    assert header.split() == ["NODE", "CONDITION", "CPUS", "MEMORY", "ACCELERATORS", "REPLICAS"]
-    assert first.split("  ")[0] == "node-1"
-    assert "2.5/8  4.0/32.0 GiB  1/2 NVIDIA_TESLA_T4" in first
-    assert (first[-1], second[-1], "–" in second) == ("1", "0", True)
-
-
-def test_list_shows_what_others_use(trainshed: Invoke, service: FakeService) -> None:
-    devices = [{"type": "NVIDIA_TESLA_T4", "count": 2, "used": 0, "usedByOthers": 1}]
-    shared = node(othersVcpus=3, othersMemoryBytes=4 * 2**30, accelerators=devices)
-    service.on("GET", NODES, {"nodes": [shared, node("node-2")]})
-    header, first, second = trainshed("nodes", "list").stdout.splitlines()
-    assert "OTHERS" in header.split()
-    assert "3 CPUs, 4.0 GiB, 1 NVIDIA_TESLA_T4" in first
-    assert second.split()[-2] == "–"
-
-
-def test_list_says_why_a_node_takes_no_work(trainshed: Invoke, service: FakeService) -> None:
-    drained = node(condition="DRAINED", cause="node-1 is under maintenance: new disk")
-    service.on("GET", NODES, {"nodes": [drained, node("node-2")]})
-    header, first, second = trainshed("nodes", "list").stdout.splitlines()
-    assert header.endswith("WHY")
-    assert first.endswith("node-1 is under maintenance: new disk")
-    assert second.endswith("–")
-    assert json.loads(trainshed("nodes", "list", "--format", "json").stdout)[0] == drained
-
-
-def test_list_says_who_has_which_gpus(trainshed: Invoke, service: FakeService) -> None:
-    busy = node("node-1", "workerpool0-0", "workerpool1-0")
-    has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
-    busy["replicas"][0] |= has
-    service.on("GET", NODES, {"nodes": [busy]})
-    *_, blank, header, holder = trainshed("nodes").stdout.splitlines()
-    assert (blank, header.split()) == ("", ["NODE", "ACCELERATORS", "REPLICA", "OF", "GPUS"])
-    assert holder.split("  ") == ["node-1", "1 NVIDIA_TESLA_T4", "workerpool0-0", JOB, "GPU-a"]
-
-
-def test_the_command_alone_lists(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", NODES, {"nodes": [node()]})
-    assert trainshed("nodes").stdout == trainshed("nodes", "list").stdout
-
-
-def test_no_nodes(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", NODES, {"nodes": []})
-    result = trainshed("nodes", "list")
-    assert (result.stdout, "no nodes now" in result.stderr) == ("", True)
 
 
 def test_drain_tells_the_reason_and_does_not_wait(trainshed: Invoke, service: FakeService) -> None:

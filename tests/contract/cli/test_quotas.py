@@ -14,32 +14,6 @@ def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
     return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0, "source": "set"} | more
 
 
-def test_the_list_leaves_out_what_nobody_uses(trainshed: Invoke, service: FakeService) -> None:
-    unused = quota("TPU_V2", used=0, limit="unlimited", source="none")
-    public = quota("NVIDIA_TESLA_T4", used=1, limit=1, waiting=4, source="public")
-    service.on("GET", QUOTAS, {**PLACE, "quotas": [public, unused, quota()]})
-    for command in (("quotas",), ("quotas", "list")):
-        where, header, first, second = trainshed(*command).stdout.splitlines()
-        assert where == "Quotas of p in us-central1"
-        assert header.split() == ["METRIC", "USED", "LIMIT", "WAITING", "FROM"]
-        assert first.split() == ["NVIDIA_TESLA_T4", "1", "1", "4", "public"]
-        assert second.split() == ["cpus_n1_e2", "12.5", "20", "0", "set"]
-    assert service.asked[0].query == PLACE
-
-
-def test_all_of_another_place(trainshed: Invoke, service: FakeService) -> None:
-    unused = quota(used=0, limit="unlimited", source="none")
-    service.on("GET", QUOTAS, {"project": "q", "region": "r", "quotas": [unused]})
-    where = ("--project", "q", "--region", "r", "--all", "--format", "json")
-    assert json.loads(trainshed("quotas", "list", *where).stdout) == [unused]
-    assert service.asked[0].query == {"project": "q", "region": "r", "all": "true"}
-
-
-def test_nothing_set_says_what_to_try(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", QUOTAS, {**PLACE, "quotas": []})
-    assert "trainshed quotas list --all" in trainshed("quotas").stderr
-
-
 def test_set_and_clear(trainshed: Invoke, service: FakeService) -> None:
     service.on("POST", f"{QUOTAS}:set", {**PLACE, **quota()}, {**PLACE, **quota(limit="unlimited")})
     service.on("POST", f"{QUOTAS}:clear", {**PLACE, **quota(limit=2200, source="public")})
@@ -49,7 +23,7 @@ def test_set_and_clear(trainshed: Invoke, service: FakeService) -> None:
     bodies = [json.loads(body) for body in service.bodies("POST", f"{QUOTAS}:set")]
     assert [body["limit"] for body in bodies] == [20, "unlimited"]
     assert bodies[0] == {**PLACE, "metric": "cpus_n1_e2", "limit": 20}
-    said = trainshed("quotas", "clear", "cpus_n1_e2").stdout
+    said = trainshed("quotas", "set", "cpus_n1_e2", "default").stdout
     assert said.startswith("cpus_n1_e2  2200 (the default) for p")
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.cli.fake_service import JOBS, FakeService, Stream, entry, job, line, replica
-from tests.contract.cli.test_usage import used
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,6 @@ from tests.contract.cli.test_usage import used
         ("watch", "7"),
         ("watch", "7", "--format", "json"),
         ("logs", "-f", "7"),
-        ("top", "7", "--watch"),
     ],
     ids="-".join,
 )
@@ -34,7 +32,6 @@ def test_a_follower_ends_with_its_reader(
     service.on("GET", f"{JOBS}/7/watch", Stream([running, running], gate))
     service.on("GET", f"{JOBS}/7/logs", Stream([said, said], gate))
     service.on("GET", f"{JOBS}/7/timeline", {"entries": [entry("created", "made")]})
-    service.on("GET", f"{JOBS}/7/usage", {"state": "RUNNING", "replicas": [used()]})
     if words[0] == "logs":
         service.on("GET", f"{JOBS}/7/logs", Stream([said]), Stream([said, said], gate))
     environ = {**os.environ, "TRAINSHED_DATA": str(tmp_path)}

@@ -163,18 +163,6 @@ def test_errors_name_the_flag_and_what_is_near(
     assert words in result.stderr
 
 
-def test_support_is_told(trainshed: Invoke) -> None:
-    """spec/reduction#frameworks: which frameworks are served, and what becomes of the others."""
-    rows = json.loads(trainshed("reducers", "support", "--format", "json").stdout)
-    served = {row["program"]: row["served"] for row in rows}
-    assert served["PyTorch DDP, backend gloo"]
-    assert not served["Horovod"]
-    lines = trainshed("reducers", "support").stdout.splitlines()
-    assert lines[0].split() == ["PROGRAM", "VERSIONS", "VERDICT", "HOW"]
-    assert len(lines) == len(rows) + 1
-    assert all(line.startswith(row["program"]) for line, row in zip(lines[1:], rows, strict=True))
-
-
 def test_the_wheel_is_written(trainshed: Invoke, tmp_path: Path) -> None:
     """spec/reduction: what images of users install."""
     directory = tmp_path / "made" / "here"

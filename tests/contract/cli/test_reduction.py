@@ -1,6 +1,5 @@
-"""What `jobs top` and `jobs describe` show of a job's reduction (spec/reduction#reports)."""
+"""What `jobs describe` shows of a job's reduction (spec/reduction#reports)."""
 
-import json
 from typing import Any
 
 import pytest
@@ -73,11 +72,11 @@ def _there_is_a_job(service: FakeService) -> None:
     service.on("GET", USAGE, gang())
 
 
-def test_top_shows_what_reducers_do_and_whom_they_wait_for(trainshed: Invoke) -> None:
+def test_describe_shows_what_reducers_do_and_whom_they_wait_for(trainshed: Invoke) -> None:
     """The slowest rank is named; who has not reported has no row."""
-    result = trainshed("jobs", "top", "7")
+    result = trainshed("jobs", "describe", "7")
     assert result.exit_code == 0, result.stderr
-    header, worker, reducer, *notes = result.stdout.split("\n\n")[1].splitlines()
+    header, worker, reducer, *notes = result.stdout.split("\n\n")[-1].splitlines()
     assert header.split("  ")[0] == "REDUCTION"
     assert worker.split() == "workerpool0-0 24.1 MB/s 950 B/s 64.0 MB 64.0 MB – 1 0 3.5s".split()  # noqa: SIM905 - as it is shown
     assert "256.0 MB" in reducer and reducer.endswith("12       4         1  12s, 11s for rank 1")
@@ -96,7 +95,7 @@ def test_describe_shows_the_mode(trainshed: Invoke) -> None:
 def test_of_what_is_over_totals_are_shown_alone(trainshed: Invoke, service: FakeService) -> None:
     over = part(over=True, sent_bytes=5, chunks_in_flight=0)
     service.on("GET", USAGE, answer(used(over=True, reduction=over), state="SUCCEEDED"))
-    line = trainshed("jobs", "top", "7").stdout.splitlines()[-1]
+    line = trainshed("jobs", "describe", "7").stdout.splitlines()[-1]
     assert line.split() == ["workerpool0-0", "–", "–", "0", "B", "5", "B", "–", "–", "0", "–"]
 
 
@@ -132,18 +131,13 @@ def test_the_mode_is_what_is_true_now(
     ]
     service.on("GET", USAGE, answer(used("workerpool0-0", reduction=found)))
     clock = local_moment(parse_moment(SEEN)).split()[1]
-    lines = trainshed("jobs", "top", "7").stdout.splitlines()
+    lines = trainshed("jobs", "describe", "7").stdout.splitlines()
     assert lines[-2:] == [f"workerpool0-0: {line.format(clock)}", "workerpool0-0: lost it"]
-
-
-def test_json_has_all_of_it(trainshed: Invoke) -> None:
-    result = trainshed("jobs", "top", "7", "--format", "json")
-    assert json.loads(result.stdout) == gang()
 
 
 def test_a_job_without_reducers_has_no_such_table(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", USAGE, answer(used()))
-    assert "REDUCTION" not in trainshed("jobs", "top", "7").stdout
+    assert "REDUCTION" not in trainshed("jobs", "describe", "7").stdout
 
 
 @pytest.mark.parametrize(

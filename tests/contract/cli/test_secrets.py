@@ -14,12 +14,6 @@ SECRETS = "/trainshed/v1/secrets"
 VALUE = "correct horse"
 
 
-def secret(name: str = "db", *versions: int) -> dict[str, Any]:
-    at = "2026-11-20T05:55:42.123456Z"
-    listed = [{"version": n, "created": at, "lastUsed": at if n == 1 else ""} for n in versions]
-    return {"name": name, "created": at, "lastUsed": at, "versions": listed}
-
-
 def stored(service: FakeService) -> None:
     service.on("POST", SECRETS, {"project": "p", "name": "db", "version": 3, "created": ""})
 
@@ -89,35 +83,6 @@ def test_what_cannot_be_taken_is_refused_here(
     assert (result.exit_code, told in result.stderr) == (code, True), result.stderr
     assert shows_no_value(result)
     assert service.asked == []
-
-
-def test_the_list_shows_versions_and_moments(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", SECRETS, {"project": "p", "secrets": [secret("api", 1), secret("db", 2, 1)]})
-    for command in (("secrets",), ("secrets", "list")):
-        header, api, db, older = trainshed(*command).stdout.splitlines()
-        assert header.split() == ["SECRET", "VERSION", "CREATED", "LAST", "USED"]
-        assert api.split() == ["api", "1", "2026-11-20", "05:55:42", "2026-11-20", "05:55:42"]
-        assert db.split() == ["db", "2", "2026-11-20", "05:55:42", "–"]
-        assert older.split()[0] == "1"
-    listed = trainshed("secrets", "list", "--project", "q", "--format", "json").stdout
-    assert json.loads(listed)[0]["name"] == "api"
-    assert service.asked[-1].query == {"project": "q"}
-
-
-def test_no_secrets_says_how_to_store_one(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", SECRETS, {"project": "p", "secrets": []})
-    assert "trainshed secrets set NAME" in trainshed("secrets").stderr
-
-
-def test_delete_all_of_it_or_one_version(trainshed: Invoke, service: FakeService) -> None:
-    service.on("DELETE", f"{SECRETS}/db", {})
-    assert trainshed("secrets", "delete", "db").stdout == "db  is deleted\n"
-    said = trainshed("secrets", "delete", "db", "--version", "2", "--project", "q").stdout
-    assert said == "version 2 of db  is deleted\n"
-    assert [each.query for each in service.asked] == [
-        {"project": "p"},
-        {"project": "q", "version": "2"},
-    ]
 
 
 def test_the_key_is_changed(trainshed: Invoke, service: FakeService) -> None:

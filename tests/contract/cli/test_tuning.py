@@ -1,11 +1,9 @@
-"""`trainshed jobs`, `studies` and `demo --tuning` for searches: what is asked of the service, and what is
+"""`trainshed jobs` and `demo --tuning` for searches: what is asked of the service, and what is
 printed (spec/tuning#studies)."""
 
 import json
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line, replica
@@ -182,76 +180,6 @@ def test_logs_name_the_trial(trainshed: Invoke, service: FakeService) -> None:
     result = trainshed("jobs", "logs", "7", "--trial", "3")
     assert result.stdout == "trial  3  one\n"
     assert service.asked[-1].query == {"trial": "3"}
-
-
-def study(name: str = "9", *metrics: tuple[str, str]) -> dict[str, Any]:
-    listed = [
-        {"metricId": metric, "goal": goal} for metric, goal in metrics or (("acc", "MAXIMIZE"),)
-    ]
-    return {
-        "name": f"{PLACE}/studies/{name}",
-        "displayName": "find-it",
-        "studySpec": {"metrics": listed, "parameters": []},
-        "state": "ACTIVE",
-        "createTime": "2026-11-20T06:00:00Z",
-    }
-
-
-def studied(number: int, **finals: float) -> dict[str, Any]:
-    metrics = [{"metricId": metric, "value": value} for metric, value in finals.items()]
-    found: dict[str, Any] = {
-        "id": str(number),
-        "state": "SUCCEEDED" if finals else "REQUESTED",
-        "parameters": [{"parameterId": "x", "value": number / 4}],
-        "startTime": "2026-11-20T06:00:00Z",
-    }
-    if finals:
-        found["endTime"] = "2026-11-20T06:00:02Z"
-        found["finalMeasurement"] = {"stepCount": "3", "metrics": metrics}
-    return found
-
-
-def test_studies_are_listed_by_the_public_api(trainshed: Invoke, service: FakeService) -> None:
-    path = f"/v1/{PLACE}/studies"
-    more = {"studies": [study("9")], "nextPageToken": "t"}
-    service.on("GET", path, more, {"studies": [study("8")]})
-    header, first, second = trainshed("studies", "list").stdout.splitlines()
-    assert header.split() == ["STUDY", "NAME", "STATE", "METRICS", "ALGORITHM", "CREATED"]
-    assert first.split()[:6] == ["9", "find-it", "ACTIVE", "maximize", "acc", "default"]
-    assert second.split()[0] == "8"
-    assert service.asked[-1].query["pageToken"] == "t"
-    service.on("GET", path, {})
-    assert "No studies in" in trainshed("studies", "list").stderr
-
-
-@pytest.mark.parametrize("reference", ["9", f"{PLACE}/studies/9", "find-it"])
-def test_a_study_shows_its_pareto_front(
-    trainshed: Invoke, service: FakeService, reference: str
-) -> None:
-    found = study("9", ("acc", "MAXIMIZE"), ("size", "MINIMIZE"))
-    trials = [studied(1, acc=0.5, size=2.0), studied(2, acc=0.75, size=4.0), studied(3)]
-    service.on("GET", f"/v1/{PLACE}/studies/9", found)
-    service.on("POST", f"/v1/{PLACE}/studies:lookup", found)
-    service.on("GET", f"/v1/{PLACE}/studies/9/trials", {"trials": trials})
-    service.on(
-        "POST", f"/v1/{PLACE}/studies/9/trials:listOptimalTrials", {"optimalTrials": trials[:2]}
-    )
-    result = trainshed("studies", "describe", reference)
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines()[4:] == [
-        "Metrics    maximize acc, minimize size",
-        "Algorithm  default",
-        "Trials     3, 2 done",
-        "Best       trial 1: acc 0.5, size 2  x=0.25",
-        "           trial 2: acc 0.75, size 4  x=0.5",
-        "",
-        "TRIAL  STATE       acc  STEP  TIME     x  NOTE",
-        "  ★ 1  SUCCEEDED   0.5     3  2.0s  0.25  size 2",
-        "  ★ 2  SUCCEEDED  0.75     3  2.0s   0.5  size 4",
-        "    3  REQUESTED     –     –     –  0.75",
-    ]
-    as_json = json.loads(trainshed("studies", "describe", reference, "--format", "json").stdout)
-    assert [len(as_json[key]) for key in ("trials", "optimalTrials")] == [3, 2]
 
 
 def prepare_demo(service: FakeService, over: dict[str, Any]) -> None:

@@ -49,11 +49,9 @@ def command() -> None:
 
 _CLONE = "trainshed.cli.jobs.clone"
 command.add_command(logs.command, "logs")
-command.add_command(curves.command, "curves")
 command.add_command(drill.report, "resume-report")
 command.add_command(shell.command, "shell")
 command.add_command(autopsy.command, "autopsy")
-command.add_command(usage.command, "top")
 command.add_command(watch.command, "watch")
 command.add_command(
     LazyCommand("clone", f"{_CLONE}:clone", "Submit a job once more, with changes.")

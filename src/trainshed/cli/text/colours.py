@@ -5,10 +5,9 @@ from typing import assert_never
 
 import click
 
-from trainshed.core.capacity import NodeCondition
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.study.records import StudyState, TrialState
+from trainshed.core.study.records import TrialState
 
 _REPLICA_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 _SERVICE = "service"
@@ -51,33 +50,9 @@ def trial_colour(state: TrialState, job: JobState | None = None) -> str:
             assert_never(state)
 
 
-def study_colour(state: StudyState) -> str:
-    match state:
-        case StudyState.ACTIVE:
-            return "cyan"
-        case StudyState.INACTIVE:
-            return "magenta"
-        case StudyState.COMPLETED:
-            return "green"
-        case _:
-            assert_never(state)
-
-
 def trial_number_colour(number: int) -> str:
     """Return the colour of a trial's number, the same in every command. Neighbours differ."""
     return _REPLICA_COLOURS[number % len(_REPLICA_COLOURS)]
-
-
-def condition_colour(condition: NodeCondition) -> str:
-    match condition:
-        case NodeCondition.READY:
-            return "green"
-        case NodeCondition.DRAINED | NodeCondition.QUARANTINED:
-            return "magenta"
-        case NodeCondition.GONE:
-            return "red"
-        case _:
-            assert_never(condition)
 
 
 _EFFECTS = {

@@ -32,8 +32,8 @@ _WHAT_TO_DO = "Take worker pool 2 out of the job, or train with PyTorch's Distri
 _NOT_HEARD = (
     "This program has loaded PyTorch, but nothing was heard of the Reduction Server's plug-in: as it is, "
     "%s. It needs NumPy, "
-    "PYTHONPATH as the service sets it, and versions of PyTorch and Python that `trainshed reducers "
-    "support` names; if it "
+    "PYTHONPATH as the service sets it, and versions of PyTorch and Python that `trainshed "
+    "reducer-support` names; if it "
     "was loaded and could not be used, a line of this log says why. With an older PyTorch use its "
     "communication hook, "
     "trainshed_reduction.pytorch.allreduce_hook."
@@ -43,7 +43,7 @@ _ENDED = (
     "plug-in. It works for "
     "PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in Pythons that have "
     "NumPy and the "
-    "PYTHONPATH that the service sets; `trainshed reducers support` says more. Take worker pool 2 out of "
+    "PYTHONPATH that the service sets; `trainshed reducer-support` says more. Take worker pool 2 out of "
     "the job if it "
     "does without."
 )

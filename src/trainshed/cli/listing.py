@@ -1,0 +1,184 @@
+"""`trainshed list`, `describe` and `delete`: the same for every kind of thing in `cli.resources`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypedDict, Unpack
+
+import click
+from click.shell_completion import CompletionItem
+
+from trainshed.cli.actions import Actions, takes_actions
+from trainshed.cli.client import PATIENCE
+from trainshed.cli.connection import Endpoint, find, place_of, takes_address, takes_place
+from trainshed.cli.jobs.references import completing, find_job
+from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output_format import output_format, print_data, takes_form, terminal_width
+from trainshed.cli.resources import KINDS, Json, Kind, Place, short
+from trainshed.cli.text.tables import Column, titled
+from trainshed.cli.text.yaml_form import yaml_text
+
+_NOTHING: Final = "–"
+_SOON: Final = 0.5
+"""Seconds that the service may take to answer while a shell completes a name."""
+_OFFERED: Final = 100
+"""Maximum names that are offered."""
+
+
+class _Where(TypedDict):
+    """The options that say which service, project and region are meant."""
+
+    url: str | None
+    token: str | None
+    data: Path | None
+    ca: str | None
+    project: str | None
+    region: str | None
+
+
+class _KindName(click.ParamType[Kind]):
+    """The name of a kind, also in the singular. `fits`: which kinds there are here."""
+
+    name = "kind"
+
+    def __init__(self, fits: Callable[[Kind], object]) -> None:
+        self._kinds = {name: kind for name, kind in KINDS.items() if fits(kind)}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:
+        """Return the kind of that name. Fails with those there are."""
+        if isinstance(value, Kind):
+            return value
+        for name, kind in self._kinds.items():
+            if value in (name, name.removesuffix("s"), f"{name.removesuffix('ies')}y"):
+                return kind
+        jobs = f"trainshed jobs {ctx.info_name if ctx else ''}".rstrip()
+        raise click.BadParameter(
+            f"{value!r} is none of {', '.join(self._kinds)}. Of jobs: {jobs}.", ctx, param
+        )
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the kinds that begin so."""
+        return [CompletionItem(name) for name in self._kinds if name.startswith(incomplete)]
+
+
+def _names(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete a name by listing what there is."""
+    given = context.params
+    kind: Kind = given["kind"]
+    if kind.of_job:
+        return completing("jobs")(context, parameter, typed)
+    where: Any = {name: given.get(name) for name in _Where.__annotations__}
+    try:
+        place = None if kind.local else _place(kind, where, raw=False, patience=_SOON)
+        records = place.records(kind, every=True) if place else kind.made()
+    except (click.ClickException, OSError, ValueError, KeyError, TypeError):
+        # An error must not be printed into the line that the user types.
+        return []
+    names = [short(str(record[kind.id])) for record in records[:_OFFERED]]
+    return [CompletionItem(name) for name in names if name.startswith(typed)]
+
+
+_takes_place = takes_place("things")
+
+
+@click.command(
+    "list",
+    short_help="List datasets, experiments, models, nodes, quotas, secrets, studies.",
+)
+@click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
+@click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
+@_takes_place
+@takes_form
+@takes_address
+def list_(*, kind: Kind, every: bool, form: str, **where: Unpack[_Where]) -> None:
+    """List all things of a KIND: datasets, experiments, machine-types, models, nodes, quotas, reducer-support
+    (which frameworks can use reducers), secrets or studies. `trainshed KIND list` is the same.
+
+    --format json has all that is known of each. Jobs: trainshed jobs list.
+    """
+    place = None if kind.local else _place(kind, where, raw=form == "json")
+    records = place.records(kind, every=every) if place else kind.made()
+    if form == "json":
+        print_data(records)
+        return
+    if not records:
+        of_whom = f" of {place}" if kind.is_placed else ""
+        click.echo(f"There are no {kind.name}{of_whom}. {kind.none}".rstrip(), err=True)
+        return
+    for line in table_of(kind, records, terminal_width()):
+        click.echo(line)
+
+
+@click.command(short_help="Show everything about one of what is listed.")
+@click.argument("kind", type=_KindName(lambda kind: True))
+@click.argument("name", shell_complete=_names)
+@_takes_place
+@output_format("text", "Output as text, which is YAML, or as JSON or YAML for programs.")
+@takes_address
+def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> None:
+    """Show all that is known of the thing NAME of a KIND: its id, its full name or its display name.
+    `trainshed KIND describe NAME` is the same.
+
+    The kinds are those of trainshed list, and two of a job, which is then the NAME: curves (what its programs
+    logged as summaries) and usage (what its replicas use and have used).
+    """
+    if kind.local:
+        record = next((each for each in kind.made() if each[kind.id] == name), None)
+        if record is None:
+            raise click.ClickException(
+                f"There is no {name!r} among the {kind.name}; all of them: trainshed list {kind.name}"
+            )
+    elif kind.of_job:
+        endpoint = _endpoint(where)
+        client = endpoint.client(raw=form == "json")
+        job = JobView.parse(find_job(client, name, where["project"] or endpoint.project))
+        record = Place(client, "", "").one(kind, kind.of_job(job))
+    else:
+        record = _place(kind, where, raw=form == "json").describe(kind, name)
+    if form == "json":
+        print_data(record)
+    else:
+        click.echo(yaml_text(record))
+
+
+@click.command(short_help="Delete a dataset, model, secret or study.")
+@click.argument("kind", type=_KindName(lambda kind: kind.deleted))
+@click.argument("name", nargs=-1, required=True, shell_complete=_names)
+@_takes_place
+@takes_actions
+@takes_address
+def delete(*, kind: Kind, name: tuple[str, ...], actions: Actions, **where: Unpack[_Where]) -> None:
+    """Delete the things NAME of a KIND: datasets, models, secrets or studies. `trainshed KIND delete NAME` is
+    the same.
+
+    NAME is an id or a full name; NAME@N is one version of a model or secret. Programs that run keep the
+    secrets that they were given; jobs that name a deleted one fail when they start.
+    """
+    place = _place(kind, where, raw=actions.as_data)
+    singular = f"{kind.name.removesuffix('ies')}y" if kind.name.endswith("ies") else kind.name[:-1]
+    for each in name:
+        place.delete(kind, each)
+        actions.did(singular, each, "deleted", f"{each}  is deleted")
+
+
+def table_of(kind: Kind, records: list[Json], width: int | None) -> list[str]:
+    """Return the lines of a table of records. `width`: maximum width of a line, None = unlimited."""
+    cells = [(field, [field.cell(record) for record in records]) for field in kind.fields]
+    shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
+    columns = [
+        Column(field.title, right=field.right, flexible=field.flexible) for field, _ in shown
+    ]
+    rows = zip(*([text or _NOTHING for text in texts] for _, texts in shown), strict=True)
+    return titled(columns, list(rows), width)
+
+
+def _endpoint(where: _Where) -> Endpoint:
+    return find(where["url"], where["token"], where["data"], where["ca"])
+
+
+def _place(kind: Kind, where: _Where, *, raw: bool, patience: float = PATIENCE) -> Place:
+    endpoint = _endpoint(where)
+    at = place_of(endpoint, where["project"], where["region"]) if kind.is_placed else {}
+    client = endpoint.client(raw=raw, patience=patience)
+    return Place(client, at.get("project", ""), at.get("region", ""))

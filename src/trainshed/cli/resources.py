@@ -1,0 +1,457 @@
+"""What `trainshed list`, `describe` and `delete` know: a row of data for each kind of thing.
+
+A kind says where its records are, and which of their fields are columns. The records are those of the public
+APIs where these have them, else of the service's own one. Nothing here prints.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+import click
+
+from trainshed.cli.client import Client, Refused
+from trainshed.cli.text.moments import gibibytes, local_moment, parse_moment
+
+Json = dict[str, Any]
+
+_OWN: Final = "/trainshed/v1"
+_PUBLIC: Final = "/v1/projects/{project}/locations/{region}"
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a kind's table."""
+
+    title: str
+    #: The field of the record, with dots between names; "" = the whole record.
+    path: str
+    #: Makes the cell's text of the field's value, which is never None.
+    show: Callable[[Any], str] = str
+    #: Whether cells are aligned to the right, as numbers are.
+    right: bool = False
+    #: Whether cells may be cut if the terminal is too narrow.
+    flexible: bool = False
+    #: Whether the column is left out if no record has anything there.
+    optional: bool = False
+
+    def cell(self, record: Json) -> str:
+        """Return the text of a record's cell; "" if the record has no such field."""
+        value: Any = record
+        for name in filter(None, self.path.split(".")):
+            value = cast(Json, value).get(name) if isinstance(value, dict) else None
+        return "" if value is None else self.show(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of thing that can be listed or described."""
+
+    name: str
+    fields: tuple[Field, ...]
+    #: Path of the list, with `{project}` and `{region}`; "" = there is no list.
+    listed: str = ""
+    #: The list's field in the answer; "" = `name`.
+    key: str = ""
+    #: Query of all requests; `{project}` and `{region}` are filled in. `asked`: more for one record.
+    query: Mapping[str, str] | None = None
+    asked: Mapping[str, str] | None = None
+    #: The field by which a record is named; of a resource's name the last part counts.
+    id: str = "name"
+    #: Path of one record, with `{id}` as well; "" = it is looked up in the list.
+    one: str = ""
+    #: Further parts of a described record: field to (HTTP method, path below the record's own, field there).
+    parts: Mapping[str, tuple[str, str, str]] | None = None
+    #: Path by which one is deleted, and one version of it, which is a query parameter if it stands nowhere
+    #: in the path; "" = it cannot be.
+    deleted: str = ""
+    version_deleted: str = ""
+    #: Tells which records are listed without --all; None = all.
+    usual: Callable[[Json], bool] | None = None
+    #: Makes the records without a service; None = the service has them.
+    local: Callable[[], list[Json]] | None = None
+    #: What is said if there are none.
+    none: str = ""
+    #: Of what belongs to a job: takes the job's view, returns the id of whom the service asks it.
+    of_job: Callable[[Any], str] | None = None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is of a project."""
+        return bool(self.query) or self.listed.startswith(_PUBLIC)
+
+    def made(self) -> list[Json]:
+        """Return the records that need no service."""
+        return self.local() if self.local else []
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A service, with the project and region whose things are meant."""
+
+    client: Client
+    project: str
+    region: str
+
+    def filled(self, template: str, name: str = "", version: str = "") -> str:
+        """Return a path or a value with what its braces stand for, encoded."""
+        values = {"project": self.project, "region": self.region, "id": name, "version": version}
+        return template.format_map({key: quote(value, safe="") for key, value in values.items()})
+
+    def records(self, kind: Kind, *, every: bool) -> list[Json]:
+        """Return all records of a kind, in the service's order. `every`: also those that are not usual.
+        Raises Refused, Unreachable."""
+        path, key = self.filled(kind.listed), kind.key or kind.name
+        query = {"all": "true"} if every and kind.usual else {}
+        found = list(self._pages(path, key, query | self._query(kind)))
+        return found if every or kind.usual is None else list(filter(kind.usual, found))
+
+    def describe(self, kind: Kind, name: str) -> Json:
+        """Return the record that `name` means: an id, a full name, or a display name. Raises
+        click.ClickException if there is none; Refused, Unreachable."""
+        place, named, _ = self.of_name(kind, name)
+        record: Json | None = None
+        if kind.one:
+            try:
+                record = place.one(kind, named)
+            except Refused as refused:
+                # A display name may not have the form of an id.
+                if refused.status not in (400, 404) or not kind.one.startswith(_PUBLIC):
+                    raise
+        if record is None:
+            records = place.records(kind, every=True)
+            by_id = (each for each in records if short(str(each.get(kind.id))) == named)
+            by_title = (each for each in records if each.get("displayName") == named)
+            record = next(by_id, None) or next(by_title, None)
+        if record is None:
+            raise click.ClickException(
+                f"There is no {name!r} among the {kind.name} of {place}: trainshed {kind.name} list shows "
+                "those there are, and --project and --region say where to look."
+            )
+        for field, (method, path, key) in (kind.parts or {}).items():
+            at = f"/v1/{record['name']}{path}"
+            if method == "POST":
+                record[field] = place.client.post(at, {}).get(key, [])
+            else:
+                record[field] = list(place._pages(at, key, {}))
+        return _ordered(kind, record)
+
+    def one(self, kind: Kind, name: str) -> Json:
+        """Return the record with this id, with the lists in it whole. Raises Refused, Unreachable."""
+        record: Json = {}
+        query = self._query(kind) | dict(kind.asked or {})
+        for answer in self._answers(self.filled(kind.one, name), query):
+            for key, value in answer.items():
+                if isinstance(value, list) and key in record:
+                    record[key] += value
+                else:
+                    record[key] = value
+        record.pop("nextPageToken", None)
+        return record
+
+    def delete(self, kind: Kind, name: str) -> None:
+        """Delete what `name` means: an id or a full name, with `@` and the version if only that is meant.
+        Raises Refused, Unreachable."""
+        place, named, version = self.of_name(kind, name)
+        template = kind.version_deleted if version else kind.deleted
+        query = place._query(kind) if template.startswith(_OWN) else {}
+        if version and "{version}" not in template:
+            query["version"] = version
+        place.client.delete(place.filled(template, named, version), **query)
+
+    def of_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
+        """Split a name into its place, its id and its version; "" = none."""
+        whole, _, version = name.partition("@") if kind.version_deleted else (name, "", "")
+        match whole.split("/"):
+            case ["projects", project, "locations", region, collection, named] if (
+                collection == kind.name
+            ):
+                return replace(self, project=project, region=region), named, version
+            case _:
+                return self, whole, version
+
+    def _pages(self, path: str, key: str, query: Mapping[str, str]) -> Iterator[Json]:
+        paged = {"pageSize": _PAGE} if path.startswith("/v1/") else {}
+        for answer in self._answers(path, {**paged, **query}):
+            yield from answer.get(key, ())
+
+    def _answers(self, path: str, query: Mapping[str, Any]) -> Iterator[Json]:
+        token: str | None = None
+        while True:
+            answer: Json = self.client.get(path, **query, pageToken=token)
+            yield answer
+            token = answer.get("nextPageToken")
+            if not token:
+                return
+
+    def _query(self, kind: Kind) -> dict[str, str]:
+        values = {"{project}": self.project, "{region}": self.region}
+        return {key: values.get(value, value) for key, value in (kind.query or {}).items()}
+
+    def __str__(self) -> str:
+        return f"{self.project} in {self.region}"
+
+
+def short(name: str) -> str:
+    """Return the id at the end of a resource's name."""
+    return name.rpartition("/")[2]
+
+
+def _ordered(kind: Kind, record: Json) -> Json:
+    """Return a record with the fields first that are columns."""
+    first = [field.path.partition(".")[0] for field in kind.fields]
+    return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
+
+
+def _moment(text: str) -> str:
+    return local_moment(parse_moment(text)) if text else ""
+
+
+def _collection(name: str) -> str:
+    """Return the collection and the id of a resource's name, such as `customJobs/7`."""
+    return "/".join(name.split("/")[-2:])
+
+
+def _schema(uri: str) -> str:
+    return short(uri).removesuffix("_1.0.0.yaml").replace("_", " ")
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.10g}"
+
+
+def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json], str]:
+    return lambda record: f"{text(record.get(used) or 0)}/{text(record.get(whole) or 0)}"
+
+
+def _others(node: Json) -> str:
+    """Return what others than the service use of a node: `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
+    vcpus, size = node.get("othersVcpus") or 0, node.get("othersMemoryBytes") or 0
+    parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
+    parts += [gibibytes(size)] if size else []
+    return ", ".join(
+        parts
+        + [
+            f"{each['usedByOthers']} {each.get('type') or 'GPU'}"
+            for each in node.get("accelerators") or ()
+            if each.get("usedByOthers")
+        ]
+    )
+
+
+def _node_accelerators(kinds: Sequence[Json]) -> str:
+    return ", ".join(f"{each['used']}/{each['count']} {each['type']}" for each in kinds)
+
+
+def _metrics(metrics: Sequence[Json]) -> str:
+    return ", ".join(f"{each['goal'].lower()} {each['metricId']}" for each in metrics)
+
+
+def _versions(versions: Sequence[Json]) -> str:
+    return ", ".join(str(each["version"]) for each in versions)
+
+
+def _newest(field: str) -> Callable[[Sequence[Json]], str]:
+    return lambda versions: _moment(max((each.get(field) or "" for each in versions), default=""))
+
+
+def _counts(accelerators: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(
+        f"{kind.removeprefix('NVIDIA_').removeprefix('TESLA_')} ×{'|'.join(map(str, counts))}"
+        for kind, counts in accelerators.items()
+    )
+
+
+def _machine_types() -> list[Json]:
+    from trainshed.core.catalog.accelerators import allowed
+    from trainshed.core.catalog.machines import MachineType, machine_types
+    from trainshed.core.names import Api
+
+    def accelerators(machine: MachineType) -> dict[str, list[int]]:
+        if machine.accelerator_type:
+            return {machine.accelerator_type: [machine.accelerator_count]}
+        apis = [api for api in Api if api in machine.apis]
+        return {kind: list(n) for api in apis for kind, n in allowed(machine, api).items()}
+
+    return [
+        {
+            "name": machine.name,
+            "vcpus": machine.vcpus or None,
+            "memoryBytes": machine.memory_bytes or None,
+            "replicaMemoryBytes": machine.memory_limit_bytes or None,
+            "apis": sorted(api.value for api in machine.apis),
+            "accelerators": accelerators(machine),
+        }
+        for machine in machine_types().values()
+    ]
+
+
+def _reducer_support() -> list[Json]:
+    from trainshed.core.reducers import SUPPORT
+
+    return [
+        {
+            "program": row.program,
+            "versions": row.versions,
+            "verdict": row.verdict,
+            "route": row.route,
+            "served": row.is_served,
+        }
+        for row in SUPPORT
+    ]
+
+
+_IN_PLACE: Final = {"project": "{project}", "region": "{region}"}
+_CREATED: Final = Field("CREATED", "createTime", _moment)
+_NAME: Final = Field("NAME", "displayName", flexible=True)
+
+KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "curves",
+            (),
+            one=f"{_OWN}/jobs/{{id}}/curves",
+            of_job=lambda job: job.uid,
+        ),
+        Kind(
+            "datasets",
+            (
+                Field("DATASET", "name", short),
+                _NAME,
+                Field("KIND", "metadataSchemaUri", _schema),
+                _CREATED,
+            ),
+            listed=f"{_PUBLIC}/datasets",
+            one=f"{_PUBLIC}/datasets/{{id}}",
+            deleted=f"{_PUBLIC}/datasets/{{id}}",
+            none="How to make one: docs/datasets.md",
+        ),
+        Kind(
+            "experiments",
+            (
+                Field("EXPERIMENT", "name"),
+                Field("RUNS", "runs", right=True),
+                Field("CHANGED", "changed", _moment),
+                Field("DESCRIPTION", "description", flexible=True),
+            ),
+            listed=f"{_OWN}/experiments",
+            one=f"{_OWN}/experiments/{{id}}",
+            query=_IN_PLACE,
+            asked={"curves": "true"},
+            none="How to log one: docs/experiments.md",
+        ),
+        Kind(
+            "machine-types",
+            (
+                Field("MACHINE TYPE", "name"),
+                Field("VCPUS", "vcpus", "{:g}".format, right=True),
+                Field("MEMORY", "memoryBytes", gibibytes, right=True),
+                Field("A REPLICA GETS", "replicaMemoryBytes", gibibytes, right=True),
+                Field("APIS", "apis", lambda apis: " ".join(apis) or "scale tiers"),
+                Field("ACCELERATORS", "accelerators", _counts),
+            ),
+            local=_machine_types,
+        ),
+        Kind(
+            "models",
+            (
+                Field("MODEL", "modelId"),
+                _NAME,
+                Field("VERSION", "version", right=True),
+                Field("CREATED", "created", _moment),
+                Field("MADE BY", "madeBy", _collection),
+                Field("ARTIFACTS", "artifactUri"),
+            ),
+            id="modelId",
+            listed=f"{_OWN}/models",
+            one=f"{_OWN}/models/{{id}}",
+            query=_IN_PLACE,
+            deleted=f"{_PUBLIC}/models/{{id}}",
+            version_deleted=f"{_PUBLIC}/models/{{id}}@{{version}}:deleteVersion",
+        ),
+        Kind(
+            "nodes",
+            (
+                Field("NODE", "name"),
+                Field("CONDITION", "condition"),
+                Field("CPUS", "", _used("usedVcpus", "vcpus", "{:g}".format), right=True),
+                Field("MEMORY", "", _used("usedMemoryBytes", "memoryBytes", gibibytes), right=True),
+                Field("ACCELERATORS", "accelerators", _node_accelerators),
+                Field("OTHERS", "", _others, optional=True),
+                Field("REPLICAS", "replicas", lambda replicas: str(len(replicas)), right=True),
+                Field("WHY", "cause", optional=True),
+            ),
+            listed=f"{_OWN}/nodes",
+        ),
+        Kind(
+            "quotas",
+            (
+                Field("METRIC", "metric"),
+                Field("USED", "used", _number, right=True),
+                Field("LIMIT", "limit", _number, right=True),
+                Field("WAITING", "waiting", _number, right=True),
+                Field("FROM", "source"),
+            ),
+            id="metric",
+            listed=f"{_OWN}/quotas",
+            query=_IN_PLACE,
+            usual=lambda quota: bool(
+                quota.get("used") or quota.get("waiting") or quota.get("source") == "set"
+            ),
+            none="Those that are neither set nor used: trainshed quotas list --all",
+        ),
+        Kind(
+            "reducer-support",
+            (
+                Field("PROGRAM", "program"),
+                Field("VERSIONS", "versions"),
+                Field("VERDICT", "verdict"),
+                Field("HOW", "route"),
+            ),
+            id="program",
+            local=_reducer_support,
+        ),
+        Kind(
+            "secrets",
+            (
+                Field("SECRET", "name"),
+                Field("VERSIONS", "versions", _versions),
+                Field("CREATED", "versions", _newest("created")),
+                Field("LAST USED", "versions", _newest("lastUsed")),
+            ),
+            listed=f"{_OWN}/secrets",
+            query={"project": "{project}"},
+            deleted=f"{_OWN}/secrets/{{id}}",
+            version_deleted=f"{_OWN}/secrets/{{id}}",
+            none="Store one: trainshed secrets set NAME",
+        ),
+        Kind(
+            "studies",
+            (
+                Field("STUDY", "name", short),
+                _NAME,
+                Field("STATE", "state"),
+                Field("METRICS", "studySpec.metrics", _metrics),
+                Field("ALGORITHM", "studySpec.algorithm", str.lower),
+                _CREATED,
+            ),
+            listed=f"{_PUBLIC}/studies",
+            one=f"{_PUBLIC}/studies/{{id}}",
+            parts={
+                "optimalTrials": ("POST", "/trials:listOptimalTrials", "optimalTrials"),
+                "trials": ("GET", "/trials", "trials"),
+            },
+            deleted=f"{_PUBLIC}/studies/{{id}}",
+        ),
+        Kind(
+            "usage",
+            (),
+            one=f"{_OWN}/jobs/{{id}}/usage",
+            of_job=lambda job: job.program.uid,
+        ),
+    )
+}
+"""All kinds by name."""

@@ -1,0 +1,326 @@
+"""`trainshed list`, `describe` and `delete`: what is asked of the service, and what is printed, by kind."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.contract.cli.conftest import Invoke
+from tests.contract.cli.fake_service import FakeService, job
+from trainshed.cli.commands import KINDS as NAMES
+from trainshed.cli.resources import KINDS
+
+OWN = "/trainshed/v1"
+PLACE = "projects/p/locations/us-central1"
+HERE = {"project": "p", "region": "us-central1"}
+AT = "2026-11-20T05:55:42.123456Z"
+SHOWN = "2026-11-20 05:55:42"
+HOSTILE = "\x1b]0;gone\x07rm\nnext"
+
+
+def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
+    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0, "source": "set"} | more
+
+
+def dataset(dataset_id: str, **more: Any) -> dict[str, Any]:
+    schema = "gs://google-cloud-aiplatform/schema/dataset/metadata/time_series_1.0.0.yaml"
+    named = {"name": f"{PLACE}/datasets/{dataset_id}", "displayName": f"data {dataset_id}"}
+    return {"etag": "x", **named, "metadataSchemaUri": schema, "createTime": AT} | more
+
+
+NODE: dict[str, Any] = {
+    "name": "node-1",
+    "condition": "READY",
+    "vcpus": 8,
+    "usedVcpus": 2.5,
+    "memoryBytes": 32 * 2**30,
+    "usedMemoryBytes": 4 * 2**30,
+    "accelerators": [{"type": "NVIDIA_L4", "count": 2, "used": 1, "usedByOthers": 1}],
+    "replicas": [{"job": "j", "replica": "workerpool0-0", "gpus": ["GPU-a"]}],
+}
+EXPERIMENT: dict[str, Any] = {"name": "churn", "runs": 3, "changed": AT, "description": "who"}
+MODEL: dict[str, Any] = {
+    "name": f"{PLACE}/models/churn",
+    "modelId": "churn",
+    "displayName": "Churn",
+    "version": 2,
+    "created": AT,
+    "madeBy": f"{PLACE}/customJobs/8",
+    "artifactUri": "gs://b/8",
+}
+STUDY: dict[str, Any] = {
+    "name": f"{PLACE}/studies/9",
+    "displayName": "find-it",
+    "state": "ACTIVE",
+    "studySpec": {"metrics": [{"metricId": "acc", "goal": "MAXIMIZE"}]},
+    "createTime": AT,
+}
+SECRET: dict[str, Any] = {
+    "name": "db",
+    "versions": [{"version": 2, "created": AT, "lastUsed": ""}, {"version": 1, "created": ""}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "record", "titles", "row"),
+    [
+        (
+            "datasets",
+            f"/v1/{PLACE}/datasets",
+            dataset("7"),
+            "DATASET NAME KIND CREATED",
+            f"7  data 7  time series  {SHOWN}",
+        ),
+        (
+            "experiments",
+            f"{OWN}/experiments",
+            EXPERIMENT,
+            "EXPERIMENT RUNS CHANGED DESCRIPTION",
+            f"churn  3  {SHOWN}  who",
+        ),
+        (
+            "models",
+            f"{OWN}/models",
+            MODEL,
+            "MODEL NAME VERSION CREATED MADE BY ARTIFACTS",
+            f"churn  Churn  2  {SHOWN}  customJobs/8  gs://b/8",
+        ),
+        (
+            "nodes",
+            f"{OWN}/nodes",
+            NODE | {"othersVcpus": 3},
+            "NODE CONDITION CPUS MEMORY ACCELERATORS OTHERS REPLICAS",
+            "node-1  READY  2.5/8  4.0 GiB/32.0 GiB  1/2 NVIDIA_L4  3 CPUs, 1 NVIDIA_L4  1",
+        ),
+        (
+            "quotas",
+            f"{OWN}/quotas",
+            quota(),
+            "METRIC USED LIMIT WAITING FROM",
+            "cpus_n1_e2  12.5  20  0  set",
+        ),
+        (
+            "secrets",
+            f"{OWN}/secrets",
+            SECRET,
+            "SECRET VERSIONS CREATED LAST USED",
+            f"db  2, 1  {SHOWN}  –",
+        ),
+        (
+            "studies",
+            f"/v1/{PLACE}/studies",
+            STUDY,
+            "STUDY NAME STATE METRICS ALGORITHM CREATED",
+            f"9  find-it  ACTIVE  maximize acc  –  {SHOWN}",
+        ),
+    ],
+)
+def test_a_list_is_a_table_of_columns_and_json_the_records(
+    trainshed: Invoke,
+    service: FakeService,
+    kind: str,
+    path: str,
+    record: dict[str, Any],
+    titles: str,
+    row: str,
+) -> None:
+    service.on("GET", path, {kind: [record]})
+    for words in (("list", kind), (kind, "list"), (kind,)):
+        result = trainshed(*words)
+        assert result.exit_code == 0, result.stderr
+        header, line = result.stdout.splitlines()
+        assert " ".join(header.split()) == titles
+        assert [cell.strip() for cell in line.split("  ") if cell] == row.split("  ")
+    assert json.loads(trainshed("list", kind, "--format", "json").stdout) == [record]
+    service.on("GET", path, {})
+    empty = trainshed("list", kind)
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert f"There are no {kind}" in empty.stderr
+
+
+def test_pages_are_joined_and_nothing_hostile_is_printed(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    first = {"datasets": [dataset("8", displayName=HOSTILE)], "nextPageToken": "t"}
+    service.on("GET", f"/v1/{PLACE}/datasets", first, {"datasets": [dataset("7")]})
+    shown = trainshed("datasets", "list").stdout
+    assert [line.split()[0] for line in shown.splitlines()] == ["DATASET", "8", "7"]
+    assert "\x1b]" not in shown
+    assert [asked.query.get("pageToken") for asked in service.asked] == [None, "t"]
+    service.on("GET", f"/v1/{PLACE}/datasets/8", dataset("8", displayName=HOSTILE))
+    assert "\x1b]" not in trainshed("datasets", "describe", "8").stdout
+
+
+def test_a_list_of_another_place(trainshed: Invoke, service: FakeService) -> None:
+    unused = quota(used=0, limit="unlimited", source="none")
+    service.on("GET", f"{OWN}/quotas", {"quotas": [unused]})
+    where = ("--project", "q", "--region", "r")
+    assert "trainshed quotas list --all" in trainshed("quotas", *where).stderr
+    assert trainshed("quotas", "--all", *where).stdout.splitlines()[1].split()[2] == "unlimited"
+    queries = [asked.query for asked in service.asked]
+    assert queries == [
+        {"project": "q", "region": "r"},
+        {"project": "q", "region": "r", "all": "true"},
+    ]
+
+
+def test_columns_without_anything_are_left_out_if_they_may(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    bare = NODE | {"accelerators": [], "name": "node-2"}
+    service.on("GET", f"{OWN}/nodes", {"nodes": [bare]})
+    header, line = trainshed("nodes").stdout.splitlines()
+    assert header.split() == ["NODE", "CONDITION", "CPUS", "MEMORY", "ACCELERATORS", "REPLICAS"]
+    assert line.split()[-2:] == ["–", "1"]
+    drained = NODE | {"condition": "DRAINED", "cause": "new disk"}
+    service.on("GET", f"{OWN}/nodes", {"nodes": [bare, drained]})
+    header, first, second = trainshed("nodes").stdout.splitlines()
+    assert (header.split()[-1], first[-1]) == ("WHY", "–")
+    assert second.endswith("new disk")
+
+
+@pytest.mark.parametrize("name", ["7", f"{PLACE}/datasets/7", "data 7"])
+def test_a_description_is_yaml_with_the_columns_first(
+    trainshed: Invoke, service: FakeService, name: str
+) -> None:
+    service.on("GET", f"/v1/{PLACE}/datasets/7", dataset("7"))
+    service.on("GET", f"/v1/{PLACE}/datasets", {"datasets": [dataset("8"), dataset("7")]})
+    result = trainshed("datasets", "describe", name)
+    assert result.exit_code == 0, result.stderr
+    assert yaml.safe_load(result.stdout) == dataset("7")
+    names = [line.partition(":")[0] for line in result.stdout.splitlines()]
+    assert names == ["name", "displayName", "metadataSchemaUri", "createTime", "etag"]
+    assert json.loads(trainshed("describe", "dataset", name, "--format", "json").stdout) == (
+        dataset("7")
+    )
+
+
+@pytest.mark.parametrize("name", ["node-1", "node-9"])
+def test_what_has_no_method_of_its_own_is_looked_up_in_the_list(
+    trainshed: Invoke, service: FakeService, name: str
+) -> None:
+    service.on("GET", f"{OWN}/nodes", {"nodes": [NODE]})
+    result = trainshed("nodes", "describe", name)
+    if name == "node-1":
+        assert yaml.safe_load(result.stdout) == NODE
+    else:
+        assert (result.exit_code, "trainshed nodes list" in result.stderr) == (1, True)
+
+
+def test_a_study_has_its_trials_and_the_best(trainshed: Invoke, service: FakeService) -> None:
+    trials = [{"id": "1"}, {"id": "2"}, {"id": "3"}]
+    at = f"/v1/{PLACE}/studies/9"
+    service.on("GET", at, STUDY)
+    service.on("GET", f"{at}/trials", {"trials": trials})
+    service.on("POST", f"{at}/trials:listOptimalTrials", {"optimalTrials": trials[:1]})
+    shown = yaml.safe_load(trainshed("studies", "describe", "9").stdout)
+    assert (shown["trials"], shown["optimalTrials"]) == (trials, trials[:1])
+
+
+def test_the_runs_of_an_experiment_are_joined(trainshed: Invoke, service: FakeService) -> None:
+    def page(run: str, token: str) -> dict[str, Any]:
+        return {"experiment": EXPERIMENT, "runs": [{"name": run}], "nextPageToken": token}
+
+    service.on("GET", f"{OWN}/experiments/churn", page("b", "t"), page("a", ""))
+    shown = yaml.safe_load(trainshed("experiments", "describe", "churn").stdout)
+    assert shown == {"experiment": EXPERIMENT, "runs": [{"name": "b"}, {"name": "a"}]}
+    assert service.asked[1].query == HERE | {"curves": "true", "pageToken": "t"}
+
+
+def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeService) -> None:
+    origin = {"job": f"{PLACE}/customJobs/8", "parameters": {"lr": 0.125}}
+    answer = {"modelId": "churn", "versions": [{"version": 2, "origin": origin}]}
+    service.on("GET", f"{OWN}/models/churn", answer)
+    for name in ("churn", f"{PLACE}/models/churn", f"{PLACE}/models/churn@2"):
+        assert yaml.safe_load(trainshed("models", "describe", name).stdout) == answer
+    assert service.asked[-1].query == HERE
+    service.refuse("GET", f"{OWN}/models/no", 404, "There is no model 'no'.")
+    assert "There is no model 'no'." in trainshed("models", "describe", "no").stderr
+
+
+@pytest.mark.parametrize("kind", ["curves", "usage"])
+def test_what_belongs_to_a_job_is_described_by_its_name(
+    trainshed: Invoke, service: FakeService, kind: str
+) -> None:
+    service.on("GET", f"{OWN}/jobs/7", job("7"))
+    service.on("GET", f"{OWN}/jobs/7/{kind}", {"job": "7", "points": [1, 2]})
+    result = trainshed("describe", kind, "7", "--format", "json")
+    assert json.loads(result.stdout) == {"job": "7", "points": [1, 2]}, result.stderr
+    assert f"'{kind}' is none of" in trainshed("list", kind).stderr
+
+
+def test_some_kinds_need_no_service(trainshed: Invoke) -> None:
+    header, *lines = trainshed("machine-types").stdout.splitlines()
+    assert header.startswith("MACHINE TYPE") and len(lines) > 100
+    machine = json.loads(
+        trainshed("machine-types", "describe", "n1-standard-4", "--format", "json").stdout
+    )
+    assert machine["memoryBytes"] > machine["replicaMemoryBytes"]
+    assert machine["accelerators"]["NVIDIA_TESLA_T4"] == [1, 2, 4]
+    assert "trainshed list machine-types" in trainshed("machine-types", "describe", "n9").stderr
+
+
+def test_which_frameworks_can_use_reducers(trainshed: Invoke) -> None:
+    """spec/reduction#frameworks: which frameworks are served, and what becomes of the others."""
+    rows = json.loads(trainshed("list", "reducer-support", "--format", "json").stdout)
+    served = {row["program"]: row["served"] for row in rows}
+    assert served["PyTorch DDP, backend gloo"]
+    assert not served["Horovod"]
+    header, *lines = trainshed("list", "reducer-support").stdout.splitlines()
+    assert header.split() == ["PROGRAM", "VERSIONS", "VERDICT", "HOW"]
+    assert len(lines) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path", "query"),
+    [
+        ("secrets", "db", f"{OWN}/secrets/db", {"project": "p"}),
+        ("secrets", "db@2", f"{OWN}/secrets/db", {"project": "p", "version": "2"}),
+        ("models", "churn", f"/v1/{PLACE}/models/churn", {}),
+        ("models", "churn@2", f"/v1/{PLACE}/models/churn@2:deleteVersion", {}),
+        ("datasets", f"{PLACE}/datasets/7", f"/v1/{PLACE}/datasets/7", {}),
+        ("studies", "9", f"/v1/{PLACE}/studies/9", {}),
+    ],
+)
+def test_one_is_deleted_or_a_version_of_it(
+    trainshed: Invoke, service: FakeService, kind: str, name: str, path: str, query: dict[str, str]
+) -> None:
+    service.on("DELETE", path, {})
+    assert trainshed(kind, "delete", name).stdout == f"{name}  is deleted\n"
+    (asked,) = service.asked
+    assert (asked.method, asked.path, asked.query) == ("DELETE", path, query)
+
+
+def test_what_cannot_be_deleted_is_refused_here(trainshed: Invoke, service: FakeService) -> None:
+    result = trainshed("nodes", "delete", "node-1")
+    assert result.exit_code == 2
+    assert "none of datasets, models, secrets, studies" in result.stderr
+    assert service.asked == []
+
+
+def test_a_kind_with_another_word_is_told_its_verbs(trainshed: Invoke) -> None:
+    result = trainshed("models", "train", "x")
+    assert result.exit_code == 2
+    assert "There is no `models train`: models have list, describe, delete." in result.stderr
+    assert "Usage: trainshed list" in trainshed("models", "--help").stdout
+    assert "trainshed jobs describe" in trainshed("describe", "job", "7").stderr
+
+
+def test_names_are_known_without_their_module() -> None:
+    assert set(KINDS) == set(NAMES)
+
+
+def test_kinds_and_names_are_completed(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", f"/v1/{PLACE}/datasets", {"datasets": [dataset("78"), dataset("9")]})
+
+    def offered(*words: str) -> list[str]:
+        typed = {"COMP_WORDS": " ".join(("trainshed", *words)), "COMP_CWORD": str(len(words))}
+        said = trainshed(env={"_TRAINSHED_COMPLETE": "bash_complete", **typed})
+        return [line.partition(",")[2] for line in said.stdout.splitlines()]
+
+    assert offered("list", "d") == ["datasets"]
+    assert offered("describe", "datasets", "7") == ["78"]
+    assert offered("datasets", "delete", "7") == ["78"]
+    service.refuse("GET", f"/v1/{PLACE}/datasets", 500, "no")
+    assert offered("describe", "datasets", "7") == [""]
