@@ -4,7 +4,7 @@ would talk to.
 The user waits for it at every key press, so a service that does not answer at once offers no names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -14,8 +14,20 @@ from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, find
 from trainshed.cli.jobs.references import LAST, list_jobs
 from trainshed.cli.no_service import refuses_service
+from trainshed.core.catalog.accelerators import accelerator_types
+from trainshed.core.catalog.images import listed_images, prebuilt_uri, short_names
+from trainshed.core.catalog.machines import machine_types
+from trainshed.core.catalog.regions import regions
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api
 
+_VALUES: dict[str, Callable[[], Iterable[str]]] = {
+    "--accelerator": lambda: _of_both(accelerator_types),
+    "--image": lambda: (*short_names(), *map(prebuilt_uri, listed_images())),
+    "--machine-type": machine_types,
+    "--region": lambda: _of_both(regions),
+}
+"""Options whose values are the same for every service."""
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _PATIENCE = 0.5
@@ -66,6 +78,17 @@ def states(_: click.Context, __: click.Parameter, typed: str) -> list[Completion
     return [CompletionItem(word) for word in words if word.startswith(typed.upper())]
 
 
+def values(_: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete an image, a machine type, an accelerator or a region, by the option's name."""
+    known = _VALUES[parameter.opts[-1]]()
+    return [CompletionItem(value) for value in known if value.startswith(typed)]
+
+
+def _of_both(names: Callable[[Api], tuple[str, ...]]) -> list[str]:
+    """Return the names of both APIs, each once."""
+    return sorted({name for api in Api for name in names(api)})
+
+
 def names(path: str, key: str, field: str = "name") -> Completer:
     """Return a completer of the names in a list of the service's own API: `field` of the objects under
     `key`. Of a resource's name the last part is offered."""
@@ -82,7 +105,6 @@ def names(path: str, key: str, field: str = "name") -> Completer:
 
 
 nodes = names("/trainshed/v1/nodes", "nodes")
-secrets = names("/trainshed/v1/secrets", "secrets")
 
 
 def _asked(

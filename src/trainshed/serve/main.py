@@ -1,7 +1,5 @@
 """The `trainshed` command: the commands that build services, and all others from the cli package."""
 
-import os
-
 import click
 
 from trainshed.cli import reader
@@ -27,8 +25,6 @@ _COMMANDS = (
 """As in `cli.commands`: loaded when they are used, since loading what they need takes longer than showing
 help."""
 _NAME = "trainshed"
-_COMPLETE = "_TRAINSHED_COMPLETE"
-"""The variable by which a shell asks for completions."""
 
 
 @click.group(
@@ -47,12 +43,6 @@ register(group, clock.now, _COMMANDS)
 
 def main() -> None:
     """Run the command line. Raises SystemExit."""
-    if _COMPLETE in os.environ:
-        # Only needed to complete a word.
-        from trainshed.cli import fixed_values
-
-        if fixed_values.answer(group, _NAME, _COMPLETE):
-            return
     try:
         group(prog_name=_NAME)
     except SystemExit as end:

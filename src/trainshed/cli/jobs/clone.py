@@ -37,13 +37,13 @@ _form = output_format("text", "Output as text, or JSON or YAML for programs.")
 @click.option(
     "--image",
     metavar="IMAGE",
-    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    shell_complete=completing("values"),
     help="Framework, such as pytorch, or image URI.",
 )
 @click.option("--replicas", type=click.IntRange(1, 100_000), help="Number of replicas.")
 @click.option(
     "--machine-type",
-    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    shell_complete=completing("values"),
     help="Machine type of each replica.",
 )
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable to add or replace.")

@@ -33,16 +33,14 @@ LAST = "@last"
 _NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
 
 
-def completing(
-    what: str, module: str = "trainshed.cli.completion"
-) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """Return a completer that calls the function `what` of a module, such as `jobs` or `states`. The module
-    is imported when a shell asks."""
+def completing(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return a completer that calls the function `what` of `trainshed.cli.completion`, such as `jobs` or
+    `states`. The module is imported when a shell asks."""
 
     def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
-        import importlib
+        from trainshed.cli import completion
 
-        return getattr(importlib.import_module(module), what)(context, parameter, typed)
+        return getattr(completion, what)(context, parameter, typed)
 
     return complete
 

@@ -81,7 +81,7 @@ class ProgramCommand(click.Command):
 @click.option(
     "--image",
     metavar="IMAGE",
-    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    shell_complete=completing("values"),
     help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
 )
 @click.option(
@@ -102,7 +102,7 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--machine-type",
-    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    shell_complete=completing("values"),
     default=request.DEFAULT_MACHINE,
     show_default=True,
     help="Machine type of each replica.",
@@ -112,7 +112,7 @@ class ProgramCommand(click.Command):
     "--accelerator",
     default="",
     metavar="TYPE",
-    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    shell_complete=completing("values"),
     help="GPU type, such as NVIDIA_L4.",
 )
 @click.option(
@@ -150,7 +150,7 @@ class ProgramCommand(click.Command):
 @click.option(
     "--region",
     metavar="REGION",
-    shell_complete=completing("values", "trainshed.cli.fixed_values"),
+    shell_complete=completing("values"),
     help="Region of the job. Default: the service's.",
 )
 @click.option(
