@@ -296,7 +296,7 @@ def gangs(here: Site, rounds: int) -> list[Row]:
 
 def wanted(row: Row) -> Row:
     """Say whether a gang in a new allocation reaches what is promised with nodes kept. On two processors it
-    cannot yet (docs/adr/0143), so this does not fail the run, which otherwise would tell nothing else."""
+    cannot yet (docs/adr/0083), so this does not fail the run, which otherwise would tell nothing else."""
     assert row.ratio is not None
     reached = "reached" if row.ratio <= GANG_RATIO else "NOT reached"
     return replace(row, target=f"≤ {GANG_RATIO:g}× wanted, {reached}")

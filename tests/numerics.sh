@@ -1,6 +1,6 @@
 #!/bin/sh
 # The numerical tests by the kernels of several processors, each with one thread and with two: no promise may hang on
-# the last bit of a product (docs/adr/0157). Arguments go to pytest; `-m numerical` brings the soaks as well.
+# the last bit of a product (docs/adr/0018). Arguments go to pytest; `-m numerical` brings the soaks as well.
 set -u
 cd "$(dirname "$0")/.."
 kernels='Haswell Zen Sandybridge Nehalem'

@@ -1,6 +1,6 @@
 """Runs the tests again and again and tells how often each failed: `./dev test --repeat N [--stress]`.
 
-Nothing that failed is asked a second time: one failure in one run ends the command with 1 (docs/adr/0156).
+Nothing that failed is asked a second time: one failure in one run ends the command with 1 (docs/adr/0054).
 With `--stress` every second run has `stress-ng --cpu 4` beside it. Further arguments go to pytest; without
 any, each run is a whole one.
 """

@@ -69,7 +69,7 @@ fi
 used() { awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%d", ($2 + $3 + $4 + $7 + $8) / hertz }' /proc/stat 2>/dev/null || echo 0; }
 began=$(date +%s) used=$(used)
 # On a disk a fifth of the processor's time goes into directories, journals and what is forced to it; so whoever may
-# mount has the tests' files in memory (docs/adr/0147). Those of tests that pass are deleted at once, and a few hundred
+# mount has the tests' files in memory (docs/adr/0054). Those of tests that pass are deleted at once, and a few hundred
 # megabytes are there at a time; those of tests that fail go with the run.
 memory=$(awk '/^MemAvailable/ { printf "%d", $2 / 1048576 }' /proc/meminfo 2>/dev/null || echo 0)
 if [ "$(id -u)" -eq 0 ] && [ "${memory:-0}" -ge 8 ] && [ -z "${PYTEST_DEBUG_TEMPROOT:-}${TRAINSHED_TEST_SOAKS:-}" ]; then
@@ -87,7 +87,7 @@ workers=$((processors + 3))
 [ "$workers" -le 8 ] || workers=8
 marks='not runtimes and not programs and not kubernetes and not soak'
 [ -z "${TRAINSHED_TEST_SOAKS:-}" ] || marks='not runtimes and not programs and not kubernetes'
-# What fails fails the run: nothing is asked a second time (docs/adr/0156).
+# What fails fails the run: nothing is asked a second time (docs/adr/0054).
 .venv/bin/python -m pytest -m "$marks" --numprocesses "$workers" --dist loadfile --no-loadscope-reorder --durations 20 \
     ${report:+"$report"} && code=0 || code=$?
 took=$(($(date +%s) - began)) busy=$(($(used) - used))

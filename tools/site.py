@@ -1,8 +1,8 @@
 """Builds the site of the documentation in build/site/html: `python -m tools.site` (./dev docs-site).
 
 The pages are those of the checkout, unchanged but for what a site needs: the files beside docs/ that they
-link to are copied along, and the decisions get a page that lists them. The build is strict, so a dead link or
-heading ends it, and so does anything that a page would load from another machine.
+link to are copied along. The build is strict, so a dead link or heading ends it, and so does anything that a
+page would load from another machine.
 """
 
 import re
@@ -21,8 +21,6 @@ CONFIG: Final = ROOT / "docs/zensical.toml"
 _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s#]+)")
 _DIRECTORY: Final = re.compile(r"(\]\((?!\w+:)[^)\s]*/)\)")
-_DECISION: Final = re.compile(r"^# (\d+)\. (.+)$", re.MULTILINE)
-_STATUS: Final = re.compile(r"Status: (.+?)\.?\n\n", re.DOTALL)
 #: A shim with which pages that are opened as files search by a worker; a server needs none.
 _SHIM: Final = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -75,7 +73,6 @@ def stage(pages: Path) -> None:
     """Put the pages and what they link to into `pages`, where they lie as in the checkout."""
     shutil.copytree(ROOT / "docs", pages / "docs", ignore=shutil.ignore_patterns(CONFIG.name))
     shutil.copy(ROOT / "README.md", pages)
-    (pages / "docs/adr" / "README.md").write_text(decisions())
     for page in sorted(pages.rglob("*.md")):
         text = page.read_text()
         for linked in _linked(page.relative_to(pages), text):
@@ -108,20 +105,6 @@ def _linked(page: Path, text: str) -> Iterator[Path]:
         path = (ROOT / page.parent / target).resolve()
         if "://" not in target and path.is_file() and ROOT / "docs" not in path.parents:
             yield path.relative_to(ROOT)
-
-
-def decisions() -> str:
-    """The page that lists the decisions."""
-    lines = ["# Decisions", "", "| | decision | status |", "|---|---|---|"]
-    for page in sorted((ROOT / "docs/adr").glob("[0-9]*.md")):
-        text = page.read_text()
-        title, status = _DECISION.search(text), _STATUS.search(text)
-        if title is None or status is None:
-            raise SiteError(f"docs/adr/{page.name} has no title `# N. ...` or no status.")
-        lines.append(
-            f"| {int(title[1])} | [{title[2]}]({page.name}) | {' '.join(status[1].split())} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def pages_in_order() -> list[str]:

@@ -97,7 +97,7 @@ def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
     """Whether a life that another one followed, in the same attempt if `stays`, can only have been ended by a
     drain.
 
-    One that ended by itself while it was told to leave counts as told (docs/adr/0010): then it is restarted
+    One that ended by itself while it was told to leave counts as told (docs/adr/0011): then it is restarted
     in place.
     """
     end = pool.life(life.number).end

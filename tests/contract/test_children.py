@@ -110,7 +110,7 @@ def test_the_bucket_process_is_gone_a_second_after_a_service_that_was_killed(
 def test_a_bucket_process_is_there_while_somebody_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ADR 123: the first call waits for it, it ends when nobody is connected for long, and no call is lost
+    """ADR 22: the first call waits for it, it ends when nobody is connected for long, and no call is lost
     in that moment."""
     setup = setup_in(tmp_path, linger=0.02)
     listeners = Listeners.opened(setup)

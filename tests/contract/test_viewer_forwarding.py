@@ -1,4 +1,4 @@
-"""What passes between a browser and a TensorBoard, by a server that says what it likes (docs/adr/0058)."""
+"""What passes between a browser and a TensorBoard, by a server that says what it likes (docs/adr/0034)."""
 
 import asyncio
 from collections.abc import AsyncGenerator

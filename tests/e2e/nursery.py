@@ -1,4 +1,4 @@
-"""Python processes that need not load what they begin with: forked by a process that has loaded it (ADR 64).
+"""Python processes that need not load what they begin with: forked by a process that has loaded it (ADR 54).
 
 A test starts a service, or a program with the Vertex SDK, where what it loads takes longer than what it does.
 A nursery is a process of one thread that has loaded the modules and done nothing; `fork` is like

@@ -1,5 +1,5 @@
 """Programs that want the rights of whoever is signed in to the console, by his browser: their servers on
-other ports and their pages in buckets get nothing, at every level of isolation (docs/adr/0161)."""
+other ports and their pages in buckets get nothing, at every level of isolation (docs/adr/0070)."""
 
 import json
 import ssl

@@ -134,7 +134,7 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
 def test_a_primary_that_saves_and_exits_0_when_asked_to_leave_is_no_success(
     service: Service, gate: Path
 ) -> None:
-    """spec/failures#maintenance, docs/adr/0010: it was not finished; it is restarted elsewhere, and finishes
+    """spec/failures#maintenance, docs/adr/0011: it was not finished; it is restarted elsewhere, and finishes
     there."""
     job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
     log = service.follow(job_id)

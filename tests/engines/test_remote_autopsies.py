@@ -1,4 +1,4 @@
-"""What failed replicas left on nodes is brought home, whole or not at all (docs/adr/0067)."""
+"""What failed replicas left on nodes is brought home, whole or not at all (docs/adr/0025)."""
 
 import io
 import os

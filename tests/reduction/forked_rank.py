@@ -1,4 +1,4 @@
-"""A rank that a nursery of PyTorch forked (ADR 64): PyTorch looks for plug-ins, as it does at the end of
+"""A rank that a nursery of PyTorch forked (ADR 54): PyTorch looks for plug-ins, as it does at the end of
 `import torch`, now that the variables and packages of the rank are there; then its program runs."""
 
 import importlib

@@ -184,7 +184,7 @@ class SlurmYard(Yard):
 
 @dataclass
 class KeptYard(ReadyYard, SlurmYard):
-    """Nodes are kept, so that programs begin in forks of an interpreter that is up (docs/adr/0143)."""
+    """Nodes are kept, so that programs begin in forks of an interpreter that is up (docs/adr/0083)."""
 
     slurm: ClassVar[str] = f"keep = {KEPT:g}\n"
 

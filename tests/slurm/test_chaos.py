@@ -47,7 +47,7 @@ pytestmark = pytest.mark.soak
 
 @pytest.mark.parametrize("keep", [0, KEPT], ids=["nodes given back", "nodes kept"])
 def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float) -> None:
-    """Where nodes are kept, one program after the other begins on them, in forks (docs/adr/0143)."""
+    """Where nodes are kept, one program after the other begins on them, in forks (docs/adr/0083)."""
     if reason := why_not():
         pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
     seed = int(os.environ.get("TRAINSHED_CHAOS_SEED", secrets.randbelow(10**6)))

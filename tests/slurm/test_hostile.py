@@ -55,7 +55,7 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
 
 @pytest.mark.soak
 def test_on_a_node_that_is_kept_the_attacker_is_a_fork(siege: Siege) -> None:
-    """Or the attempts prove nothing of forks (docs/adr/0143)."""
+    """Or the attempts prove nothing of forks (docs/adr/0083)."""
     assert (siege.process == FORKED) is (siege.kind is KeptYard)
 
 

@@ -143,7 +143,7 @@ class InTurns:
 
 
 def test_a_long_decision_takes_turns_and_what_is_told_meanwhile_counts_after_it() -> None:
-    """ADR 123: as if all of it had been decided in the moment in which it was begun."""
+    """ADR 12: as if all of it had been decided in the moment in which it was begun."""
     scene = InTurns("a", "b")
     first, second, third = (
         replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
@@ -188,7 +188,7 @@ def test_a_job_that_is_over_in_the_middle_of_a_decision_gives_its_place_to_anoth
 
 
 def test_a_preflight_takes_turns_and_nothing_of_it_is_seen() -> None:
-    """ADR 128: others are answered as if nobody had asked it, and what they tell counts after it."""
+    """ADR 12: others are answered as if nobody had asked it, and what they tell counts after it."""
     scene = InTurns("a")
     first, second = (
         replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
@@ -257,7 +257,7 @@ def with_a_smaller_choice(subject: Job) -> Job:
 def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_at(
     seed: int,
 ) -> None:
-    """ADR 137: who comes behind one of the same shape for whom there is no room is not looked at."""
+    """ADR 12: who comes behind one of the same shape for whom there is no room is not looked at."""
     draw, now = random.Random(seed), NOW
     policy = Policy(
         strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND

@@ -1,4 +1,4 @@
-"""A request and its answers, and the front that every surface stands behind (ADR 52)."""
+"""A request and its answers, and the front that every surface stands behind (ADR 51)."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Whose programs have root directories of their own (docs/adr/0139)."""
+"""Whose programs have root directories of their own (docs/adr/0019)."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""How many replicas start, or are told to stop, at once (docs/adr/0048)."""
+"""How many replicas start, or are told to stop, at once (docs/adr/0042)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What `./dev test --repeat` tells of its runs (docs/adr/0156)."""
+"""What `./dev test --repeat` tells of its runs (docs/adr/0054)."""
 
 from tests.repeat import Outcome, outcome, table
 

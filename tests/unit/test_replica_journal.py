@@ -59,7 +59,7 @@ def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
 def test_only_what_is_read_after_a_power_cut_is_synced(
     slot: Path, monkeypatch: pytest.MonkeyPatch, *, outlasts_power: bool
 ) -> None:
-    """ADR 100: on a node nobody reads it; all else holds."""
+    """ADR 83: on a node nobody reads it; all else holds."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     claim = journal.claim(1, outlasts_power=outlasts_power)

@@ -194,7 +194,7 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
 def test_a_plan_in_steps_is_the_plan_at_once_and_shows_nothing_between(
     world: World, reads: Sequence[bool]
 ) -> None:
-    """ADR 123: who reads the snapshot between two steps, or asks for a plan of his own, finds it as it was,
+    """ADR 12: who reads the snapshot between two steps, or asks for a plan of his own, finds it as it was,
     and changes nothing of the plan."""
     at_once, before = plan(world.snapshot, NOW), books(world.snapshot)
     asked = gang(1000, 2)
@@ -217,7 +217,7 @@ def test_a_plan_in_steps_is_the_plan_at_once_and_shows_nothing_between(
 def test_a_preflight_in_steps_is_the_one_at_once_and_shows_nothing_between(
     world: World, reads: Sequence[bool], project: int
 ) -> None:
-    """ADR 128: neither what waits, nor for whom it asks, is seen by others before it is answered."""
+    """ADR 12: neither what waits, nor for whom it asks, is seen by others before it is answered."""
     asked = gang(1000, 2, replicas=2, project=f"p{project}")
     at_once, shown = explaining.preflight(world.snapshot, asked, NOW), plan(world.snapshot, NOW)
     before = books(world.snapshot)

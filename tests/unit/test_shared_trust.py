@@ -1,4 +1,4 @@
-"""The authorities that programs on nodes believe, as a file that those see (docs/adr/0120)."""
+"""The authorities that programs on nodes believe, as a file that those see (docs/adr/0083)."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may look by TensorBoard: links, cookies, the addresses that a page may reach (docs/adr/0058)."""
+"""Who may look by TensorBoard: links, cookies, the addresses that a page may reach (docs/adr/0034)."""
 
 import pytest
 

@@ -352,7 +352,7 @@ def test_durations_round_trip(seconds: int, nanos: int, sign: int) -> None:
 
 
 def test_a_resource_in_json_is_the_json_of_its_message() -> None:
-    """ADR 137: in the same order, too."""
+    """ADR 3: in the same order, too."""
     kind = AI + "CustomJob"
     kept = public(
         kind,

@@ -293,7 +293,7 @@ class RestSurface:
 
     def _near(self, path: str) -> str:
         """Return a sentence that suggests a served path or verb; "" = nothing is near."""
-        import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+        import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
         if verbs := self._verbs(path):
             return f" This path takes {' and '.join(verbs)}."

@@ -1,7 +1,7 @@
 """The console as an ASGI application: signs visitors in, finds the page, action or stream of a request, and
 adds the same security headers to every answer. What a visitor may see or do is decided by the API.
 
-A session is the password of HTTP credentials (docs/adr/0161): unlike a cookie, browsers send them to this
+A session is the password of HTTP credentials (docs/adr/0070): unlike a cookie, browsers send them to this
 host and port alone, and show them to no script. Pages of others can do nothing with them: a request that
 changes something has to come from a page of this address (Origin). `httpd.hosts` checks the Host header of
 all requests of the port besides.

@@ -267,7 +267,7 @@ class Controller:
         """Store new works, all or none, and go on with them. Raises what `Intake.create_jobs` raises, and
         Unavailable.
 
-        A single job that fits at once is stored as admitted (docs/adr/0095). If the caller is cancelled
+        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled
         meanwhile, the works are stored all the same. Raises FailedPrecondition, ResourceExhausted as
         `JobsOfJobs.admit`.
         """

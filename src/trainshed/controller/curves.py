@@ -1,4 +1,4 @@
-"""Reads the TensorFlow summaries that programs log into the curves of their jobs (docs/adr/0057).
+"""Reads the TensorFlow summaries that programs log into the curves of their jobs (docs/adr/0034).
 
 A job's log directory is watched while its programs run; new data is read in a thread. Points are stored
 before the position up to which their file was read, so that after a kill some are read and stored again, and

@@ -54,7 +54,7 @@ class Software(Struct, frozen=True):
     read_only: tuple[str, ...] = ()
     #: The program runs in this file system; None = in the machine's.
     image: ImageRoot | None = None
-    #: A program in the machine's file system has a root directory of its own (docs/adr/0139).
+    #: A program in the machine's file system has a root directory of its own (docs/adr/0019).
     own_root: bool = False
 
 
@@ -94,7 +94,7 @@ class ReductionPart(Struct, frozen=True):
 
 
 class WarmStart(Struct, frozen=True):
-    """The start of a program in a fork of an interpreter that has imported its frameworks (docs/adr/0096)."""
+    """The start of a program in a fork of an interpreter that has imported its frameworks (docs/adr/0083)."""
 
     #: Directory of the runtime's Python environment, to which the interpreter belongs; "" = there is none.
     runtime: str = ""

@@ -187,7 +187,7 @@ def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
 def _meant(name: str) -> str:
     """Suggest a known variable. Only the end of the name is compared, since the beginning that all names
     share would make any two of them alike."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     if name == f"{variables.MODE}_MODE":
         return f"{variables.MODE} may be meant"

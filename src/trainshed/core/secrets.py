@@ -160,7 +160,7 @@ def argument_fault(text: str) -> str:
 def nearly_named(text: str) -> str:
     """Return the part of a variable's value that may have been meant to name a secret and does not, such as
     `$(secert:db)` or `${secret:db}`; "" = nothing."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     for match in _NEARLY.finditer(text):
         word = match[1].lower()

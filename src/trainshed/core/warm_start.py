@@ -1,5 +1,5 @@
 """Whether a program begins warm, in a fork of a process that has imported its runtime's frameworks
-(spec/program#warm-starts, docs/adr/0096). Pure.
+(spec/program#warm-starts, docs/adr/0083). Pure.
 
 Decides what follows from a job and its program's variables alone. What depends on the machine is decided
 elsewhere: by the engine that keeps preloaders, and by a preloader's fork, which looks at the files that the

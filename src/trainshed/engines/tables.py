@@ -32,7 +32,7 @@ def wrong_fields(
 ) -> list[str]:
     """Yield a message for each field that does not exist or has a wrong value. `at`: prefix of the fields'
     names in messages."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     wrong: list[str] = []
@@ -124,7 +124,7 @@ def _accelerators() -> set[str]:
 
 def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     """Yield a message for each name that is not a public accelerator type."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     known = sorted(_accelerators())
     for public in names:

@@ -1,4 +1,4 @@
-"""What a port owes to browsers that send HTTP credentials of their own accord (docs/adr/0161)."""
+"""What a port owes to browsers that send HTTP credentials of their own accord (docs/adr/0070)."""
 
 from trainshed.httpd.messages import Message, Scope, Send
 

@@ -231,7 +231,7 @@ class Observation(Section):
 
 class WarmStart(Section):
     """Whether the program begins in a fork of an interpreter that has imported its frameworks
-    (docs/adr/0096)."""
+    (docs/adr/0083)."""
 
     #: Unix socket of the preloader that forks it; "" = it starts in its own interpreter.
     preloader: "str" = ""

@@ -18,7 +18,7 @@ _OLD_PANDAS_NEEDS = ("numpy>=1.12.0", "python-dateutil>=2.5.0", "pytz>=2011.11")
 _OLD_MLFLOW = "1.27.0"
 """It sets no upper bound for protobuf, and cannot be imported with protobuf 4 and newer, for which its
 messages were not made. It is the oldest version that the extra `autologging` of Google's SDK allows: to keep
-the newest protobuf, uv would choose it rather than a newer MLflow with an older protobuf (ADR 56)."""
+the newest protobuf, uv would choose it rather than a newer MLflow with an older protobuf (ADR 26)."""
 _OLD_MLFLOW_NEEDS = (
     "alembic",
     "click>=7.0",

@@ -114,7 +114,7 @@ def _runtime_faults(runtime: str, python: str) -> list[tuple[str, str]]:
 
 
 def _near(word: str, known: Sequence[str]) -> str:
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     found = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {found[0]}?" if found else ""

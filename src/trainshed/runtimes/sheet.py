@@ -110,7 +110,7 @@ class Sheet(Struct, frozen=True):
     usual_python: bool = False
     #: Whether its versions are those of `ml` v1 runtimes.
     runtime_versions: bool = False
-    #: Modules that warm programs (docs/adr/0096) find imported, in this order; only those that were found to
+    #: Modules that warm programs (docs/adr/0083) find imported, in this order; only those that were found to
     #: be forkable.
     preloads: tuple[str, ...] = ()
     #: Changes that programs written for older versions stumble over.

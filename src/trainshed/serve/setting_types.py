@@ -263,7 +263,7 @@ def _check_project(project: str) -> None:
 def near(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean …?` with the known word of the most similar spelling, ignoring case; "" if none
     is similar."""
-    import difflib  # Imported late: an idle service does without it (docs/adr/0133).
+    import difflib  # Imported late: an idle service does without it (docs/adr/0083).
 
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), sorted(names), n=1)

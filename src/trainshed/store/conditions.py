@@ -1,5 +1,5 @@
 """Conditions that narrow a list of works before any record is read: they compare columns beside the records
-(ADR 74)."""
+(ADR 3)."""
 
 import enum
 

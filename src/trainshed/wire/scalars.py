@@ -156,7 +156,7 @@ def enum_reader(numbers: dict[str, int]) -> Reader:
 def enum_choices(value: Any, names: Iterable[str]) -> str:
     """Return the end of an error text about an unknown `value`: the name that was probably meant, and all
     names."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     chosen = [name for name in names if not name.endswith("_UNSPECIFIED")]
     meant = value.upper().replace("-", "_") if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Who gets in, by what, for how long, and what nobody gets (docs/adr/0071, 0161)."""
+"""Who gets in, by what, for how long, and what nobody gets (docs/adr/0070)."""
 
 import json
 import re

@@ -313,7 +313,7 @@ def test_slots_are_looked_into_all_the_same_if_who_does_so_is_killed(house: Run)
 def test_shims_that_nobody_has_called_yet_are_told_and_heard_all_the_same(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ADR 117: shims are called beside the rest of a start. Who is to be told something before is called at
+    """ADR 83: shims are called beside the rest of a start. Who is to be told something before is called at
     once; an end that comes before is found out."""
     may_go_on = threading.Event()
     call_all = local_engine._call_all  # pyright: ignore[reportPrivateUsage] - to hold it up

@@ -1,5 +1,5 @@
 """A root directory of a replica's own, with the machine's directories in it: what a program makes there is
-its own, and what was not to be seen or changed is not (docs/adr/0139)."""
+its own, and what was not to be seen or changed is not (docs/adr/0019)."""
 
 import json
 import os

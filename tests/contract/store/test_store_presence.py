@@ -1,5 +1,5 @@
 """A database that is missing where there was one, and files that are removed or replaced under a service
-(spec/invariants#a-missing-database, docs/adr/0164)."""
+(spec/invariants#a-missing-database, docs/adr/0044)."""
 
 import asyncio
 import contextlib

@@ -2,7 +2,7 @@
 
 What an algorithm comes to in one seed hangs on the last bit of each product, and that on the processor
 (`OPENBLAS_CORETYPE`). So a promise is made for a share of the seeds, and a test says how few of them would be
-too few to be chance (docs/adr/0157).
+too few to be chance (docs/adr/0018).
 """
 
 from collections.abc import Callable

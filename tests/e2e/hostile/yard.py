@@ -219,7 +219,7 @@ class Yard:
 
 @dataclass
 class RootYard(Yard):
-    """Their programs have root directories of their own (docs/adr/0139)."""
+    """Their programs have root directories of their own (docs/adr/0019)."""
 
     labels: dict[str, str] = field(
         default_factory=lambda: {WARM_LABEL: "off", OWN_ROOT_LABEL: "on"}

@@ -145,7 +145,7 @@ async def list_jobs(
 
     A page can be short, or empty, and still carry a token, because older jobs were not examined yet. So a
     request costs the same however long the history is (spec/invariants#finished-jobs). What can be decided
-    without reading a job is left to the store, whose indexes answer most filters at once (ADR 74).
+    without reading a job is left to the store, whose indexes answer most filters at once (ADR 3).
     """
     after = decode_number(token, *question)
     found: list[tuple[Work, str]] = []

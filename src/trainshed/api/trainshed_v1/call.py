@@ -152,7 +152,7 @@ class Fields:
 def near(word: str, known: Sequence[str]) -> str:
     """Return ` Did you mean …?` with names that begin with the word or are spelled alike, in either case; ""
     if there are none."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     names = {name.lower(): name for name in known}
     asked = word.lower()

@@ -3,7 +3,7 @@
 GET  /tensorboard/            the page; the view stands behind the # of its address, which no server is sent
 GET  /tensorboard/PART        its parts
 POST /tensorboard/open        {view, key} of a link: a cookie, and lines {line} until {path} or {error}
-ANY  /tensorboard/VIEW/...    TensorBoard itself, for holders of the view's cookie (docs/adr/0058)
+ANY  /tensorboard/VIEW/...    TensorBoard itself, for holders of the view's cookie (docs/adr/0034)
 """
 
 import asyncio

@@ -147,7 +147,7 @@ def nearest_prebuilt(uri: str) -> str:
     """Return `" Did you mean …?"` with the listed image nearest to `uri`, or "". For a known framework that
     is the image of the nearest version.
     """
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     name = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0]
     match = _NAME.fullmatch(name)

@@ -123,7 +123,7 @@ def named_in(api: Api) -> tuple[MachineType, ...]:
 def closest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean X?"` for the known name nearest to `name`, or "" when none is near. Words count
     before numbers, and n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     by_words: dict[str, list[str]] = {}
     for candidate in known:

@@ -35,7 +35,7 @@ def apis() -> tuple[str, ...]:
 
 def near_region(api: Api, name: str) -> str:
     """Return ` Did you mean us-central1?` for a name that is no region; "" if none is spelled like it."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0133).
+    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     close = difflib.get_close_matches(name.lower(), regions(api), n=1)
     return f" Did you mean {close[0]}?" if close else ""

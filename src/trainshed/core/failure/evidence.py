@@ -124,7 +124,7 @@ def published_status(exit_record: ExitRecord, *, is_package: bool) -> int:
 def cause_of_exit(exit_record: ExitRecord) -> Cause:
     """Return the cause that an attempt record shows. An end after a request to stop is due to that request,
     whoever made it and whatever the exit code: a program that saves its state and then exits 0 is not
-    finished (docs/adr/0010)."""
+    finished (docs/adr/0011)."""
     if exit_record.stopped:
         return Cause.LEFT
     if exit_record.oom:

@@ -1,7 +1,7 @@
 """The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle, spec/invariants).
 
 What must be done next is not stored: `transition.instructions(job)` and `deadlines(job)` follow from the
-stored job alone, so a crash loses none of it (docs/adr/0004).
+stored job alone, so a crash loses none of it (docs/adr/0003).
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,5 @@
 """One step of a job: the changes that an event makes, the entries of its timeline, and the instructions that
-follow from its new state (docs/adr/0004).
+follow from its new state (docs/adr/0003).
 
 Every change of a state goes through a transition table here. A `Transition` lives as long as one step; its
 result is frozen.

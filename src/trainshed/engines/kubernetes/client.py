@@ -1,7 +1,7 @@
 """A client of one cluster's API: lists, watches, and the few writes that the engine makes.
 
 lightkube reads kubeconfigs and credentials (tokens that rotate, commands that print them, certificates) and
-sets up TLS; httpx2 speaks HTTP. Only the needed fields of objects are decoded (docs/adr/0098).
+sets up TLS; httpx2 speaks HTTP. Only the needed fields of objects are decoded (docs/adr/0099).
 """
 
 import contextlib

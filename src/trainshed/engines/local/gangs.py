@@ -2,7 +2,7 @@
 
 `Gangs` gives slots out, records them, moves them to other nodes and takes them back. `Shims` writes down what
 a shim needs and has the zygote fork it. `PaceLimit` lets only a few replicas start or stop at once, so that a
-large gang leaves the service its share of the processors (docs/adr/0048).
+large gang leaves the service its share of the processors (docs/adr/0042).
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 """Writes a gang's names into the machine's own hosts file, where the gang has the machine to itself, as in a
-Pod, and the kernel does not allow a file of its own to be mounted (docs/adr/0115)."""
+Pod, and the kernel does not allow a file of its own to be mounted (docs/adr/0099)."""
 
 import os
 from collections.abc import Sequence

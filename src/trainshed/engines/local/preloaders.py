@@ -1,5 +1,5 @@
 """Runs the preloaders of one engine: one for each runtime and project, and for each value of variables like
-OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0096, 0105).
+OMP_NUM_THREADS, made for the programs that come after the first (docs/adr/0083).
 
 `trainshed.replica.preloader` is their own side. No request waits: a program whose preloader is not ready
 starts by itself. Preloaders end by themselves when they are idle, when the machine is short of memory, and

@@ -1,7 +1,7 @@
 """Finds the works of a list that meet a condition, without reading their records.
 
 If an index shows that few works can meet it, only those are looked at; otherwise all works of the list are
-gone through from the newest on, a bounded number at a time (ADR 74).
+gone through from the newest on, a bounded number at a time (ADR 3).
 """
 
 import sqlite3

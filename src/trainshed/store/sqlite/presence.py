@@ -1,7 +1,7 @@
 """Tells whether a database is missing where there was one, and whether an open one is still at its path.
 
 SQLite itself notices neither: it begins a new database where there is none, and goes on writing into files
-that were removed, which are gone when the process ends (docs/adr/0164).
+that were removed, which are gone when the process ends (docs/adr/0044).
 """
 
 import logging
