@@ -36,7 +36,6 @@ from bench.measures import Row
 from bench.peers import __main__ as all_peers
 from bench.report import Section
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
 BARE = "bare interpreter, same run"
 
 
@@ -180,14 +179,11 @@ def main() -> int:
         section, failed = run(part, options)
         sections.append(section)
         broken |= part.counts and (failed or not section.held)
-    text = report.text(sections)
+    text = report.text(sections, report.publish(sections) if options.publish else ())
     print(text)
     target = ROOT / "build" / "bench" / "main.md"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text + "\n", "utf-8")
-    if options.docs:
-        for name in report.put_between_marks(DOCUMENT, sections):
-            say(f"{DOCUMENT} has no place for {name}: <!-- bench {name} --> ... <!-- end -->")
     return 1 if broken else 0
 
 
@@ -206,7 +202,7 @@ def arguments() -> argparse.Namespace:
         "--finished", type=int, default=control_plane.FINISHED[1], help="jobs of the long history"
     )
     parser.add_argument(
-        "--docs", action="store_true", help="put the tables into docs/benchmarks.md as well"
+        "--publish", action="store_true", help="note in bench/published.json which targets held"
     )
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
 """Which targets held in the runs that were published: on how many machines, on how many days.
 
-`published.json` beside this has a run for each part and time that `./dev bench --docs` put into
-docs/benchmarks.md. One run says what one machine could do in one hour.
+`published.json` beside this has a run for each part and time that `./dev bench --publish` measured. One run
+says what one machine could do in one hour.
 """
 
 import json

@@ -1,9 +1,8 @@
-"""Tables of the rows in Markdown, on the terminal, in build/bench and between the marks of
-docs/benchmarks.md."""
+"""Tables of the rows in Markdown, on the terminal and in build/bench, from where the documentation's site
+takes them."""
 
 import os
 import platform
-import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -83,28 +82,13 @@ def table(section: Section, runs: Sequence[Run] = ()) -> str:
     return "\n".join([*lines, "", f"{machine()}; load {section.load:.1f} before this part{by}."])
 
 
-def text(sections: list[Section]) -> str:
+def text(sections: Sequence[Section], runs: Sequence[Run] = ()) -> str:
     """All sections, each under its part's name."""
-    return "\n\n".join(f"## {section.part}\n\n{table(section)}" for section in sections)
+    return "\n\n".join(f"## {section.part}\n\n{table(section, runs)}" for section in sections)
 
 
-def put_between_marks(page: Path, sections: list[Section]) -> list[str]:
-    """Replace what stands in the page between `<!-- bench PART -->` and `<!-- end -->`. Returns the parts
-    that have rows and no marks there; parts without rows leave what is there. What has rows is noted in
-    `published.json` as well."""
-    measured = [section for section in sections if section.rows]
-    runs = [*published.load(), *map(as_run, measured)]
+def publish(sections: Sequence[Section]) -> list[Run]:
+    """Note in `published.json` what has rows, and return all runs that are noted there."""
+    runs = [*published.load(), *(as_run(section) for section in sections if section.rows)]
     published.save(runs)
-    return [
-        section.part for section in measured if not put(page, section.part, table(section, runs))
-    ]
-
-
-def put(page: Path, name: str, new: str) -> bool:
-    """Replace what stands in the page between the marks of this name. False if it has none."""
-    mark = re.compile(rf"(<!-- bench {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-    content, count = mark.subn(
-        lambda found: f"{found[1]}{new}\n{found[2]}", page.read_text("utf-8")
-    )
-    page.write_text(content, "utf-8")
-    return count > 0
+    return runs

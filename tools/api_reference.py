@@ -1,5 +1,5 @@
-"""Makes docs/api.md: the reference of `/trainshed/v1`, from its table of methods, their handlers and the
-records."""
+"""Makes the reference of `/trainshed/v1`, from its table of methods, their handlers and the records:
+docs/api.md as the site has it."""
 
 import inspect
 import re

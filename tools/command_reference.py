@@ -1,4 +1,5 @@
-"""Makes docs/commands.md: the reference of the `trainshed` command, from the definitions of its commands."""
+"""Makes the reference of the `trainshed` command, from the definitions of its commands:
+docs/commands.md as the site has it."""
 
 import inspect
 import re
@@ -20,7 +21,8 @@ _COMMAND: Final = re.compile(r"(?<=: )(?:eval |trainshed )[^;]+?(?=\.?(?:;|$))")
 
 def page(introduction: str) -> str:
     """The whole page. `introduction`: what is written by hand."""
-    parts = [introduction, *_options(_context_of(_WHERE_TAKEN_FROM), of_connection=True)]
+    connection = _options(_context_of(_WHERE_TAKEN_FROM), of_connection=True)
+    parts = [introduction, "\n## Options of the connection\n\n", *connection]
     for words, command in commands():
         if words:
             parts += _section(words, command)

@@ -1,6 +1,6 @@
-"""Writes the pages that are made from tables, docs/lifecycle.md, docs/failure-table.md, docs/api.md and
-docs/commands.md, and tables within others: of frameworks in docs/reduction-server.md, of what programs may do
-in docs/clients-in-jobs.md, of versions in docs/coming-from-vertex.md.
+"""Writes the pages that are made from tables, docs/lifecycle.md and docs/failure-table.md, and tables within
+others: of frameworks in docs/reduction-server.md, of what programs may do in docs/clients-in-jobs.md, of
+versions in docs/coming-from-vertex.md.
 
 Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py holds the pages to the tables.
 """
@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-from tools import api_reference, command_reference
 
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.principals import Role
@@ -62,8 +60,6 @@ def pages() -> Mapping[str, str]:
         "reduction-server.md": reduction_server(),
         "clients-in-jobs.md": clients_in_jobs(),
         "coming-from-vertex.md": coming_from_vertex(),
-        "api.md": api_reference.page((TEXTS / "api.md").read_text()),
-        "commands.md": command_reference.page((TEXTS / "commands.md").read_text()),
     }
 
 

@@ -1,8 +1,9 @@
 """Builds the site of the documentation in build/site/html: `python -m tools.site` (./dev docs-site).
 
-The pages are those of the checkout, unchanged but for what a site needs: the files beside docs/ that they
-link to are copied along. The build is strict, so a dead link or heading ends it, and so does anything that a
-page would load from another machine.
+The pages are those of the checkout with what is made for the site alone: the references of commands and of
+our own API, from their definitions, and the tables of the last `./dev bench`, where build/bench has some. The
+files beside docs/ that pages link to are copied along. The build is strict, so a dead link or heading ends
+it, and so does anything that a page would load from another machine.
 """
 
 import re
@@ -13,6 +14,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
+
+from tools import api_reference, command_reference
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "build/site"
@@ -74,12 +77,26 @@ def stage(pages: Path) -> None:
     shutil.copytree(ROOT / "docs", pages / "docs", ignore=shutil.ignore_patterns(CONFIG.name))
     shutil.copy(ROOT / "README.md", pages)
     for page in sorted(pages.rglob("*.md")):
-        text = page.read_text()
+        text = with_tables(page.name, page.read_text())
         for linked in _linked(page.relative_to(pages), text):
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
         # A browser that reads files shows a list of files for a directory.
         page.write_text(diagrams_as_tables(_DIRECTORY.sub(r"\1README.md)", text)))
+
+
+def with_tables(name: str, text: str) -> str:
+    """A page with the tables that are made for the site."""
+    match name:
+        case "commands.md":
+            return command_reference.page(text)
+        case "api.md":
+            return api_reference.page(text)
+        case "benchmarks.md":
+            measured = sorted((ROOT / "build/bench").glob("*.md"))
+            return "\n".join([text, *(table.read_text() for table in measured)])
+        case _:
+            return text
 
 
 def diagrams_as_tables(text: str) -> str:

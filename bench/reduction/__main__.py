@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tests.e2e.running import ROOT
 
-from bench import report
 from bench.reduction import environments, faults, tables
 from bench.reduction.cases import ADVERSE, CASES, QUICK, Case
 from bench.reduction.faults import FAULTS, Fault, Finding
@@ -26,8 +25,7 @@ from bench.reduction.running import Bench, Results, kept
 from bench.reduction.sides import GLOO, REDUCERS, SIDES, Side
 
 RESULTS = ROOT / "build" / "bench" / "reduction"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
-PICTURE = ROOT / "docs" / "reduction-benchmark.svg"
+PICTURE = ROOT / "build" / "bench" / "reduction.svg"
 SWEEP = "sizes"
 EVERY = (*CASES, *ADVERSE)
 CANNOT_RUN = 3
@@ -50,8 +48,8 @@ def main() -> int:
         except KeyboardInterrupt:
             say("interrupted; what was finished is kept, --report shows it")
             return INTERRUPTED
-    if options.docs:
-        # Of the others what is kept: a page with some would look as if there were no more.
+    if options.plot:
+        # Of the others what is kept: a plot with some would look as if there were no more.
         cases, tests = list(EVERY), list(FAULTS)
     results = {case: found for case in cases if (found := kept(RESULTS, case.name))}
     findings = [finding for one in tests for finding in faults.kept(RESULTS, one.name)]
@@ -79,7 +77,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--report", action="store_true", help="run nothing, report what is there already"
     )
-    parser.add_argument("--docs", action="store_true", help="put tables and plot into docs")
+    parser.add_argument("--plot", action="store_true", help="draw what is kept into build/bench")
     return parser.parse_args(words)
 
 
@@ -131,8 +129,8 @@ def _came_through(run: Callable[[], None]) -> bool:
 def show(
     options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
 ) -> bool:
-    """Print the tables, write them to build/bench, put them into docs if asked to. Whether all that is
-    promised holds."""
+    """Print the tables, write them to build/bench, draw the plot if asked to. Whether all that is promised
+    holds."""
     usual = {case: found for case, found in results.items() if not case.about}
     best = _compared(usual, REDUCERS)
     adverse = {case: found for case, found in results.items() if case.about}
@@ -157,10 +155,7 @@ def show(
     target = RESULTS.with_suffix(".md")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text + "\n", "utf-8")
-    if options.docs:
-        for name, part in texts.items():
-            if not report.put(DOCUMENT, name, part):
-                say(f"{DOCUMENT} has no place for it: <!-- bench {name} --> ... <!-- end -->")
+    if options.plot:
         _draw(best)
     return _verdicts([*best, *hindered], findings)
 
@@ -175,7 +170,7 @@ def _about(results: Mapping[Case, Results]) -> str:
 
 
 def _draw(found: Sequence[Comparison]) -> None:
-    # Only who writes docs needs what draws.
+    # Only who asks for the plot needs what draws.
     from bench.reduction import plot
 
     swept = [one for one in found if one.case.name == SWEEP]

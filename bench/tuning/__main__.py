@@ -43,7 +43,6 @@ from bench.tuning.runs import (
 )
 
 RESULTS = ROOT / "build" / "bench" / "tuning.jsonl"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
 SLOW_CASES = (
     ("branin", 1),
     ("ellipsoid-5", 1),
@@ -96,11 +95,6 @@ def main() -> int:
     target = ROOT / "build" / "bench" / "tuning.md"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(whole + "\n", "utf-8")
-    if options.docs:
-        for name, text in parts.items():
-            mark = "tuning" if name == USUAL else f"tuning-{name}"
-            if not report.put(DOCUMENT, mark, text):
-                say(f"{DOCUMENT} has no place for it: <!-- bench {mark} --> ... <!-- end -->")
     found = [] if options.quick else tables.verdicts(of_set[USUAL], options.trials)
     found += [] if options.quick else tables.promises(of_set[PITFALLS], options.trials)
     for what, held in found:
@@ -111,9 +105,6 @@ def main() -> int:
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench-tuning", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke test of seconds")
-    parser.add_argument(
-        "--docs", action="store_true", help="put the tables into docs/benchmarks.md"
-    )
     parser.add_argument("--sets", nargs="+", default=[*SETS], choices=[*SETS])
     parser.add_argument("--problems", nargs="+", default=[], choices=sorted(PROBLEMS))
     parser.add_argument("--candidates", nargs="+", default=[], choices=CANDIDATES)

@@ -18,10 +18,6 @@ from tests.programs.table import PROGRAMS, Program
 TEST = "test_ends_in_a_model_that_is_loaded_again"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--publish", action="store_true", help="put the table into docs/benchmarks.md")
-
-
 @pytest.fixture(scope="session")
 def outcome_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -54,7 +50,7 @@ def outcome_of(
             return found
 
         yield outcome
-    report.save(outcomes, publish=bool(request.config.getoption("--publish", False)))
+    report.save(outcomes)
 
 
 def _in_own_image(program: Program, place: Path) -> Outcome:

@@ -1,5 +1,4 @@
-"""The table of the programs and how they went: in build/programs, and on request between the marks of a
-page."""
+"""The table of the programs and how they went, in build/programs."""
 
 import json
 from collections.abc import Mapping
@@ -7,22 +6,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import report
-
 from tests.e2e.running import ROOT
 from tests.programs.runner import Outcome
 from tests.programs.table import PROGRAMS, Program
 
 PLACE = ROOT / "build" / "programs"
-PAGE = ROOT / "docs" / "benchmarks.md"
 _HEAD = (
     "| program | submitted by | image or runtime version | to its end, s | loaded, s | result |\n"
     "|---|---|---|---|---|---|"
 )
 
 
-def save(outcomes: Mapping[str, Outcome], *, publish: bool) -> Path:
-    """Add these outcomes to those of earlier runs; write the table, with `publish` into the page too."""
+def save(outcomes: Mapping[str, Outcome]) -> Path:
+    """Add these outcomes to those of earlier runs, and write the table."""
     PLACE.mkdir(parents=True, exist_ok=True)
     record = PLACE / "outcomes.json"
     known: dict[str, dict[str, Any]] = json.loads(record.read_text()) if record.exists() else {}
@@ -31,8 +27,6 @@ def save(outcomes: Mapping[str, Outcome], *, publish: bool) -> Path:
     table = "\n".join([_HEAD, *(_row(each, known.get(each.name)) for each in PROGRAMS)])
     path = PLACE / "table.md"
     path.write_text(table + "\n")
-    if publish:
-        report.put(PAGE, "programs", table)
     return path
 
 

@@ -4,7 +4,7 @@ import re
 import tomllib
 
 import pytest
-from tools import diagrams
+from tools import command_reference, diagrams, site
 
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.failure.overrides import table_with
@@ -47,8 +47,15 @@ def test_the_examples_for_operators_are_taken_as_they_stand() -> None:
 
 def test_the_reference_names_every_method_and_its_records() -> None:
     """What a method takes and answers is a record that has a section of its own."""
-    text = diagrams.pages()["api.md"]
+    text = site.with_tables("api.md", (diagrams.DOCS / "api.md").read_text())
     methods = re.findall(r"^### (?:GET|POST|PUT|DELETE) ", text, re.MULTILINE)
     assert len(methods) == len(METHODS)
     sections = {name.lower() for name in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
     assert set(re.findall(r"\]\(#(\w+)\)", text)) <= sections
+
+
+def test_the_reference_has_every_command() -> None:
+    text = site.with_tables("commands.md", (diagrams.DOCS / "commands.md").read_text())
+    sections = set(re.findall(r"^#+ trainshed (.+)$", text, re.MULTILINE))
+    assert sections == {" ".join(words) for words, _ in command_reference.commands() if words}
+    assert "| `--url" in text.partition("## trainshed")[0]

@@ -1,10 +1,10 @@
 """Defines what all records of `/trainshed/v1` have in common.
 
-The service builds records, clients decode answers into them, and docs/api.md is made from them. A field
-`start_time` is `startTime` in JSON. Moments are RFC 3339 texts in UTC, "" if the moment has not come. A field
-whose default is UNSET may be absent, as its line says; every other field of an answer is always there. Every
-field has a default all the same, so that a client can read the answers of an older service; unknown fields of
-a newer one are ignored.
+The service builds records, clients decode answers into them, and the API's reference is made from them. A
+field `start_time` is `startTime` in JSON. Moments are RFC 3339 texts in UTC, "" if the moment has not come. A
+field whose default is UNSET may be absent, as its line says; every other field of an answer is always there.
+Every field has a default all the same, so that a client can read the answers of an older service; unknown
+fields of a newer one are ignored.
 """
 
 from typing import Any, TypeVar
