@@ -1,4 +1,4 @@
-"""Programs that mean harm, at every level of isolation: each is held as the table says that docs/isolation.md
+"""Programs that mean harm, at every level of isolation: each is held as the table says that docs/security.md
 shows."""
 
 import io
@@ -189,6 +189,6 @@ def test_others_are_as_they_were(siege: Siege) -> None:
 
 def test_the_page_shows_the_table_that_is_tested() -> None:
     """Issue: held as the isolation table says. After a change: put `table.shown()` between the marks."""
-    page = (ROOT / "docs" / "isolation.md").read_text()
+    page = (ROOT / "docs" / "security.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1
     assert page[begin:end] == shown()

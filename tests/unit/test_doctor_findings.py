@@ -1,4 +1,4 @@
-"""`trainshed doctor`: each fault is told with its cause and what mends it (docs/isolation.md)."""
+"""`trainshed doctor`: each fault is told with its cause and what mends it (docs/security.md)."""
 
 import itertools
 import subprocess

@@ -1,4 +1,4 @@
-"""What a program that means harm can reach (docs/isolation.md): tried by programs that do mean it."""
+"""What a program that means harm can reach (docs/security.md): tried by programs that do mean it."""
 
 import asyncio
 import contextlib
@@ -232,7 +232,7 @@ def test_sockets_of_slurms_steps_are_out_of_reach(house: Run, steps: Path) -> No
 
 
 def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: Run) -> None:
-    """docs/isolation.md: a directory that the operator shows to programs may have the service's data in
+    """docs/security.md: a directory that the operator shows to programs may have the service's data in
     it."""
 
     async def test(house: House) -> None:

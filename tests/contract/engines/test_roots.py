@@ -1,5 +1,5 @@
 """Whom programs believe that know no variables: the service's roots lie where systems keep theirs
-(docs/isolation.md)."""
+(docs/security.md)."""
 
 import shutil
 import subprocess

@@ -38,7 +38,7 @@ def own(place: Place) -> Place:
 
 
 def owns_the_machines(place: Place) -> bool:
-    """Whether its programs may change the machine's own files without it (docs/isolation.md)."""
+    """Whether its programs may change the machine's own files without it (docs/security.md)."""
     return place.level != protocol.LEVEL_OWN and not os.geteuid()
 
 

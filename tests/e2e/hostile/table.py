@@ -1,5 +1,5 @@
 """What is held at which level: the one table that the hostile programs are measured by, and that
-docs/isolation.md shows."""
+docs/security.md shows."""
 
 import os
 from dataclasses import dataclass

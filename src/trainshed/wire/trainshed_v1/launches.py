@@ -78,7 +78,7 @@ class Launch(Record, frozen=True):
     hostname: str = ""
     #: "" = the machine's.
     address: str = ""
-    #: Level of isolation (docs/isolation.md).
+    #: Level of isolation (docs/security.md).
     isolation: str = ""
     #: Id of the user that it ran as; null = the service's own.
     user: int | None = None
