@@ -213,7 +213,7 @@ def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result
 
 
 def test_an_ml_tuning_job_ends_at_its_own_limits_of_time() -> None:
-    """docs/choices.md: the running limit is the whole job's, whatever its trials do."""
+    """docs/tuning.md: the running limit is the whole job's, whatever its trials do."""
     limits = Scheduling(timeout=15 * MINUTE)
     world = lone(
         tuning(api=Api.ML, trials=6, parallel=1, scheduling=limits),

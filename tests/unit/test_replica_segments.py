@@ -68,7 +68,7 @@ def test_progress_that_never_ends_a_line_takes_no_memory(tmp_path: Path) -> None
 def test_progress_that_goes_on_for_long_is_seen_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """docs/choices.md: a bar that never ends its line is not silent for hours."""
+    """docs/clients.md: a bar that never ends its line is not silent for hours."""
     at = 0.0
     monkeypatch.setattr("time.monotonic", lambda: at)
     log = Segments(str(tmp_path))

@@ -73,7 +73,7 @@ def test_a_look_at_what_has_not_changed_changes_nothing() -> None:
 
 
 def test_trials_of_an_ml_job_bear_its_name_and_no_wait_of_their_own() -> None:
-    """spec/tuning#trials; docs/choices.md: `maxWaitTime` is the whole job's."""
+    """spec/tuning#trials; docs/tuning.md: `maxWaitTime` is the whole job's."""
     subject = play(api=Api.ML, scheduling=Scheduling(max_wait=SECOND))
     job = subject.jobs[2]
     assert job is not None
@@ -277,7 +277,7 @@ def test_a_limit_of_failed_trials_ends_the_job_when_it_is_reached_and_not_before
 
 
 def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job() -> None:
-    """facts/tuning#failing-trials gives no figures; docs/choices.md: at least three, and more than twice the
+    """facts/tuning#failing-trials gives no figures; docs/tuning.md: at least three, and more than twice the
     results."""
     subject = ends(play(trials=20, parallel=1), 0.5, None, None)
     assert subject.job.outcome is None
@@ -430,7 +430,7 @@ def test_a_trial_that_ends_well_after_the_cancel_keeps_its_result() -> None:
 
 
 def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
-    """docs/choices.md: maxWaitTime until its first trial runs, maxRunningTime from then on."""
+    """docs/tuning.md: maxWaitTime until its first trial runs, maxRunningTime from then on."""
     limits = Scheduling(timeout=60 * SECOND, max_wait=5 * SECOND)
     subject = play(api=Api.ML, scheduling=limits)
     (wait,) = machine.deadlines(subject.job)
@@ -446,5 +446,5 @@ def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
 
 
 def test_a_vertex_job_has_no_limits_of_its_own() -> None:
-    """Its trials do (docs/choices.md)."""
+    """Its trials do (docs/tuning.md)."""
     assert machine.deadlines(play(scheduling=Scheduling(timeout=1, max_wait=1)).job) == ()

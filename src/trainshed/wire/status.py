@@ -30,7 +30,7 @@ class StatusCode(Enum):
     FAILED_PRECONDITION = (9, 400)
     ABORTED = (10, 409)
     OUT_OF_RANGE = (11, 400)
-    # Not 501, which clients retry for half a minute (docs/choices.md).
+    # Not 501, which clients retry for half a minute (docs/clients.md).
     UNIMPLEMENTED = (12, 400)
     INTERNAL = (13, 500)
     UNAVAILABLE = (14, 503)

@@ -127,7 +127,8 @@ async def test_updates_that_are_refused(house: House) -> None:
 
 
 async def test_jobs_may_name_one_that_is_there_and_are_warned(house: House) -> None:
-    """The public service keeps machines for them; here all jobs share the host (docs/choices.md)."""
+    """The public service keeps machines for them; here all jobs share the host
+    (docs/coming-from-vertex.md)."""
     on_it = custom_job(persistentResourceId="r1")
     refused = await house.call("POST", f"{LOCATION}/customJobs", on_it)
     assert fields(refused) == {"job_spec.persistent_resource_id"}

@@ -1,7 +1,7 @@
 """`aiplatform` v1 PersistentResourceService (spec/clients#surface).
 
 A persistent resource reserves nothing here, because jobs share this service's machines. It is a name that
-jobs may give, and counts as running from its creation on (docs/choices.md).
+jobs may give, and counts as running from its creation on (docs/coming-from-vertex.md).
 """
 
 import json

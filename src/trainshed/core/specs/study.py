@@ -133,7 +133,7 @@ def tag_fault(tag: str) -> str:
 
 
 def _check_objective(section: Section, metrics: tuple[Metric, ...]) -> None:
-    """Check that a tuning job has one objective, because it has one best trial (docs/choices.md)."""
+    """Check that a tuning job has one objective, because it has one best trial (docs/tuning.md)."""
     if len(metrics) > 1 or any(metric.safety is not None for metric in metrics):
         section.fault(
             "metrics",

@@ -21,7 +21,7 @@ SAME = 1e-10
 (facts/tuning#vertex)."""
 MAX_INTEGER = 2**53 - 1
 """Largest bound of an integer parameter. Beyond it, not every integer has a float, and searches calculate
-with floats (docs/choices.md)."""
+with floats (docs/tuning.md)."""
 
 CONDITIONS = {
     ParameterType.INTEGER: "parentIntValues",
@@ -214,7 +214,7 @@ def _parent_value(parent: Space, text: str) -> Value | None:
 
 
 MAX_PARAMETERS = 1_000
-"""Limit of the nodes of one tree; bounds what a mistake can cost (docs/choices.md)."""
+"""Limit of the nodes of one tree; bounds what a mistake can cost (docs/tuning.md)."""
 
 _NESTED = {
     ParameterType.DOUBLE: "doubleValueSpec",

@@ -38,7 +38,7 @@ _SOME_FAILED = 3
 _FAILED_RATIO = 2
 """Without a limit of its own a job ends at its first trial if that fails, and later once three trials have
 failed, and more than twice as many as have succeeded (facts/tuning#failing-trials gives no figures;
-docs/choices.md)."""
+docs/tuning.md)."""
 
 
 class Sight(Struct, frozen=True):
@@ -149,7 +149,7 @@ def to_cancel(job: TuningJob) -> tuple[tuple[JobUid, CancelCause], ...]:
 
 def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
     """Return the time limits of an `ml` job, which are the whole job's. On Vertex each trial's job has its
-    own, and there are none here (docs/choices.md)."""
+    own, and there are none here (docs/tuning.md)."""
     if job.state.is_final or job.outcome is not None or job.name.api is not Api.ML:
         return ()
     scheduling = job.spec.trial.scheduling

@@ -24,7 +24,7 @@ class TuningSpec(Struct, frozen=True):
     trial: JobSpec
     max_trials: int
     parallel_trials: int
-    #: 0 = the service decides (docs/choices.md).
+    #: 0 = the service decides (docs/tuning.md).
     max_failed_trials: int = 0
     #: The tuning jobs whose trials count as this one's past, oldest first (`ml` resumePreviousJobId).
     resumed: tuple[StudyUid, ...] = ()

@@ -124,7 +124,7 @@ def printed(value: Value) -> str:
     value.
 
     A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and
-    what reads a float takes `64` as well (docs/choices.md). A negative one is printed without an exponent:
+    what reads a float takes `64` as well (docs/tuning.md). A negative one is printed without an exponent:
     argparse takes `-1e-05` for an option, and refuses it.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
@@ -141,7 +141,7 @@ def _with_arguments(pool: WorkerPool, arguments: tuple[str, ...]) -> WorkerPool:
 
 def _own_limits(spec: JobSpec) -> Scheduling:
     """Return the limits of a trial's job. `ml` limits the wait for the first trial of all; those that follow
-    wait as long as it takes (docs/choices.md)."""
+    wait as long as it takes (docs/tuning.md)."""
     if spec.api is Api.VERTEX:
         return spec.scheduling
     return replace(spec.scheduling, max_wait=None)

@@ -7,7 +7,7 @@ short of the best trial, the trial is stopped. The value that it would likely ha
 part of the overestimated gain: the part that finished trials have made from the same place. "The same place"
 means steps times learning rate, if the study names its learning rate: a trial with half the rate counts as
 half as far at the same step. The public text says that the rate is used, but not how; this is the service's
-own choice (docs/choices.md).
+own choice (docs/tuning.md).
 """
 
 from collections.abc import Sequence

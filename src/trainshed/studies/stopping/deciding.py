@@ -19,7 +19,7 @@ from trainshed.studies.stopping.curves import (
 )
 
 MIN_FINISHED = 5
-"""The median of fewer trials says little. Not published; this service's choice (docs/choices.md)."""
+"""The median of fewer trials says little. Not published; this service's choice (docs/tuning.md)."""
 
 
 def decide_all(
