@@ -111,7 +111,7 @@ def main() -> None:
     measured = sizes()
     for size in measured:
         note = f"  above its ceiling of {size.ceiling:,}" if size.value > size.ceiling else ""
-        print(f"{size.name:38}{size.value:>9,}{note}")
+        sys.stdout.write(f"{size.name:38}{size.value:>9,}{note}\n")
     sys.exit(any(size.value > size.ceiling for size in measured))
 
 
