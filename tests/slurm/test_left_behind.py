@@ -142,7 +142,9 @@ def test_a_service_that_was_away_for_longer_than_its_lease_asks_for_other_nodes(
     finally:
         assert down(back).returncode == 0
     assert told.state == "SUCCEEDED"
-    assert {verdict.rule for verdict in told.verdicts} == {"agent_lost"}
+    # Either replica may be the first to end.
+    rules = {verdict.rule for verdict in told.verdicts} - {"replica_completed"}
+    assert rules == {"agent_lost"}
 
 
 def test_lines_of_an_outage_that_ends_the_program_are_lost_and_no_others(
