@@ -168,7 +168,7 @@ def test_a_list_of_another_place(trainshed: Invoke, service: FakeService) -> Non
 def test_columns_without_anything_are_left_out_if_they_may(
     trainshed: Invoke, service: FakeService
 ) -> None:
-    bare = NODE | {"accelerators": [], "name": "node-2"}
+    bare: dict[str, Any] = NODE | {"accelerators": [], "name": "node-2"}
     service.on("GET", f"{OWN}/nodes", {"nodes": [bare]})
     header, line = trainshed("nodes").stdout.splitlines()
     assert header.split() == ["NODE", "CONDITION", "CPUS", "MEMORY", "ACCELERATORS", "REPLICAS"]
