@@ -150,10 +150,11 @@ def cache_of(user: int) -> Path:
 
 def copy_environments(built: Path, to: Path) -> None:
     """Copy environments for another user or another place. They go on leading to what is in `built`, which
-    stays, so they are made to look like those of an older version, which did not write down their place."""
+    stays, so each is told its new place."""
     subprocess.run(["cp", "-a", str(built), str(to)], check=True)
     for file in to.glob("*/.built"):
-        file.write_text(file.read_text().partition("\n")[0])
+        boot, _, _ = file.read_text().partition("\n")
+        file.write_text(f"{boot}\n{file.parent}")
 
 
 class ByTransport(dict[str, Any]):

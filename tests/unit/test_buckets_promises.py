@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.test_buckets_http import ITEM, UPLOAD, Ask, ask, put, store
 from trainshed.buckets.admission import allowed
@@ -250,12 +249,3 @@ def test_public_access_can_be_prevented(ask: Ask, store: ObjectStore) -> None:
     assert ask("PUT", f"{BUCKET}/iam", public).status == 412
     wrong = {"iamConfiguration": {"publicAccessPrevention": "perhaps"}}
     assert ask("PATCH", BUCKET, wrong).status == 400
-
-
-def test_nothing_that_an_older_version_took_is_shown(ask: Ask, store: ObjectStore) -> None:
-    catalog = store.catalog
-    catalog._save(  # pyright: ignore[reportPrivateUsage] as an older version wrote it
-        replace(catalog.get("bucket"), settings={"rpo": "ASYNC_TURBO", "versioning": "strange"})
-    )
-    assert "rpo" not in ask("GET", BUCKET).json
-    put(ask, "x", b"one")

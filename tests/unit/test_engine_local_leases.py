@@ -54,7 +54,7 @@ def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -
 def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
     async def body() -> None:
         silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
-        other.answers = False
+        other.wants_room = True
         over.lose("gone")
         told: asyncio.Future[list[list[SlotHandle]]] = asyncio.get_running_loop().create_future()
 

@@ -86,7 +86,7 @@ def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:
 
 def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -> None:
     lock = journal.try_lock(".")
-    journal.append(lock, {"starting": 1, "shim": 5})
+    journal.append(lock, {"starting": 1, "shim": 5, "shim_since": 9})
     os.write(lock, b'\n{"over": 1, "record": {"lo')
     assert journal.Entries(".").record(1) is None
     journal.append(lock, {"over": 1, "record": {"lost": "x"}})
@@ -109,11 +109,6 @@ def test_a_lock_is_waited_for_by_the_kernel_and_not_for_ever(slot: Path) -> None
 def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
     journal.claim(1).release()
     assert journal.Entries(".").shim == (os.getpid(), protocol.process_start(os.getpid()))
-    lock = journal.try_lock(".")
-    journal.append(lock, {"starting": 2, "shim": 5})  # As earlier versions wrote it.
-    journal.release(lock)
-    entries = journal.Entries(".")
-    assert (entries.latest, entries.shim) == (2, (5, 0))
 
 
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:

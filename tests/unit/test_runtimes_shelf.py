@@ -164,16 +164,6 @@ def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:
         assert shelf.has("key")
 
 
-def test_what_an_older_version_built_is_used(tmp_path: Path) -> None:
-    """It wrote the boot alone."""
-    shelf = Shelf(tmp_path)
-    built = shelf.put("key", _fill) / ".built"
-    boot, _, _ = built.read_text().partition("\n")
-    built.chmod(0o644)
-    built.write_text(boot)
-    assert shelf.has("key")
-
-
 def test_where_the_system_names_no_boot_the_disk_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

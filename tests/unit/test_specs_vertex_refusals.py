@@ -314,7 +314,6 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
         "TRAINSHED_REDUCER_LISTEN": "nowhere",
         "TRAINSHED_REDUCTION_KEY_FILE": "/key.pem",
         "TRAINSHED_REDUCTION_ATTEMPT": "$(secret:one)",
-        "TRAINSHED_REDUCER_PROCESSES": "2",
     }
     workers = (
         package(env=variables(worker)),
@@ -329,14 +328,11 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     assert wrong == [
         *(f"{package_env}[{index}].value" for index in (0, 1, 3, 4, 5, 7)),
         f"{POOLS}[1].container_spec.env[0].value",
-        *(f"{reducer_env}[{index}].value" for index in (0, 1, 2, 4)),
+        *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
     ]
     assert found[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, hybrid, off."
     assert "no number of at least 4096" in found[wrong[1]]
-    assert found[wrong[-2]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
-    assert found[wrong[-1]] == (
-        "TRAINSHED_REDUCER_PROCESSES is called TRAINSHED_REDUCER_THREADS now."
-    )
+    assert found[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
     assert f"{FIRST}.machine_spec.machine_type" not in found
 
 

@@ -59,7 +59,7 @@ class ObjectRecord:
     holds: tuple[str, ...] = ()
     #: When it became noncurrent (ns since the epoch); 0 = it is live.
     deleted_ns: int = 0
-    #: The epoch in which ``file`` is valid; "" in records of older versions.
+    #: The epoch in which ``file`` is valid; "" = it was not bound yet.
     epoch: str = field(default="", compare=False)
 
     @property

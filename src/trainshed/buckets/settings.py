@@ -72,7 +72,7 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     access = require_object(changes.get(_IAM), _IAM)
     undone += [f"{_IAM}.{name}" for name in access if name not in _ALWAYS and _asks(access[name])]
     refuse(undone, "bucket")
-    result = {name: value for name, value in settings.items() if name in _KEPT}
+    result = dict(settings)
     for name in (_VERSIONING, _HOLD, _CLASS):
         if name in changes:
             result[name] = changes[name]
@@ -126,11 +126,10 @@ def storage_class(settings: Mapping[str, Any]) -> str:
 
 
 def shown(settings: Mapping[str, Any]) -> Settings:
-    """Returns a bucket's settings as its resource has them. Those that an older version took without an
-    effect are not among them."""
+    """Returns a bucket's settings as its resource has them."""
     prevention = "enforced" if prevents_public_access(settings) else "inherited"
     return {
-        **{name: value for name, value in settings.items() if name in _KEPT},
+        **settings,
         _CLASS: storage_class(settings),
         _IAM: {"uniformBucketLevelAccess": {"enabled": True}, _PUBLIC: prevention},
         # Nothing is kept after its deletion, and the public API's default is a week.
@@ -178,7 +177,7 @@ def refuse(undone: list[str], what: str) -> None:
 
 
 def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
-    """Returns a part of a setting; records of older versions may have anything there."""
+    """Returns a part of a setting; None if it is not set."""
     value = settings.get(name)
     return cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
 

@@ -320,10 +320,8 @@ def process_start(pid: int) -> int:
 
 
 def is_process(pid: int, start: int) -> bool:
-    """Whether the process that started at `start` (`process_start`) still runs. An earlier version recorded
-    ticks alone, which then match any boot."""
-    now = process_start(pid)
-    return now > 0 and start in (now, now & (1 << _TICKS) - 1)
+    """Whether the process that started at `start` (`process_start`) still runs."""
+    return process_start(pid) == start > 0
 
 
 def _boot() -> int:

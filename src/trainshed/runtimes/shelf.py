@@ -70,8 +70,7 @@ class Shelf:
             boot, _, place = (self.path(key) / _BUILT).read_text().partition("\n")
         except OSError:
             return False
-        # Older versions did not write the place.
-        if place and not _is_same(self.path(key), place):
+        if not _is_same(self.path(key), place):
             return False
         return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
 

@@ -80,31 +80,6 @@ def test_a_shim_found_silent_after_a_restart_loses_its_lease_as_well(house: Run)
     house(test)
 
 
-def test_a_shim_of_an_earlier_version_is_not_asked_for_what_it_does_not_know(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Programs go on over an update of the service."""
-
-    async def test(house: House) -> None:
-        uid = await house.run("sleep", "60")
-        await house.started(uid)
-        shim = house.shim(uid)["shim"]
-        # Such a one wrote no start of its own into the journal, and never answers.
-        journal = house.data / "slots" / str(uid) / "1" / str(PRIMARY) / protocol.JOURNAL
-        journal.write_text(journal.read_text().replace('"shim_since"', '"unknown"'))
-        os.kill(shim, signal.SIGSTOP)
-        # The loss of another silent one tells that a lease is over.
-        other = await house.run("sleep", "60")
-        await house.started(other)
-        os.kill(house.shim(other)["shim"], signal.SIGSTOP)
-        await house.restart(lease=0.5)
-        assert isinstance(await house.end(other), ReplicaLost)
-        assert not house.ends(uid)
-        os.kill(shim, signal.SIGCONT)
-
-    house(test)
-
-
 def test_a_start_that_a_hung_zygote_never_took_up_is_made_by_a_new_one(house: Run) -> None:
     """Issue 14: it cost one of the restarts of a replica that never began."""
 

@@ -1,7 +1,7 @@
 """What clients create in both APIs: list, describe, timeline, cancel, delete; and the status of the
 service."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
@@ -33,7 +33,6 @@ from trainshed.api.trainshed_v1.timeline import (
     timeline_of,
 )
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket
 from trainshed.core.retention import RetentionReport
@@ -179,19 +178,12 @@ async def describe(call: JsonCall) -> records.JobDescription:
     found = await seen(call.services, work, etag)
     view = await described(call.services, call.principal, found, Memory())
     entries = await call.services.reader.timeline(work.uid)
-    view = structs.replace(view, creator=_creator(work, entries), log_deleted=log_deleted(entries))
+    creator = str(work.creator) if work.creator is not None else ""
+    view = structs.replace(view, creator=creator, log_deleted=log_deleted(entries))
     if told := await progress_of(call.services, work):
         view = structs.replace(view, progress=told)
     uri = await link_if_any(call.services, call.principal, work.uid)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
-
-
-def _creator(work: Work, entries: Sequence[TimelineEntry]) -> str:
-    """Return who submitted a work; of one that an older version stored, as its timeline says."""
-    if work.creator is not None:
-        return str(work.creator)
-    created = [entry for entry in entries if entry.kind == "created"]
-    return str(created[0].details.get("principal", "")) if created else ""
 
 
 async def timeline(call: JsonCall) -> Timeline:

@@ -50,7 +50,7 @@ class BucketRecord(Struct, frozen=True):
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     #: The IAM policy's bindings as they were last set.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    #: The project that made it; "" in records of older versions.
+    #: The project that made it; "" = the service's own.
     project: str = ""
 
 

@@ -130,9 +130,8 @@ class ObjectStore:
         self._files.records.note_into(table, key_of(bucket, name), record)
 
     def complete_records(self) -> None:
-        """Bind every object's record to its file, after a copy of the directory, and once for a directory of
-        an older version. Others may use the store meanwhile: a record that is needed earlier is bound
-        then."""
+        """Bind every object's record to its file, after a copy of the directory. Others may use the store
+        meanwhile: a record that is needed earlier is bound then."""
         self._files.records.complete(self._look_at_all)
 
     def _look_at_all(self, noted: Callable[[str, ObjectRecord], None]) -> None:

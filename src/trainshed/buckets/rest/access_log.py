@@ -3,7 +3,7 @@
 Fields: ``time`` (ns since the epoch, start), ``duration`` (ns), ``method``, ``operation`` (read, write,
 delete, metadata), ``bucket``, ``object``, ``bytes`` (content moved), ``status`` (0 if the client went away
 before an answer), ``identity`` ('' if unknown), ``door``: ``replica`` (a job's program, by its replica's own
-endpoint), ``gateway`` (the service's own port), ``port`` (the buckets' port), '' in lines of older versions;
+endpoint), ``gateway`` (the service's own port), ``port`` (the buckets' port);
 ``project`` and ``job`` (its uid) of a job's program.
 
 Lines are in the order in which requests ended, so that recent ones are found without reading all of them.

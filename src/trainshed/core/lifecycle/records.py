@@ -139,7 +139,7 @@ class Job(Struct, frozen=True):
     notes_until: Nanos = 0
     #: The job that made this one; None = a client did.
     parent: Parent | None = None
-    #: The client that made it, or its parent; None = an older version of the service stored it.
+    #: The client that made it, or its parent; None = it is not known.
     creator: Actor | None = None
     #: The last recorded reason why the attempt does not start; None = there was none, or something has
     #: started since.

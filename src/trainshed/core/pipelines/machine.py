@@ -77,7 +77,7 @@ def observed(
             return _ends(pipeline, PipelineTrigger.JOB_FAILED, backing.error, now)
         case JobState.CANCELLED:
             if pipeline.cancelled:
-                message = _cancel_message(pipeline)
+                message = pipeline.cancel_message
             else:
                 why = f": {backing.error.message}" if backing.error else "."
                 message = f"Its job {backing.name} was cancelled{why}"
@@ -176,7 +176,7 @@ def model_version(
 def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told]:
     """End the pipeline because the service fails each time it looks at it; its job is to be cancelled. Uses
     no transition table, since these may be what failed. An accepted cancel is never lost."""
-    error = JobError(CANCELLED, _cancel_message(pipeline), cause="cancelled")
+    error = JobError(CANCELLED, pipeline.cancel_message, cause="cancelled")
     state = PipelineState.CANCELLED
     if not pipeline.cancelled:
         state = PipelineState.FAILED
@@ -185,10 +185,6 @@ def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told
     ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
     told = TimelineEntry(now, state.value.lower(), error.message)
     return ended, (job_timeline.refused_event("Pipeline", cause, now), told)
-
-
-def _cancel_message(pipeline: Pipeline) -> str:
-    return pipeline.cancel_message or "The pipeline was cancelled by the user."
 
 
 def _at(pipeline: Pipeline, now: Nanos) -> Nanos:

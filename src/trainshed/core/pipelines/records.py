@@ -70,9 +70,9 @@ class Pipeline(Struct, frozen=True):
     model: str = ""
     #: When a cancel was accepted.
     cancelled: Nanos = 0
-    #: Why it was; "" = it was not, or an older version of the service accepted it.
+    #: Why it was; "" = it was not.
     cancel_message: str = ""
-    #: The client that made it; None = an older version of the service stored it.
+    #: The client that made it; None = it is not known.
     creator: Actor | None = None
 
 

@@ -72,7 +72,7 @@ class TuningJob(Struct, frozen=True):
     error: JobError | None = None
     #: The pipeline that made it; None = a client did.
     parent: Parent | None = None
-    #: The client that made it, or its parent; None = an older version of the service stored it.
+    #: The client that made it, or its parent; None = it is not known.
     creator: Actor | None = None
     running: tuple[RunningTrial, ...] = ()
     #: The number of the next trial.

@@ -182,7 +182,6 @@ class LocalEngine:
             for replica, state in found.replicas.items():
                 slot_handle = gang[replica]
                 slot_handle.begin(state.incarnation)
-                slot_handle.answers = state.answers
                 slot_handle.settle(state.incarnation, state.finding)
         self._leases.watch()
         self._calling = begin(self._call(), "calling the shims of an earlier service")

@@ -100,12 +100,10 @@ def _finding(told: protocol.Message) -> Over | Held | Changing | NeverStarted:
 
 
 class FoundReplica(Struct, frozen=True):
-    """A replica's latest incarnation that was started, and how it stands. `answers`: its shim is of a version
-    that answers pings."""
+    """A replica's latest incarnation that was started, and how it stands."""
 
     incarnation: int
     finding: Finding
-    answers: bool
 
 
 class FoundGang(Struct, frozen=True):
@@ -135,9 +133,7 @@ def _gang(
 ) -> FoundGang:
     """Convert what `survey` tells of an attempt."""
     found = {
-        ReplicaId.parse(told["replica"]): FoundReplica(
-            told["incarnation"], _finding(told), told["answers"]
-        )
+        ReplicaId.parse(told["replica"]): FoundReplica(told["incarnation"], _finding(told))
         for told in replicas
     }
     return FoundGang(job_uid, attempt, slots_of(documents), found)

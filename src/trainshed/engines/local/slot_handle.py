@@ -58,8 +58,6 @@ class SlotHandle:
         #: Document by which this service started it; None = an earlier service did.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
-        #: Its shim is of a version that answers pings.
-        self.answers = True
         #: Its start found the disk full, and is to be tried again.
         self.wants_room = False
         #: How often it found the disk full although there seemed to be room.
@@ -106,7 +104,6 @@ class SlotHandle:
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
-        self.answers = True
         self.wants_room = False
         self.shortages = 0
         self.was_given_on = False
@@ -145,11 +142,11 @@ class SlotHandle:
     def ask(self) -> int:
         """Ask the shim for a sign of life; return how many questions it has not answered since its last
         one."""
-        is_excused = self._heard_of or not self.answers or self.wants_room
+        is_excused = self._heard_of or self.wants_room
         self._silent = 0 if is_excused else self._silent + 1
         self._heard_of = False
         self.call()
-        if self._link is not None and self.answers:
+        if self._link is not None:
             self._link.ping(self._silent)
         return self._silent
 
@@ -244,11 +241,8 @@ class SlotHandle:
         replica = self.slot.replica
         if "lost" in record:
             self._emit_notes(incarnation, notes)
-            # A shim of an earlier version does not say whose fault it was.
-            by_service = record.get("by_service", False)
-            self._report_event(
-                ReplicaLost(self.attempt, replica, incarnation, record["lost"], by_service)
-            )
+            lost, by_service = record["lost"], record["by_service"]
+            self._report_event(ReplicaLost(self.attempt, replica, incarnation, lost, by_service))
             return
         exit_record = ExitRecord(
             record["exit_code"],
@@ -310,7 +304,7 @@ class SlotHandle:
             case "exited":
                 self._end(message["record"])
             case "lost":
-                self.lose(message["cause"], by_service=message.get("by_service", False))
+                self.lose(message["cause"], by_service=message["by_service"])
             case "refused":
                 self._refused(message["cause"])
             case other:

@@ -229,10 +229,7 @@ async def taken(
         if answers.handle >= 0:
             os.close(answers.handle)
         if isinstance(failure, TimeoutError):
-            # A shim of an earlier version ignores orders that it does not know.
-            raise TerminalRefused(
-                "its shim gives no answer; what was started before the service was updated has no shells"
-            ) from None
+            raise TerminalRefused("its shim gives no answer; try again") from None
         if isinstance(failure, OSError):
             raise TerminalRefused(_ENDED) from None
         raise

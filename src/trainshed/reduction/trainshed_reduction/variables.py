@@ -52,8 +52,6 @@ key's variable, the certificate's text or file contains the key."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
 """All variables that have a meaning."""
-FORMER_THREADS = "TRAINSHED_REDUCER_PROCESSES"
-"""The former name of THREADS, which has no effect any more."""
 START = "TRAINSHED_REDUC"
 """The prefix of these names, and of no others."""
 MODES = ("auto", "pure", "hybrid", "off")
@@ -83,8 +81,6 @@ def fault(name: str, value: str) -> str:
     """Return what is wrong with a variable's value, "" = nothing; an empty value counts as not set."""
     if not value:
         return ""
-    if name == FORMER_THREADS:
-        return f"{name} is called {THREADS} now"
     wanted = ""
     if name in _LEAST:
         if number(name, value) is None:

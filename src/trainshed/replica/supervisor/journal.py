@@ -98,15 +98,14 @@ class Entries:
         #: The entry with guardian and control groups of the latest incarnation that wrote one; None if none
         #: did.
         self.left: dict[str, Any] | None = None
-        #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; start 0: an
-        #: earlier version did not write it.
+        #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; 0 = it had none.
         self.shim = (0, 0)
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}
         for entry in _read(os.path.join(slot, protocol.JOURNAL)):
             if "starting" in entry:
                 self.latest = max(self.latest, entry["starting"])
-                self.shim = (entry.get("shim", 0), entry.get("shim_since", 0))
+                self.shim = (entry["shim"], entry["shim_since"])
             elif "over" in entry:
                 self._records[entry["over"]] = entry["record"]
             elif "noted" in entry:
@@ -300,7 +299,7 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         waited = time.monotonic() - begin
         if waited > _PATIENCE:
             return False
-        _end_holders(slot, entries, force=waited > _GOES_BY_ITSELF)
+        _end_holders(entries, force=waited > _GOES_BY_ITSELF)
         time.sleep(0.002)
         lock = try_lock(slot)
     try:
@@ -318,11 +317,11 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         release(lock)
 
 
-def _end_holders(slot: str, entries: Entries, force: bool) -> None:
+def _end_holders(entries: Entries, force: bool) -> None:
     """Kill the shim of the latest incarnation. If that is gone already, let its guardian end everything;
     `force`: kill the guardian and its descendants."""
     shim, since = entries.shim
-    if shim and (protocol.is_process(shim, since) if since else _has_open(shim, slot)):
+    if shim and protocol.is_process(shim, since):
         processes.send(shim, signal.SIGKILL)
         return
     if entries.left is None:
@@ -333,16 +332,6 @@ def _end_holders(slot: str, entries: Entries, force: bool) -> None:
         if force:
             for process in [*processes.descendants(guardian), guardian]:
                 processes.send(process, signal.SIGKILL)
-
-
-def _has_open(process: int, slot: str) -> bool:
-    """Whether a process has a slot's journal open, which tells a shim from another process with the same
-    id."""
-    try:
-        file = os.stat(os.path.join(slot, protocol.JOURNAL))
-    except OSError:
-        return False
-    return processes.has_open(process, file)
 
 
 def ended_record(

@@ -5,9 +5,9 @@ When a service starts, the zygote does this for all slots at once (`main`), in a
 service is still loading. No shim is woken: the slot's lock shows whether one holds it. The results go over a
 stream socket as JSON lines:
 
-    {"job": UID, "attempt": NUMBER, "slots": {REPLICA: {..}}}    the attempt's list of slots (`SLOTS`)
-    {"replica": REPLICA, "incarnation": N, "answers": true, ..}  of the attempt before; with a `Standing`
-    {"end": true}                                                the last line; without it it is incomplete
+    {"job": UID, "attempt": NUMBER, "slots": {REPLICA: {..}}}  the attempt's list of slots (`SLOTS`)
+    {"replica": REPLICA, "incarnation": N, ..}                 of the attempt before; with a `Standing`
+    {"end": true}                                              the last line; without it it is incomplete
 
 Blocks.
 """
@@ -104,8 +104,6 @@ def looked_into(directory: str, documents: dict[str, Any]) -> Iterator[Message]:
         told = {
             "replica": replica,
             "incarnation": entries.latest,
-            # Whether its shim is of a version that answers pings.
-            "answers": entries.shim[1] > 0,
         }
         told.update(found)
         yield told

@@ -56,7 +56,7 @@ class Launch(Record, frozen=True):
     task: str = ""
     #: "" for an earlier attempt, whose node is not known.
     node: str = ""
-    #: 0 = it has not started, or an older version of the service started it.
+    #: 0 = it has not started.
     incarnation: int = 0
     #: "" = it has not started.
     start_time: str = ""

@@ -72,9 +72,6 @@ def main() -> int:
         tls = proof.tls_of(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
-    former = variables.FORMER_THREADS
-    if told_former := variables.fault(former, os.environ.get(former, "")):
-        _write(told_former)
     reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
     found = library.load()
     if found is None:
