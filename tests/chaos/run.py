@@ -30,6 +30,7 @@ from tests.chaos.verify import FINAL, Report, check
 from tests.chaos.victim import Address, Victim, json_lines, request
 from tests.e2e.processes import children, leftovers, marked
 from tests.e2e.running import CUSTOM_JOBS, container_job
+from tests.failure_entries import toml
 
 SETTINGS: Final = """\
 grace = 2
@@ -41,10 +42,7 @@ node_memory = {memory}
 patience = 5
 lease = 5
 
-[[failure_rules]]
-name = "stock_out"
-back_off = [0.5, 1]
-"""
+""" + toml("stock_out", back_off=[0.5, 1])
 MACHINE: Final = (4, 15)
 """CPUs and GiB of an n1-standard-4, which every replica asks for."""
 BUILD: Final = 600.0

@@ -24,6 +24,7 @@ from tests.e2e.running import (
     submit,
 )
 from tests.e2e.stories import make_pipe
+from tests.failure_entries import toml
 
 KINDS = ("kill", "segv", "oom", "maintenance", "preempt", "stockout", "internal")
 LAST = 60
@@ -58,8 +59,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = data / "settings.toml"
     config.write_text(
         "grace = 1\nnodes = 2\n"
-        "[[failure_rules]]\nname = 'stock_out'\nback_off = [0.5]\n"
-        "[[failure_rules]]\nname = 'internal_error'\nback_off = [0.5]\n"
+        + toml("stock_out", back_off=[0.5])
+        + toml("internal_error", back_off=[0.5])
     )
     with running(data / "data", "--config", str(config)) as started:
         yield started

@@ -44,20 +44,14 @@ from tests.e2e.stories import (
     verdicts,
 )
 from tests.e2e.test_apiclient import built, image_job
+from tests.failure_entries import toml
 from tests.soaks import SOAKS
 from trainshed.core.failure.table import RULES
 from trainshed.core.reduction import LISTEN
 
 GRACE = 1
 MEMORY_MIB = 256
-QUICK_RULES = """
-[[failure_rules]]
-name = "internal_error"
-back_off = [0.1, 0.2]
-[[failure_rules]]
-name = "reducer_lost"
-spacing = [0, 0.1]
-"""
+QUICK_RULES = toml("internal_error", back_off=[0.1, 0.2]) + toml("reducer_lost", spacing=[0, 0.1])
 """What the service failed at, and reducers, are soon tried again."""
 WAITS = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"

@@ -27,6 +27,7 @@ from tests.e2e.running import (
 )
 from tests.e2e.stories import Verdict, pools, run, scheduled, story, timeline, verdicts
 from tests.e2e.test_apiclient import built, image_job
+from tests.failure_entries import toml
 
 NODES, NODE_CPUS, CPUS = 2, 8, 4
 MOST = NODES * NODE_CPUS // CPUS
@@ -47,8 +48,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     config = data / "settings.toml"
     config.write_text(
         f'grace = 1\ncapacity = "strict"\nnodes = {NODES}\nnode_cpus = {NODE_CPUS}\nnode_memory = 256\n'
-        'node_accelerators = "NVIDIA_L4=1"\n'
-        f'[[failure_rules]]\nname = "stock_out"\nback_off = {list(BACK_OFF)}\n'
+        'node_accelerators = "NVIDIA_L4=1"\n' + toml("stock_out", back_off=list(BACK_OFF))
     )
     with running(data / "data", "--config", str(config)) as started:
         yield started

@@ -4,12 +4,15 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tests.failure_entries import whole
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.lifecycle.transition import FailurePolicy
 
-Entry = Mapping[str, object]
+Entry = Mapping[str, Any]
 
+_FAILS: Entry = {"action": "fail", "code": 3, "message": "user_code"}
 _MENU: dict[str, tuple[Entry, ...]] = {
     "user_code_failed": ({"restarts": 1}, {"retries": 2}, {"restarts": 2, "retries": 1}),
     "out_of_memory": (
@@ -17,18 +20,19 @@ _MENU: dict[str, tuple[Entry, ...]] = {
         {"retries": 3, "memory_growth": 2.0, "memory_cap": 3.0},
         {"retries": 1},
     ),
-    "transient_exit": ({"enabled": False}, {"retries": 1}, {"restarts": 2}),
+    "transient_exit": ({"retries": 0}, {"retries": 1}, {"restarts": 2}),
     "replica_lost": ({"restarts": 1}, {"restarts": 2, "retries": 0}, {"restarts": 0, "retries": 1}),
     "internal_error": ({"restarts": 2}, {"retries": 0}, {"back_off": [5, 20]}),
-    "reducer_lost": ({"restarts": 3, "window": 20}, {"enabled": False}),
+    "reducer_lost": ({"restarts": 3, "window": 20},),
     "spot_preempted": ({"retries": 1},),
     "stock_out": ({"retries": 1, "back_off": [5]},),
     "early_stop": (
-        {"exit_codes": [2], "primary": False, "action": "done"},
-        {"exit_codes": [2], "primary": False, "action": "done", "restarts": 1},
+        {"causes": ["exited"], "exit_codes": [2], "primary": False, "action": "done"},
+        {"causes": ["exited"], "exit_codes": [2], "primary": False, "action": "done", "restarts": 1},
     ),
     "bad_device": (
         {
+            "causes": ["exited"],
             "exit_codes": [1],
             "retries": 2,
             "gives_room": True,
@@ -36,18 +40,24 @@ _MENU: dict[str, tuple[Entry, ...]] = {
             "code": 14,
             "text": "A bad device.",
         },
-        {"exit_codes": ["1-5"], "action": "fail", "before": "user_code_failed", "retries": 1},
+        {
+            "causes": ["exited"],
+            "exit_codes": ["1-5"],
+            **_FAILS,
+            "before": "user_code_failed",
+            "retries": 1,
+        },
     ),
-    "bus_error": ({"signals": [7, 8], "restarts": 2, "retries": 1, "action": "fail"},),
-    "hung": ({"causes": ["stalled"], "action": "fail", "code": 4, "retries": 1},),
-    "evicted": ({"causes": ["left", "lost"], "action": "fail", "restarts": 1},),
+    "bus_error": ({"causes": ["signalled"], "signals": [7, 8], "restarts": 2, "retries": 1, **_FAILS},),
+    "hung": ({"causes": ["stalled"], **_FAILS, "code": 4, "retries": 1},),
+    "evicted": ({"causes": ["left", "lost"], **_FAILS, "message": "lost", "restarts": 1},),
 }  # fmt: skip
 """By row, what may be said of it; those that the table does not have are new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """The rules of one house: entries of `[[failure_rules]]`, and the setting `max_attempts`."""
+    """The rules of one house: changes of built-in rows and new rows, with the setting `max_attempts`."""
 
     entries: tuple[Entry, ...] = ()
     attempts: int = 10
@@ -55,7 +65,10 @@ class House:
     @property
     def policy(self) -> FailurePolicy:
         """As the service reads it."""
-        return FailurePolicy(table_with(self.entries), self.attempts)
+        return FailurePolicy(
+            table_with([whole(str(entry["name"]), **entry) for entry in self.entries]),
+            self.attempts,
+        )
 
 
 def house(seed: object) -> House:

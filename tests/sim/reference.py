@@ -200,7 +200,7 @@ class Reference:
         if isinstance(fact, Vanished) and fact.leaving and fact.never:
             self._again(fact.member)
             return
-        if member in self.reducers and self.rows.restarts_reducers:
+        if member in self.reducers:
             self._restart_reducer(member, now)
             return
         cause = self.rows.cause_of(_end(fact))

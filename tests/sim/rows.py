@@ -134,10 +134,6 @@ class Rows:
         for entry in entries:
             self._read(entry)
 
-    @property
-    def restarts_reducers(self) -> bool:
-        return REDUCER in self.gives
-
     def cause_of(self, end: End) -> str:
         """The first row that holds."""
         return next(cause for cause in self._order if self._holds[cause](end))
@@ -145,10 +141,6 @@ class Rows:
     def _read(self, entry: Entry) -> None:
         name = str(entry["name"])
         cause = CAUSES.get(name, name)
-        if not entry.get("enabled", True):
-            del self.gives[cause]
-            self._order = [one for one in self._order if one != cause]
-            return
         if name not in CAUSES:
             before = CAUSES[entry.get("before", "out_of_memory")]
             self._order.insert(self._order.index(before), cause)
@@ -176,11 +168,10 @@ def _given(entry: Entry) -> dict[str, Any]:
 
 
 def _own(entry: Entry) -> Callable[[End], bool]:
-    """When a new row holds; without causes, codes make it one of exits, signals one of deaths by them."""
+    """When a new row holds."""
     codes = {code for item in entry.get("exit_codes", ()) for code in _codes(item)}
     signals = set(entry.get("signals", ()))
-    implied = [kind for kind, given in zip(_PROGRAM, (codes, signals), strict=True) if given]
-    kinds = set(entry.get("causes", implied))
+    kinds = set(entry["causes"])
 
     def holds(end: End) -> bool:
         if end.kind not in kinds or entry.get("primary", end.primary) != end.primary:

@@ -18,6 +18,7 @@ from tests.chaos.plans import Pace
 from tests.chaos.run import state_at_end, warm_up
 from tests.chaos.victim import Victim
 from tests.e2e.running import common_place
+from tests.failure_entries import toml
 from tests.slurm.chaos import KINDS, LEASE, Mischief, judge
 from tests.slurm.lab import SlurmLab, why_not
 from tests.slurm.nodes import until
@@ -32,13 +33,14 @@ KEPT = 8.0
 SETTINGS = """
 grace = 2
 memory_per_replica = 200
-[[failure_rules]]
-name = "internal_error"
-retries = 9
-back_off = [0.5]
 """ + "".join(
-    f'[[failure_rules]]\nname = "{name}"\nrestarts = 50\nretries = 9\n'
-    for name in ("replica_lost", "node_failed", "agent_lost", "allocation_revoked")
+    (
+        toml("internal_error", retries=9, back_off=[0.5]),
+        *(
+            toml(name, restarts=50, retries=9)
+            for name in ("replica_lost", "node_failed", "agent_lost", "allocation_revoked")
+        ),
+    )
 )
 """How many losses a job outlives is the failure table's affair: here it is all of them."""
 

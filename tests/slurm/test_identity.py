@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.running import ROOT, Service, common_place, container_job
 from tests.e2e.stories import at, make_pipe, timeline
+from tests.failure_entries import toml
 from tests.slurm.lab import USERS, SlurmLab
 from tests.slurm.nodes import HUB, until
 from tests.slurm.spies import spied
@@ -25,10 +26,7 @@ _TOP = """
 capacity = "relaxed"
 memory_per_replica = 400
 grace = 1
-[[failure_rules]]
-name = "internal_error"
-back_off = [0.1, 0.2]
-"""
+""" + toml("internal_error", back_off=[0.1, 0.2])
 _USERS = """
 [engines.slurm.users]
 vision = "lab-ada"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failure_entries import toml
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.failure.overrides import table_with
 from trainshed.serve.setting_facts import ABOUT, described
@@ -216,7 +217,7 @@ def test_every_wrong_failure_rule_is_named(tmp_path: Path) -> None:
 
 def test_failure_rules_come_from_the_file(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
-    config.write_text('[[failure_rules]]\nname = "user_code_failed"\nrestarts = 2\n')
+    config.write_text(toml("user_code_failed", restarts=2))
     table = table_with(load(config, {}).failure_rules)
     assert next(rule for rule in table if rule.name == "user_code_failed").restarts == 2
 
