@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,7 +21,12 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
     """A run whose temporary directory lies in `place`."""
     (place / "tmp").mkdir(exist_ok=True)
     # What a shell that knows a service has; none of it is for this one.
-    known = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:9", "TRAINSHED_HOST": "0.0.0.0"}
+    taken = socket.create_server(("127.0.0.1", 0))
+    known = {
+        "TRAINSHED_ENDPOINT": "http://127.0.0.1:9",
+        "TRAINSHED_HOST": "0.0.0.0",
+        "TRAINSHED_GRPC_PORT": str(taken.getsockname()[1]),
+    }
     process = subprocess.Popen(
         command("run", "--local", SLIM, *words),
         cwd=place,
@@ -35,6 +41,7 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
     finally:
         process.kill()
         process.communicate()
+        taken.close()
 
 
 def _finished(process: "subprocess.Popen[str]") -> tuple[int, str]:

@@ -13,7 +13,7 @@ from trainshed.cli import processes
 from trainshed.cli.connection import Endpoint, answering
 
 _ARGUMENTS = (
-    *("--host", "127.0.0.1", "--engine", "local"),
+    *("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-tls-port", "0", "--engine", "local"),
     *("--stop-jobs-on-exit", "--stop-with-parent"),
 )
 
