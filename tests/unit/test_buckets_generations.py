@@ -3,11 +3,11 @@ of them when the process is killed."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -269,34 +269,47 @@ def test_new_objects_of_a_bucket_that_holds_them(store: ObjectStore) -> None:
 _WATCHED = ("generations.py", "files.py", "objects.py")
 
 
-def _killed_at(step: int, work: Callable[[], None]) -> bool:
-    """Do the work in a process that is killed before its `step`-th line of the store's code; returns whether
-    it was, and not the work done."""
-    child = os.fork()
-    if child == 0:
-        left, has_begun = step, False
+def _act(root: Path, action: str) -> None:
+    store = ObjectStore(root)
+    if action == "delete":
+        store.delete(BUCKET, "x")
+    else:
+        put(store, "x", b"three")
 
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal left, has_begun
-            # Before this nothing is changed that anybody sees.
-            has_begun = has_begun or frame.f_code.co_name == "_keep"
-            if not frame.f_code.co_filename.endswith(_WATCHED):
-                return None
-            if event == "line" and has_begun:
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
 
-        try:
-            sys.settrace(trace)
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
+def _act_until(step: int, root: Path, action: str) -> None:
+    """Kill this process before the `step`-th line of the store's code."""
+    left, has_begun = step, False
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left, has_begun
+        # Before this nothing is changed that anybody sees.
+        has_begun = has_begun or frame.f_code.co_name == "_keep"
+        if not frame.f_code.co_filename.endswith(_WATCHED):
+            return None
+        if event == "line" and has_begun:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    # A killed process loses nothing that it has written, and waiting for the disk takes minutes here.
+    os.fsync = _do_not_wait
+    sys.settrace(trace)
+    _act(root, action)
+    sys.settrace(None)
+
+
+def _killed_at(step: int, root: Path, action: str) -> bool:
+    """Returns whether it was killed, and the action not done."""
+    # What has threads, as a worker of pytest has, cannot be forked.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
+    process = processes.Process(target=_act_until, args=(step, root, action))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
 
 
 @pytest.mark.parametrize("action", ["overwrite", "delete"])
@@ -305,7 +318,6 @@ def test_no_generation_is_lost_however_it_is_killed(
 ) -> None:
     """Killed before any line: what was live is there, exactly once, with its content; and the same request
     succeeds afterwards."""
-    # A killed process loses nothing that it has written, and waiting for the disk takes minutes here.
     monkeypatch.setattr(os, "fsync", _do_not_wait)
     for step in range(1, 1000):
         root = tmp_path / str(step)
@@ -315,14 +327,7 @@ def test_no_generation_is_lost_however_it_is_killed(
         second = put(store, "x", b"two")
         store.close()
 
-        def work(root: Path = root) -> None:
-            killed = ObjectStore(root)
-            if action == "delete":
-                killed.delete(BUCKET, "x")
-            else:
-                put(killed, "x", b"three")
-
-        if not _killed_at(step, work):
+        if not _killed_at(step, root, action):
             break
         after = ObjectStore(root)
         after.clean()
