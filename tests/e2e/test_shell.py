@@ -106,11 +106,15 @@ def test_a_command_line_and_bytes_as_they_are(service: Service, waiting: str) ->
 
 
 def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -> None:
-    process, handle = pty.fork()
-    if process == 0:
-        os.environ.update(environment(service.data), TERM="xterm")
-        line = command("jobs", "shell", waiting, "--data", str(service.data))
-        os.execv(line[0], line)
+    handle, terminal = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *command("jobs", "shell", waiting, "--data", str(service.data))],
+        env={**os.environ, **environment(service.data), "TERM": "xterm"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
     seen = b""
 
     def until(wanted: bytes) -> None:
@@ -123,7 +127,7 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
 
     until(rb"workerpool0-0[^\n]*work")
     fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 119, 0, 0))
-    os.kill(process, signal.SIGWINCH)
+    process.send_signal(signal.SIGWINCH)
     # The size comes beside the keys: asked until it is there.
     os.write(handle, b"until stty size | grep '41 119'; do :; done\r")
     until(rb"[\r\n]41 119\r")
@@ -140,7 +144,7 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
             pass
     except OSError:
         pass  # How the end of a terminal is told.
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+    assert process.wait(30) == 9
 
 
 def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: str) -> None:
