@@ -1,6 +1,6 @@
 """Makes what nearly every run of the tests needs and keeps in `build/test-cache`: the environments of
-PyTorch, of most jobs, of reducers and of TensorBoard. `tests/run.sh` calls it in the first run of a checkout,
-before the tests begin."""
+PyTorch, of most jobs, of reducers, of TensorBoard and of gsutil. `tests/run.sh` calls it in the first run of
+a checkout, before the tests begin."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ from tests import torch_runtime
 from tests.contract.runtimes.conftest import Objects
 from tests.e2e.running import CACHE, SKLEARN
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
-from trainshed.runtimes.families import TENSORBOARD
+from trainshed.runtimes.families import GSUTIL, TENSORBOARD
 from trainshed.runtimes.service import LocalRuntimes
 
 
@@ -23,6 +23,7 @@ def main() -> None:
         catalog.named("scikit-learn", "1.6+slim", "{}.{}".format(*sys.version_info)),
         catalog.named(REDUCERS),
         catalog.named(TENSORBOARD.family),
+        catalog.named(GSUTIL.family),
     )
     try:
         for choice in wanted:

@@ -1,5 +1,7 @@
-"""A program that calls gsutil, as programs written for the hosted services do."""
+"""Programs that call gsutil, as programs written for the hosted services do: it is the real one, prepared for
+jobs that name it."""
 
+from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import PROJECT, Service, container_job, submit
 
 _PROGRAM = """
@@ -30,9 +32,10 @@ run("gsutil -m -q rm -r gs://gsutil-own")
 """
 
 
-def test_a_program_calls_gsutil(service: Service) -> None:
+def test_a_package_calls_gsutil(service: Service) -> None:
     service.call("POST", "/storage/v1/b?project=their-project", {"name": "gsutil-theirs"})
-    job = submit(service, container_job(_PROGRAM))
+    uri = upload(service, "calls/gsutil-1.0.tar.gz", source_package(_PROGRAM))
+    job = submit(service, package_job(uri))
     view = service.finish(job)
     lines = service.lines(job)
     assert view["state"] == "SUCCEEDED", lines
@@ -53,3 +56,15 @@ def test_a_program_calls_gsutil(service: Service) -> None:
     assert any(line.startswith("AccessDeniedException: 403") for line in lines), lines
     buckets = service.call("GET", f"/storage/v1/b?project={PROJECT}").get("items", [])
     assert "gsutil-own" not in [bucket["name"] for bucket in buckets]
+
+
+_WHERE = "import shutil; print('AT', shutil.which('gsu' + 'til'))"
+
+
+def test_a_command_line_that_names_it_has_it_and_others_do_not(service: Service) -> None:
+    for script, is_there in ((f"{_WHERE}  # gsutil", True), (_WHERE, False)):
+        job = submit(service, container_job(script))
+        service.finish(job)
+        (line,) = [line for line in service.lines(job) if line.startswith("AT ")]
+        # A machine may have one of its own, which knows nothing of the job.
+        assert ("/environments/gsutil-" in line) == is_there

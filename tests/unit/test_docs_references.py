@@ -13,7 +13,7 @@ NAMED = re.compile(r"`(?:trainshed\.)?([a-z]\w*(?:\.\w+)+)(?:\(\))?`")
 #: What ends so is a file, such as `buckets.sock`.
 FILES = {"sock", "toml", "md", "py", "json", "jsonl", "log", "db"}
 #: Decision records tell of the code as it was; distributions of their own name modules of their own.
-PASSED_OVER = {"adr", "trainshed_gsutil", "trainshed_reduction"}
+PASSED_OVER = {"adr", "trainshed_reduction"}
 
 
 def is_there(name: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, Software, WarmStart
+from trainshed.core.launch import LaunchPlan, Limits, Software, WarmStart
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.launch.documents import (
@@ -102,22 +102,6 @@ def test_environment_of_a_slot() -> None:
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": "http://127.64.0.7:2223/storage/v1/",
     }
-
-
-def test_commands_of_ours_are_behind_the_jobs_own_and_before_the_machines() -> None:
-    shared = replace(GROUND, commands="/house/gsutil")
-    made = document(shared=shared)
-    files = "/data/slots/5/2/workerpool1-0/files"
-    wanted = f"{files}/python-user/bin:/layer/bin:/house/gsutil/bin:/image/bin"
-    assert made.program.environ["PATH"] == wanted
-    assert "/house/gsutil" in made.isolation.read_only
-
-
-def test_commands_of_ours_are_behind_all_that_an_image_has() -> None:
-    plan = replace(PLAN, software=replace(PLAN.software, image=ImageRoot("/cache/images/a/root")))
-    made = document(plan=plan, shared=replace(GROUND, commands="/house/gsutil"))
-    assert made.program.environ["PATH"] == "/image/bin:/opt/trainshed/gsutil/bin"
-    assert ("/house/gsutil", "/opt/trainshed/gsutil", True) in made.isolation.mounts
 
 
 @pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])

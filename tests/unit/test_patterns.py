@@ -103,7 +103,7 @@ _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY
 def modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(trainshed.__path__, "trainshed."):
         if re.search(
-            r"__main__|demo_program|trainshed_reduction|trainshed_gsutil|\.smoke|absent_op",
+            r"__main__|demo_program|trainshed_reduction|\.smoke|absent_op",
             found.name,
         ):
             continue  # Programs of their own, which read what is theirs.

@@ -34,7 +34,7 @@ from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.reduction.trainshed_reduction import layout, settings, variables
-from trainshed.runtimes.families import FAMILIES, TENSORBOARD
+from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 PYTORCH = f"{REPOSITORY}pytorch-cpu.2-4.py310:latest"
@@ -231,7 +231,11 @@ def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
 def test_every_runtime_family_has_a_row_of_support() -> None:
     """spec/reduction: a new family must be decided on."""
     named = [family for row in SUPPORT for family in row.families]
-    for_programs = {sheet.family for sheet in FAMILIES} - {REDUCERS, TENSORBOARD.family}
+    for_programs = {sheet.family for sheet in FAMILIES} - {
+        REDUCERS,
+        TENSORBOARD.family,
+        GSUTIL.family,
+    }
     assert sorted(named) == sorted(for_programs)
     for row in SUPPORT:
         assert bool(row.warning) <= bool(row.families)

@@ -327,7 +327,7 @@ async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 def packages(job: Job) -> tuple[Package, ...]:
     """Return the environments that a job needs, each once: most jobs run the same program in every pool."""
-    wanted = {(pool.program.runtime, pool.program.packages) for pool in job.spec.pools}
+    wanted = {pool.program.environment for pool in job.spec.pools}
     return tuple(sorted(wanted, key=repr))
 
 

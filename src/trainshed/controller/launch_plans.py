@@ -179,7 +179,7 @@ def _plan(
     part: ReductionPart,
 ) -> LaunchPlan:
     pool = job.spec.pool(replica.id.pool)
-    runtime = prepared[pool.program.runtime, pool.program.packages]
+    runtime = prepared[pool.program.environment]
     image = runtime.image
     environ = environment(
         gang,

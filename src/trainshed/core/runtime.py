@@ -43,6 +43,8 @@ class RuntimeChoice(Struct, frozen=True):
     old_ways: tuple[OldWay, ...] = ()
     #: It has the version and the Python that were asked for; if not, the first notice says so.
     is_exact: bool = True
+    #: The program's command line names gsutil, so that it is prepared beside the runtime.
+    gsutil: bool = False
 
 
 class RuntimeRefusal(Struct, frozen=True):

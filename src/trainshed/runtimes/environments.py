@@ -12,7 +12,13 @@ from pathlib import Path
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.port import BuildFailed
-from trainshed.runtimes.prefix import Prefix, make_prefix, take_scripts, write_template
+from trainshed.runtimes.prefix import (
+    Prefix,
+    make_prefix,
+    take_scripts,
+    write_command,
+    write_template,
+)
 from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
@@ -60,6 +66,7 @@ class Environments:
             "lock": _digest(sheet.lock(release)),
             "uv": self._installer.version(),
             "platform": [platform.system(), platform.machine()],
+            "command": _digest(sheet.command) if sheet.command else "",
         }
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
@@ -109,6 +116,8 @@ class Environments:
             self._install(prefix, sheet, release, progress)
             take_out_unusable(prefix.site)
             take_scripts(prefix)
+            if sheet.command is not None:
+                write_command(prefix, sheet.family, sheet.command.read_text())
             if interpreter.minor < (3, 12):
                 # It costs every start most of a millisecond, for a distutils that these Pythons still have.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
@@ -195,8 +204,8 @@ class Environments:
 
 
 @cache
-def _digest(lock: Path) -> str:
-    return hashlib.sha256(lock.read_bytes()).hexdigest()
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _note_excluded(prefix: Prefix, release: Release) -> None:

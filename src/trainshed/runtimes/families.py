@@ -275,6 +275,39 @@ TENSORBOARD = Sheet(
 )
 
 
+GSUTIL = Sheet(
+    family="gsutil",
+    title="gsutil",
+    releases=(
+        Release(
+            version="5.38",
+            # At least the service's own Python is there.
+            pythons=((3, 11), (3, 14)),
+            requirements=(
+                *(
+                    "argcomplete>=3.6.2",
+                    "boto>=2.49",
+                    "fasteners>=0.14.1",
+                    "google-apitools>=0.5.32",
+                ),
+                *("google-auth==2.39.0", "google-auth-httplib2>=0.3.0", "google-reauth>=0.1.0"),
+                *("httplib2==0.20.4", "monotonic>=1.4", "oauth2client==4.1.3", "pyopenssl<=26.4.0"),
+                *("requests>=2.20", "rsa==4.7.2", "six>=1.17"),
+            ),
+            sources=(
+                *("crcmod==1.7", "gcs-oauth2-boto-plugin==3.3", "gsutil==5.38"),
+                *("pyu2f==0.1.5", "retry-decorator==1.1.1"),
+            ),
+        ),
+    ),
+    requirements=(),
+    smoke=_smoke_test("gsutil"),
+    preferred_pythons=((3, 11), (3, 13)),
+    usual_python=True,
+    command=Path(__file__).parent / "gsutil" / "command.py",
+)
+
+
 FAMILIES: tuple[Sheet, ...] = (
     SCIKIT_LEARN,
     PYTHON,
@@ -283,6 +316,7 @@ FAMILIES: tuple[Sheet, ...] = (
     TENSORFLOW,
     REDUCTION_SERVER,
     TENSORBOARD,
+    GSUTIL,
 )
 """All families; the first one is the service's default."""
 

@@ -30,11 +30,13 @@ from trainshed.runtimes.shelf import Shelf, held, waiting_for
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import is_file, let_read, read_small, remove_tree
 
-_LAYOUT = "4"
+_LAYOUT = "5"
 _WORKSPACE = ".build"
 _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
+_CALLS_GSUTIL = "calls-gsutil"
+"""File that exists if the job's own packages name gsutil."""
 _REQUIRED = re.compile(
     r"^Requires-Dist: (?P<all>(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\\n]*)$", re.MULTILINE
 )
@@ -110,6 +112,8 @@ class Layers:
             take_scripts(prefix)
             write_template(prefix, final)
             let_read(prefix.template)
+            if _name_gsutil(prefix):
+                (draft / _CALLS_GSUTIL).touch()
             summary = _summary(prefix, ghosts)
             (draft / _NOTICES).write_text(json.dumps([summary]))
             progress(summary)
@@ -146,6 +150,10 @@ class Layers:
         if key not in self._notices:
             self._notices[key] = tuple(json.loads((layer.root / _NOTICES).read_text()))
         return self._notices[key]
+
+    def calls_gsutil(self, layer: Prefix) -> bool:
+        """Whether a file of the job's own packages names gsutil. Fast."""
+        return (layer.root / _CALLS_GSUTIL).exists()
 
     def used(self, layer: Prefix) -> None:
         """Record that a program is about to be started in the layer."""
@@ -237,6 +245,16 @@ def _distribution(metadata: Path) -> tuple[str, str]:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _name_gsutil(prefix: Prefix) -> bool:
+    """Whether a file of the packages that were asked for by file, which are the job's own, names gsutil."""
+    for direct in prefix.site.glob("*.dist-info/direct_url.json"):
+        record = (read_small(direct.with_name("RECORD")) or b"").decode(errors="replace")
+        names = (line.partition(",")[0] for line in record.splitlines())
+        if any(b"gsutil" in (read_small(prefix.site / name) or b"") for name in names if name):
+            return True
+    return False
 
 
 def _summary(prefix: Prefix, base: dict[str, str]) -> str:

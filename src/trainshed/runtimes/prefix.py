@@ -125,6 +125,18 @@ def take_scripts(prefix: Prefix) -> None:
     shutil.rmtree(installed)
 
 
+def write_command(prefix: Prefix, name: str, program: str) -> None:
+    """Put a command in the place of all console scripts. The prefix's own Python runs it, whatever the
+    caller's variables say."""
+    shutil.rmtree(prefix.scripts)
+    prefix.scripts.mkdir()
+    script = prefix.scripts / name
+    # A shell line that Python reads as a string: it leads to the interpreter, wherever the prefix is.
+    run = f"'''exec' \"${{0%/*}}/../bin/python{prefix.python}\" -I \"$0\" \"$@\"\n' '''\n"
+    script.write_text(f"#!/bin/sh\n{run}{program}")
+    script.chmod(0o755)
+
+
 def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
     prefix = Prefix(root, ".".join(str(part) for part in interpreter.minor))
     prefix.executable.parent.mkdir(parents=True)

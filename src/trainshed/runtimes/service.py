@@ -10,13 +10,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from trainshed.core.packages import JobPackage
-from trainshed.core.runtime import CONTAINER, RuntimeChoice
+from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.eventloop.background import heed, joined
 from trainshed.runtimes.cache_cleaner import REDUCTION
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Environments
-from trainshed.runtimes.families import sheet_of
+from trainshed.runtimes.families import GSUTIL, sheet_of
 from trainshed.runtimes.image_map import MappedImage
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
@@ -82,6 +82,8 @@ class LocalRuntimes:
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
         self._packages = Packages(cache / "packages", source)
         self._reduction = Reduction(cache / REDUCTION)
+        #: gsutil could not be built since this service started, and jobs do without.
+        self._lacks_gsutil = False
         self._images = images
         self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
@@ -126,11 +128,18 @@ class LocalRuntimes:
             return None
         if base is None:
             return None
-        if not packages:
-            return self._prepared(sheet, base, None, interpreter)
-        known = self._packages.known(packages)
-        layer = self._layers.find(base, known) if known else None
-        return self._prepared(sheet, base, layer, interpreter) if layer else None
+        layer = None
+        if packages:
+            known = self._packages.known(packages)
+            layer = self._layers.find(base, known) if known else None
+            if layer is None:
+                return None
+        if not self._calls_gsutil(choice, layer):
+            return self._prepared(sheet, base, layer, interpreter)
+        command = self._gsutil()
+        if command is None and not self._lacks_gsutil:
+            return None
+        return self._prepared(sheet, base, layer, interpreter, command)
 
     async def prepare(
         self,
@@ -144,7 +153,9 @@ class LocalRuntimes:
         sheet, release, interpreter = await asyncio.to_thread(self._resolve, choice)
         building = joined(self._base(sheet, release, interpreter, progress))
         if not packages:
-            return self._prepared(sheet, await building, None, interpreter)
+            base = await building
+            command = await self._built_gsutil(choice, None, progress)
+            return self._prepared(sheet, base, None, interpreter, command)
         # The packages are fetched while the base is built; if that fails, this caller stops waiting for the
         # base.
         building.add_done_callback(looked_at)
@@ -154,7 +165,8 @@ class LocalRuntimes:
         finally:
             building.cancel()
         layer = await self._layer(base, interpreter, fetched, progress)
-        return self._prepared(sheet, base, layer, interpreter)
+        command = await self._built_gsutil(choice, layer, progress)
+        return self._prepared(sheet, base, layer, interpreter, command)
 
     def reduction(self) -> str | None:
         """See the port."""
@@ -167,6 +179,41 @@ class LocalRuntimes:
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
         """See the port."""
         return str(await asyncio.to_thread(self._reduction.build, progress or _unheard))
+
+    def _calls_gsutil(self, choice: RuntimeChoice, layer: Prefix | None) -> bool:
+        return choice.gsutil or (layer is not None and self._layers.calls_gsutil(layer))
+
+    def _gsutil(self) -> "_Command | None":
+        """Return gsutil if it is built. Fast."""
+        try:
+            sheet, release, interpreter = self._resolve_gsutil()
+        except BuildFailed:
+            return None
+        prefix = self._environments.find(sheet, release, interpreter)
+        return _Command(prefix, interpreter) if prefix else None
+
+    async def _built_gsutil(
+        self, choice: RuntimeChoice, layer: Prefix | None, progress: Progress | None
+    ) -> "_Command | None":
+        """Return gsutil for a program that calls it, built if needed; None for others, and where it cannot be
+        built, which its job's log says."""
+        if not self._calls_gsutil(choice, layer):
+            return None
+        ready = await asyncio.to_thread(self._gsutil)
+        if ready is not None or self._lacks_gsutil:
+            return ready
+        try:
+            sheet, release, interpreter = await asyncio.to_thread(self._resolve_gsutil)
+            prefix = await self._base(sheet, release, interpreter, progress)
+        except BuildFailed as failure:
+            # It may only be named, in a comment for example.
+            self._lacks_gsutil = True
+            (progress or _unheard)(
+                f"The command gsutil is not there: {failure} Jobs run without it until the service is "
+                f"started again, or `trainshed runtimes build {GSUTIL.family}` has built it."
+            )
+            return None
+        return _Command(prefix, interpreter)
 
     async def _base(
         self, sheet: Sheet, release: Release, interpreter: Interpreter, progress: Progress | None
@@ -191,6 +238,13 @@ class LocalRuntimes:
             progress,
         )
 
+    def _resolve_gsutil(self) -> tuple[Sheet, Release, Interpreter]:
+        """Raises BuildFailed: no Python here can run it."""
+        choice = self.catalog.named(GSUTIL.family)
+        if isinstance(choice, RuntimeRefusal):
+            raise BuildFailed(choice.reason)
+        return self._resolve(choice)
+
     def _resolve(self, choice: RuntimeChoice) -> tuple[Sheet, Release, Interpreter]:
         sheet = sheet_of(choice.family)
         release = sheet.release(choice.version) if sheet else None
@@ -205,19 +259,37 @@ class LocalRuntimes:
         return sheet, release, interpreter
 
     def _prepared(
-        self, sheet: Sheet, base: Prefix, layer: Prefix | None, interpreter: Interpreter
+        self,
+        sheet: Sheet,
+        base: Prefix,
+        layer: Prefix | None,
+        interpreter: Interpreter,
+        command: "_Command | None" = None,
     ) -> PreparedRuntime:
         top = layer or base
+        prefixes = [prefix for prefix in (layer, base) if prefix]
+        places = interpreter.places
+        if command is not None:
+            self._environments.used(command.prefix)
+            prefixes.append(command.prefix)
+            places = (*places, *command.interpreter.places)
         self._environments.used(base)
         if layer is not None:
             self._layers.used(layer)
         return PreparedRuntime(
             template=str(top.template),
             notices=self._layers.notices(layer) if layer else (),
-            path=tuple(str(each.scripts) for each in (layer, base) if each),
-            read_only=(*(str(each.root) for each in (layer, base) if each), *interpreter.places),
+            path=tuple(str(prefix.scripts) for prefix in prefixes),
+            read_only=tuple(dict.fromkeys((*(str(prefix.root) for prefix in prefixes), *places))),
             preloadable=Preloadable(str(base.template), sheet.preloads),
         )
+
+
+class _Command(Struct, frozen=True):
+    """An environment that programs have beside their own, for its command."""
+
+    prefix: Prefix
+    interpreter: Interpreter
 
 
 def _unheard(line: str) -> None:

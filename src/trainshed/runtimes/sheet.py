@@ -113,6 +113,9 @@ class Sheet(Struct, frozen=True):
     #: Modules that warm programs (docs/adr/0083) find imported, in this order; only those that were found to
     #: be forkable.
     preloads: tuple[str, ...] = ()
+    #: A program that becomes the family's one command, named as the family is and run by its own Python, in
+    #: the place of all console scripts; None = the scripts are there, and the job's Python runs them.
+    command: Path | None = None
     #: Changes that programs written for older versions stumble over.
     changes: tuple[Change, ...] = ()
 

@@ -10,9 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.runtimes.conftest import Replica, Workshop, copy_template, sdist
 from trainshed.core.packages import JobPackage
+from trainshed.runtimes import service
+from trainshed.runtimes.families import GSUTIL
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PackageFailed, PreparedRuntime
@@ -35,6 +38,22 @@ def _package(
     uri = f"gs://bucket/job-2026-11-20-03:24:25.811/{says}/{name}-{version}.tar.gz"
     workshop.objects.content[uri] = sdist(name, setup, modules, version)
     return uri
+
+
+def test_a_package_that_names_gsutil_is_prepared_beside_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/buckets.md: where it cannot be built, the job runs without it, and its log says so."""
+    monkeypatch.setattr(service, "GSUTIL", replace(GSUTIL, family="not-there"))
+    monkeypatch.setattr(workshop.runtimes, "_lacks_gsutil", False)
+    workshop.said.clear()
+    workshop.prepare(_package(workshop, "quiet", []))
+    assert not any("gsutil" in line for line in workshop.said)
+    uri = _package(workshop, "copying", [], says="gsutil")
+    prepared = workshop.prepare(uri)
+    (line,) = [line for line in workshop.said if "The command gsutil is not there" in line]
+    assert "There is no runtime family 'not-there'" in line
+    assert workshop.runtimes.ready(workshop.choice, (JobPackage(uri),)) == prepared
 
 
 def _site(prepared: PreparedRuntime) -> list[str]:

@@ -68,6 +68,12 @@ class Program(Struct, frozen=True):
         digests = self.package_digests or ("",) * len(self.package_uris)
         return tuple(map(JobPackage, self.package_uris, digests))
 
+    @property
+    def environment(self) -> tuple[RuntimeChoice, tuple[JobPackage, ...]]:
+        """What has to be prepared for it: a runtime, and the packages on top."""
+        names_gsutil = any("gsutil" in word for word in (*self.command, *self.args))
+        return replace(self.runtime, gsutil=names_gsutil), self.packages
+
 
 class WorkerPool(Struct, frozen=True):
     """One worker pool."""

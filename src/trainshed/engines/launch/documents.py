@@ -108,8 +108,6 @@ class SharedPaths(Struct, frozen=True):
     disk_enforced: bool = False
     #: Ports of the service, which programs can bind on their own address alone.
     kept_ports: tuple[int, ...] = ()
-    #: A directory whose `bin` is put on programs' PATH; "" = none.
-    commands: str = ""
     #: Slots' journals are read again after a power cut, so that they are synced.
     outlasts_power: bool = True
 
@@ -245,13 +243,10 @@ def _isolation(
 ) -> protocol.Isolation:
     software, image = plan.software, plan.software.image
     mounts = [(path, path, True) for path in shared.visible]
-    if shared.commands and _is_shown(image):
-        mounts.append((shared.commands, environs.IMAGE_COMMANDS, True))
     mounts += _reduction_mounts(plan, lost_reducers)
     mounts += edits.mounts
     template = (software.template,) if host.namespaced and software.template else ()
-    commands = (shared.commands,) if shared.commands and image is None else ()
-    read_only = (*shared.read_only, *software.read_only, *template, *commands)
+    read_only = (*shared.read_only, *software.read_only, *template)
     return protocol.Isolation(
         level=host.level,
         hostname=slot.hostname if host.namespaced else "",
@@ -358,15 +353,11 @@ def _environ(
         given |= environs.gcloud(shared.access.rest_url)
     if lost_reducers is not None:
         given |= environs.reducer_threads(plan, host.processors)
-    commands = shared.commands
-    if plan.software.image is not None and commands:
-        # Nothing can be mounted for a program that already runs in its image.
-        commands = environs.IMAGE_COMMANDS if _is_shown(plan.software.image) else ""
     environ = (
         given
         | environs.past_proxies(given, ours)
         | dict(plan.environ)
-        | environs.of_slot(plan, slot, files, namespaced=host.namespaced, commands=commands)
+        | environs.of_slot(plan, slot, files, namespaced=host.namespaced)
         | (environs.lost_reducers(plan, str(lost_reducers)) if lost_reducers else {})
         | edits.environ
     )

@@ -47,10 +47,6 @@ _PASSED_ON = frozenset(
 ours."""
 
 
-IMAGE_COMMANDS = "/opt/trainshed/gsutil"
-"""Where container images have the commands that a machine has in `SharedPaths.commands`."""
-
-
 _PLACES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -159,31 +155,27 @@ def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
     return {reduction.LOST_FILE: path}
 
 
-def of_slot(
-    plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool, commands: str = ""
-) -> dict[str, str]:
+def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
     """Return the variables that only the slot knows. They win over the plan's own, except where the job may
-    choose. `commands`: a directory with our commands in `bin`."""
+    choose."""
     asked = dict(plan.environ)
     unbuffered = asked.get("PYTHONUNBUFFERED", "1")
     if plan.software.image is not None:
-        # The image sets everything else. Our commands come last, because an image's own gsutil is the one
-        # that is meant.
-        path = [asked.get("PATH", SANE_PATH), *(f"{place}/bin" for place in (commands,) if place)]
-        own = {"PATH": ":".join(path), "PYTHONUNBUFFERED": unbuffered, "HOSTNAME": slot.hostname}
+        # The image sets everything else.
+        own = {
+            "PATH": asked.get("PATH", SANE_PATH),
+            "PYTHONUNBUFFERED": unbuffered,
+            "HOSTNAME": slot.hostname,
+        }
         return own | ({} if namespaced else _own_reports(files, asked))
     # Where mounts can protect the environment it is used in place; what a program installs goes to the user
     # base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
     template = plan.software.template if namespaced else f"{files}/{program.PYTHON}"
     own = [user_base] + [template] * bool(plan.software.template)
-    # Before the machine's directories, whose gsutil knows nothing of the job, and behind those of the job,
-    # which means its own.
-    ours = [commands] if commands else []
     path = [
         *(f"{place}/bin" for place in own),
         *plan.software.path,
-        *(f"{place}/bin" for place in ours),
         asked.get("PATH", SANE_PATH),
     ]
     # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.

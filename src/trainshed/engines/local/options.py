@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trainshed import gsutil
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Devices
 from trainshed.engines.launch.documents import SharedPaths, outermost
@@ -15,9 +14,6 @@ from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import NO_ACCESS, SecretSource, ServiceAccess
-
-_COMMANDS = Path(gsutil.__path__[0]).resolve()
-"""What is in its `bin` needs a replica's endpoint, and nothing else of ours."""
 
 
 class Options(Struct, frozen=True):
@@ -94,7 +90,6 @@ class Options(Struct, frozen=True):
             usage_every=self.usage_every,
             disk_enforced=self.disk_enforced,
             kept_ports=self.kept_ports,
-            commands=str(_COMMANDS) if self.access.storage_socket else "",
             outlasts_power=self.outlasts_power,
         )
 

@@ -25,7 +25,6 @@ PACKAGES = (
     "core",
     "engines",
     "eventloop",
-    "gsutil",
     "reduction",
     "replica",
     "telemetry",

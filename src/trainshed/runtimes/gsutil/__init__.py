@@ -1,0 +1,1 @@
+"""The family of the gsutil that jobs call: its lock, its smoke test, and its launcher."""

@@ -1,0 +1,55 @@
+"""The command `gsutil` of jobs: the real one, pointed at the replica's own endpoint, which adds the job's
+identity. Its text becomes the command; it imports nothing of Trainshed.
+
+gsutil speaks TLS to its JSON host whatever it is told. The endpoint is an address of the replica itself, and
+connections to it alone are made without.
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+
+def main() -> None:
+    """Run gsutil with this process's arguments."""
+    endpoint = urlsplit(os.environ.get("STORAGE_EMULATOR_HOST", ""))
+    if endpoint.hostname and endpoint.port:
+        _reach_plainly(endpoint.hostname, endpoint.port)
+        settings = {
+            "Credentials:gs_json_host": endpoint.hostname,
+            "Credentials:gs_json_port": str(endpoint.port),
+            # Otherwise it answers a refusal with advice on accounts of Google's.
+            "Tests:bypass_anonymous_access_warning": "True",
+            "Boto:num_retries": "5",
+            "GSUtil:prefer_api": "json",
+            "GSUtil:default_project_id": os.environ.get("GOOGLE_CLOUD_PROJECT", ""),
+            "GSUtil:check_hashes": "if_fast_else_skip",
+            "GSUtil:software_update_check_period": "0",
+            # -m: threads of one process, so that memory does not grow with the machine's processors.
+            "GSUtil:parallel_process_count": "1",
+            "GSUtil:parallel_thread_count": "8",
+        }
+        # The caller's own options come later, and win.
+        sys.argv[1:1] = [
+            word for name, value in settings.items() if value for word in ("-o", f"{name}={value}")
+        ]
+    sys.exit(import_module("gslib.__main__").main())
+
+
+def _reach_plainly(host: str, port: int) -> None:
+    """Make HTTPS connections to that address without TLS."""
+    http: Any = import_module("httplib2")
+    plain = http.HTTPConnectionWithTimeout.connect
+    secure = http.HTTPSConnectionWithTimeout.connect
+
+    def connect(connection: Any) -> None:
+        is_ours = (connection.host, connection.port) == (host, port)
+        (plain if is_ours else secure)(connection)
+
+    http.HTTPSConnectionWithTimeout.connect = connect
+
+
+if __name__ == "__main__":
+    main()
