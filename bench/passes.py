@@ -23,7 +23,7 @@ class Passes:
     `next_uid` on."""
 
     def __init__(self, live: Iterable[Job], next_uid: int) -> None:
-        self._room = CapacityTracker(Policy(strict=True), _never, lambda: None, lambda: 0.0)
+        self._room = CapacityTracker(Policy(strict=True), _never, lambda _: None, 10**9)
         self._now = T0 + 10**18
         self._new = (job_of(uid, is_over=False) for uid in count(next_uid))
         self._live: dict[int, Job] = {}

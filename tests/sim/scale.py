@@ -9,7 +9,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from tests.sim.making import GIB, REGION
 from tests.sim.scenario import HOUR, SECOND
 from tests.unit.jobs import RUNTIME
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
-from trainshed.core.capacity import Preflight
 from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -54,7 +53,7 @@ class Hall:
             Node(f"node-{i:05}", (16, 32, 64, 96)[i % 4], (16, 32, 64, 96)[i % 4] * 4 * GIB)
             for i in range(nodes)
         ]
-        self.room = CapacityTracker(Policy(strict=True), lambda _: None, lambda: None, lambda: 0.0)
+        self.room = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None, 10**9)
 
     def measure(self) -> Figures:
         room = self.room
@@ -71,11 +70,8 @@ class Hall:
         self._mean("why", (lambda uid=uid: room.why(uid, self.now) for uid in some))
         self._mean("position", (lambda uid=uid: room.position(uid) for uid in some))
         newest = replace(self.late[0], uid=JobUid(10**9))
-        loop = asyncio.new_event_loop()
-        answer: asyncio.Future[Preflight] = loop.create_future()
-        self._time("preflight", lambda: room.preflight(newest, self.now, answer))
-        assert answer.result().waiting is not None
-        loop.close()
+        answer = self._time("preflight", lambda: asyncio.run(room.preflight(newest, self.now)))
+        assert answer.waiting is not None
         running = [job for job in self.jobs.values() if job.is_placed][::100]
         self._mean("put: a job that is over", (self._ender(job) for job in running))
         self._time("decide: after 1 % have ended", self._decide)
@@ -87,7 +83,7 @@ class Hall:
         self._time("statuses of all nodes", room.node_statuses)
         return self.took
 
-    def _decide(self) -> tuple[Decision, ...]:
+    def _decide(self) -> Sequence[Decision]:
         self.now += SECOND
         self.room.time_passed()
         return self.room.decide(self.now)

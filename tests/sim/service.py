@@ -4,9 +4,9 @@ it."""
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from itertools import count
 
 from tests.sim.scenario import Scenario
+from trainshed.controller.capacity import AT_ONCE
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.parents import ParentStores
@@ -164,6 +164,6 @@ def controller(
         stores=stores,
         scheduling=scenario.policy,
         failures=scenario.house.policy,
-        # In some worlds others have their turn after every three steps of a decision.
-        spent=count(step=0.004).__next__ if scenario.seed % 3 == 0 else lambda: 0.0,
+        # In some worlds others have their turn while a decision is made.
+        at_once=0 if scenario.seed % 3 == 0 else AT_ONCE,
     )

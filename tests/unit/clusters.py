@@ -124,7 +124,7 @@ class World:
         self.snapshot.remove(JobUid(uid))
 
     def plan(self, now: int = NOW) -> Plan:
-        made = plan(self.snapshot, now)
+        made = plan(self.snapshot.copy(), now)
         self.snapshot.set_reservations(made.reservations)
         return made
 

@@ -2,16 +2,15 @@
 (docs/adr/0012)."""
 
 import asyncio
-import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
-from trainshed.core.capacity import NodeCondition, OthersUse, Preflight, WaitReason
+from trainshed.core.capacity import NodeCondition, OthersUse, WaitReason
 from trainshed.core.errors import Unavailable
 from trainshed.core.job.spec import Choice, Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
@@ -28,12 +27,14 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler.model import Decision, Policy
 
+pytestmark = pytest.mark.anyio
+
 NOW = CREATED + 100 * SECOND
 ON_A = JobAdmitted(((PRIMARY, "a"),))
 
 
 def room(*nodes: str, vcpus: int = 4) -> CapacityTracker:
-    made = CapacityTracker(Policy(strict=True), lambda _: None, lambda: None)
+    made = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None)
     made.set_nodes([Node(name, vcpus, 2**40) for name in nodes])
     return made
 
@@ -110,124 +111,96 @@ def test_a_decision_counts_until_the_job_is_stored_without_it(
     assert made.counts(subject.uid, event)
 
 
-def waited_for() -> asyncio.Future[Preflight]:
-    """The answer to a pre-flight, for one who looks at it when it is there."""
-    loop = asyncio.new_event_loop()
-    loop.close()
-    return loop.create_future()
-
-
-class InTurns:
-    """A tracker whose decisions take a turn for each step. `soon`: how often it wanted to go on."""
+class Apart:
+    """A tracker all of whose decisions are made in a thread."""
 
     def __init__(self, *nodes: str) -> None:
-        self.soon = 0
-        seconds = itertools.count()
+        self._delivered: asyncio.Queue[Sequence[Decision]] = asyncio.Queue()
         self.room = CapacityTracker(
-            Policy(strict=True), lambda _: None, self._go_on_soon, lambda: float(next(seconds))
+            Policy(strict=True), lambda _: None, self._delivered.put_nowait, at_once=0
         )
         self.room.set_nodes([Node(name, 4, 2**40) for name in nodes])
-        while self.turn():
-            pass
 
-    def turn(self) -> list[Decision]:
-        """The decisions of the turns up to the first that has some; none if nobody wants to go on."""
-        made: list[Decision] = []
-        while self.soon and not made:
-            self.soon -= 1
-            made += self.room.go_on(NOW)
-        return made
+    async def delivered(self) -> list[JobUid]:
+        """The jobs about which something was decided; of a decision that `decide` has begun."""
+        async with asyncio.timeout(60):
+            return [decision.uid for decision in await self._delivered.get()]
 
-    def _go_on_soon(self) -> None:
-        self.soon += 1
+    async def decided(self) -> list[JobUid]:
+        assert self.room.decide(NOW) == ()
+        return await self.delivered()
 
 
-def test_a_long_decision_takes_turns_and_what_is_told_meanwhile_counts_after_it() -> None:
-    """ADR 12: as if all of it had been decided in the moment in which it was begun."""
-    scene = InTurns("a", "b")
-    first, second, third = (
-        replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
-        for uid in (7, 8, 9)
-    )
+def numbered(uid: int) -> Job:
+    return replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
+
+
+async def test_what_changes_during_a_decision_is_seen_at_once_and_decided_about_after_it() -> None:
+    """ADR 169: what still holds of a decision counts, and no more."""
+    scene = Apart("a", "b")
+    first, second, third = numbered(7), numbered(8), numbered(9)
     for one in (first, second):
         scene.room.put(one)
     assert scene.room.decide(NOW) == ()
-    assert scene.soon == 1
-    # Told and asked in the middle: nothing of it is known to those who decide.
     scene.room.put(third)
-    scene.room.put(second)  # It is told again, as it is: that is no news.
+    scene.room.put(second)  # again, as it is
     scene.room.set_node_state("b", NodeState.GONE, "gone")
-    assert scene.room.decide(NOW) == ()
-    assert scene.room.queue_length == 2
+    assert scene.room.decide(NOW) == (), "one at a time"
+    assert scene.room.queue_length == 3
     assert [status.replicas for status in scene.room.node_statuses()] == [(), ()]
-    admitted = scene.turn() + scene.turn()
-    assert [decision.uid for decision in admitted] == [7, 8]
-    event = event_of_decision(admitted[1], second)
-    assert event is not None
-    assert scene.room.counts(second.uid, event)
-    # And then it counts: the node is gone, and the third waits for one.
-    assert scene.turn() == []
-    assert scene.room.queue_length == 1
+    assert await scene.delivered() == [first.uid]
+    assert scene.room.queue_length == 2
+    assert await scene.decided() == []
     waiting = scene.room.why(third.uid, NOW)
     assert waiting is not None
     assert waiting.reason is WaitReason.CAPACITY
 
 
-def test_a_job_that_is_over_in_the_middle_of_a_decision_gives_its_place_to_another() -> None:
-    scene = InTurns("a")
-    first, second = (
-        replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
-        for uid in (7, 8)
-    )
+async def test_a_job_that_is_over_in_the_middle_of_a_decision_gives_its_place_to_another() -> None:
+    scene = Apart("a")
+    first, second = numbered(7), numbered(8)
     scene.room.put(first)
     assert scene.room.decide(NOW) == ()
     scene.room.put(replace(first, state=JobState.CANCELLED))
     scene.room.put(second)
-    assert [decision.uid for decision in scene.turn()] == [first.uid]
-    assert [decision.uid for decision in scene.turn()] == [second.uid]
+    assert await scene.delivered() == []
+    assert await scene.decided() == [second.uid]
 
 
-def test_a_preflight_takes_turns_and_nothing_of_it_is_seen() -> None:
-    """ADR 12: others are answered as if nobody had asked it, and what they tell counts after it."""
-    scene = InTurns("a")
-    first, second = (
-        replace(job(1), uid=JobUid(uid), name=replace(job(1).name, job_id=str(uid)))
-        for uid in (7, 8)
-    )
-    answer = waited_for()
-    scene.room.preflight(first, NOW, answer)
-    assert not answer.done()
-    assert scene.room.queue_length == 0
-    assert scene.room.position(first.uid) == 0
-    assert scene.room.why(first.uid, NOW) is None
-    scene.room.put(second)
+async def test_one_more_behind_those_who_wait_begins_no_decision_when_it_came_during_one() -> None:
+    scene = Apart("a")
+    scene.room.put(numbered(7))
+    assert await scene.decided() == [7]
+    scene.room.put(numbered(8))
     assert scene.room.decide(NOW) == ()
-    assert scene.room.queue_length == 0
-    assert [decision.uid for decision in scene.turn()] == [second.uid]
-    assert answer.result().places == ((str(PRIMARY), "a"),)
+    scene.room.put(numbered(9))
+    assert await scene.delivered() == []
+    assert scene.room.decide(NOW) == ()
+    scene.room.forget(JobUid(7))
+    assert await scene.decided() == [8]
 
 
-def test_who_asks_twice_is_answered_between_decisions() -> None:
-    scene = InTurns("a")
-    answers = [waited_for() for _ in range(3)]
-    for answer in answers:
-        scene.room.preflight(job(1), NOW, answer)
+async def test_nothing_of_a_preflight_is_seen_and_it_is_answered_beside_decisions() -> None:
+    scene = Apart("a")
+    answers = [asyncio.create_task(scene.room.preflight(numbered(7), NOW)) for _ in range(3)]
+    await asyncio.sleep(0)
     answers[1].cancel()
-    assert scene.turn() == []
-    assert [answer.done() for answer in answers] == [True] * 3
-    assert answers[0].result() == answers[2].result()
+    assert scene.room.queue_length == 0
+    assert scene.room.position(JobUid(7)) == 0
+    scene.room.put(numbered(8))
+    assert await scene.decided() == [8]
+    assert (await answers[0]).places == ((str(PRIMARY), "a"),)
+    assert await answers[2]
 
 
-def test_a_preflight_that_is_not_answered_any_more_leaves_nothing() -> None:
-    scene = InTurns("a")
-    answer = waited_for()
-    scene.room.preflight(job(1), NOW, answer)
+async def test_preflights_that_wait_are_refused_when_the_service_stops() -> None:
+    scene = Apart("a")
+    first, second = (asyncio.create_task(scene.room.preflight(job(1), NOW)) for _ in range(2))
+    await asyncio.sleep(0)
     scene.room.refuse(Unavailable("it stops"))
+    assert (await first).admitted
     with pytest.raises(Unavailable):
-        answer.result()
-    assert scene.turn() == []
-    scene.room.put(job(1))
-    assert [decision.uid for decision in scene.room.decide(NOW) or scene.turn()] == [job(1).uid]
+        await second
 
 
 def drawn(draw: random.Random, uid: int) -> Job:
@@ -257,15 +230,14 @@ def with_a_smaller_choice(subject: Job) -> Job:
 def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_at(
     seed: int,
 ) -> None:
-    """ADR 12: who comes behind one of the same shape for whom there is no room is not looked at."""
+    """ADR 137: who comes behind one of the same shape for whom there is no room is not looked at."""
     draw, now = random.Random(seed), NOW
     policy = Policy(
         strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND
     )
     alarms: list[int] = []
-    # No decision takes long: a turn that were cut short would make the two differ.
-    ours = CapacityTracker(policy, alarms.append, lambda: None, spent=lambda: 0.0)
-    theirs = CapacityTracker(policy, lambda _: None, lambda: None, spent=lambda: 0.0)
+    ours = CapacityTracker(policy, alarms.append, lambda _: None)
+    theirs = CapacityTracker(policy, lambda _: None, lambda _: None)
     for one in (ours, theirs):
         one.set_nodes([Node("a", 8, 2**40), Node("b", 6, 2**40)])
     live: list[JobUid] = []

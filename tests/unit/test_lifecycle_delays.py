@@ -94,7 +94,7 @@ def test_what_is_waited_for_again_after_a_start_is_told_again() -> None:
 
 
 def test_the_delay_is_why_the_job_waits_until_it_has_started() -> None:
-    room = CapacityTracker(Policy(strict=True), lambda _: None, lambda: None)
+    room = CapacityTracker(Policy(strict=True), lambda _: None, lambda _: None)
     room.set_nodes([Node("a", 4, 2**40)])
     life = starting()
     room.put(life.job)

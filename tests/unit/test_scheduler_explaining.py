@@ -218,12 +218,12 @@ def test_preflight_says_where_it_would_run_and_creates_nothing() -> None:
     world = World([node("a", 4), node("b", 8)])
     world.run(gang(1, 4), "a")
     asked = gang(5, 2, replicas=2)
-    assert preflight(world.snapshot, asked, NOW) == Preflight(
+    assert preflight(world.snapshot.copy(), asked, NOW) == Preflight(
         (("workerpool0-0", "b"), ("workerpool1-0", "b")), None, 1
     )
     assert JobUid(5) not in world.snapshot.entries
     with pytest.raises(ValueError, match="uid of its own"):
-        preflight(world.snapshot, gang(1), NOW)
+        preflight(world.snapshot.copy(), gang(1), NOW)
 
 
 def test_preflight_says_why_not_and_what_would() -> None:
@@ -231,7 +231,7 @@ def test_preflight_says_why_not_and_what_would() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8))
-    found = preflight(world.snapshot, gang(9, 2, replicas=4), NOW)
+    found = preflight(world.snapshot.copy(), gang(9, 2, replicas=4), NOW)
     assert not found.admitted
     assert found.position == 2
     assert found.waiting is not None
@@ -244,7 +244,7 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), since=NOW - PATIENT)
-    found = preflight(world.snapshot, gang(9, 1), NOW)
+    found = preflight(world.snapshot.copy(), gang(9, 1), NOW)
     assert found.waiting == Waiting(
         WaitReason.POLICY, "the room is kept for job 2", "", (gang(2).name,)
     )
@@ -260,7 +260,7 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
 def test_preflight_tells_of_devices_that_are_not_there() -> None:
     """spec/queue#capacity: a GPU spec on a host without GPUs runs without them."""
     world = World([node("a")], Policy())
-    found = preflight(world.snapshot, gang(1, gpus=2), NOW)
+    found = preflight(world.snapshot.copy(), gang(1, gpus=2), NOW)
     assert found.admitted
     assert found.missing == (T4,)
 

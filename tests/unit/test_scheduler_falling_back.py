@@ -25,9 +25,7 @@ class Scene:
 
     def __init__(self, *nodes: Node, strict: bool = True) -> None:
         self.wakes: list[int] = []
-        self.tracker = CapacityTracker(
-            Policy(strict=strict), self.wakes.append, lambda: None, lambda: 0.0
-        )
+        self.tracker = CapacityTracker(Policy(strict=strict), self.wakes.append, lambda _: None)
         self.tracker.set_nodes(nodes)
 
     def decided(self, subject: Job, now: int = NOW) -> list[Event]:

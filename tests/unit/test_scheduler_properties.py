@@ -13,6 +13,7 @@ from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import explaining
+from trainshed.scheduler.deciding import decide, state_after, still_holds
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -25,7 +26,7 @@ from trainshed.scheduler.model import (
     Preempt,
     StockOut,
 )
-from trainshed.scheduler.planning import Planning, plan
+from trainshed.scheduler.planning import plan
 from trainshed.scheduler.resources import find_placements, fits
 from trainshed.scheduler.snapshot import Group, Snapshot
 
@@ -130,7 +131,6 @@ def books(snapshot: Snapshot) -> Any:
         (
             sorted((name, free.layout(name).types, free.vector(name)) for name in free),
             {id(m): (m.used, m.waiting) for m in snapshot.meters.values()},
-            snapshot.replicas.used,
             {
                 (name, what): used
                 for name, project in snapshot.projects.items()
@@ -160,9 +160,9 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
     """spec/queue#quotas: no node over capacity, no quota exceeded, no gang half placed; the same plan for the
     same state."""
     before = books(world.snapshot)
-    made = plan(world.snapshot, NOW)
+    made = plan(world.snapshot.copy(), NOW)
     assert books(world.snapshot) == before
-    assert plan(world.snapshot, NOW) == made
+    assert plan(world.snapshot.copy(), NOW) == made
     admitted = {d.uid for d in made.decisions if isinstance(d, Admit)}
     preempted = [d.uid for d in made.decisions if isinstance(d, Preempt)]
     assert len(preempted) == len(set(preempted))
@@ -190,48 +190,47 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
 
 
 @GENERATED
-@given(worlds(), st.lists(st.booleans(), min_size=8, max_size=8))
-def test_a_plan_in_steps_is_the_plan_at_once_and_shows_nothing_between(
-    world: World, reads: Sequence[bool]
-) -> None:
-    """ADR 12: who reads the snapshot between two steps, or asks for a plan of his own, finds it as it was,
-    and changes nothing of the plan."""
-    at_once, before = plan(world.snapshot, NOW), books(world.snapshot)
-    asked = gang(1000, 2)
-    preflight = explaining.preflight(world.snapshot, asked, NOW)
-    planning = Planning(world.snapshot, NOW)
-    made, steps = None, 0
-    while made is None:
-        if reads[steps % len(reads)]:
-            planning.step_back()
-            assert books(world.snapshot) == before
-            assert explaining.preflight(world.snapshot, asked, NOW) == preflight
-        made = planning.go_on()
-        steps += 1
-    assert made == at_once
+@given(worlds())
+def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
+    before = books(world.snapshot)
+    asked = gang(1000, 2, replicas=2)
+    answer = explaining.preflight(world.snapshot.copy(), asked, NOW)
     assert books(world.snapshot) == before
+    world.wait(asked, since=NOW)
+    admitted = {d.uid: d.nodes for d in world.plan().decisions if isinstance(d, Admit)}
+    places = tuple((str(replica), name) for replica, name in admitted.get(asked.uid, ()))
+    assert answer.places == places
+    assert answer.admitted == bool(places)
 
 
 @GENERATED
-@given(worlds(), st.lists(st.booleans(), min_size=8, max_size=8), st.integers(0, 3))
-def test_a_preflight_in_steps_is_the_one_at_once_and_shows_nothing_between(
-    world: World, reads: Sequence[bool], project: int
-) -> None:
-    """ADR 12: neither what waits, nor for whom it asks, is seen by others before it is answered."""
-    asked = gang(1000, 2, replicas=2, project=f"p{project}")
-    at_once, shown = explaining.preflight(world.snapshot, asked, NOW), plan(world.snapshot, NOW)
-    before = books(world.snapshot)
-    asking = explaining.PreflightPlanning(world.snapshot, asked, NOW)
-    found, steps = None, 0
-    while found is None:
-        if reads[steps % len(reads)]:
-            asking.step_back()
-            assert books(world.snapshot) == before
-            assert plan(world.snapshot, NOW) == shown
-        found = asking.go_on()
-        steps += 1
-    assert found == at_once
-    assert books(world.snapshot) == before
+@given(worlds())
+def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: World) -> None:
+    """ADR 169: no decision gets in the way of another one of its plan."""
+    planned = world.snapshot.copy()
+    for decision in decide(planned, NOW).decisions:
+        assert still_holds(world.snapshot, planned, decision)
+        world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
+
+
+@GENERATED
+@given(worlds(), worlds())
+def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: World) -> None:
+    """ADR 169: while a decision is made, nodes change, jobs end and others take their places."""
+    planned = world.snapshot.copy()
+    made = decide(planned, NOW)
+    world.set_nodes(other.nodes.values())
+    for state in list(world.states.values())[::2]:
+        world.end(state.gang.uid)
+    world.wait(*(replace(s.gang, uid=JobUid(s.gang.uid + 100)) for s in other.states.values()))
+    overloaded = {name for name, found in world.snapshot.nodes.items() if min(found.free) < 0}
+    for decision in [*world.plan().decisions, *made.decisions]:
+        if still_holds(world.snapshot, planned, decision) if decision in made.decisions else True:
+            world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
+    if world.policy.strict:
+        assert {n for n, found in world.snapshot.nodes.items() if min(found.free) < 0} <= overloaded
+    for meter in world.snapshot.meters.values():
+        assert meter.limit is None or meter.used <= meter.limit or len(meter.holders) == 1
 
 
 @GENERATED
@@ -367,7 +366,7 @@ def test_a_plan_depends_on_nothing_but_the_state(order: Sequence[int]) -> None:
     """The order in which jobs came to be known does not matter."""
     world = World([node("a", 4)])
     world.wait(*(gang(uid, 1, project="pq"[uid % 2]) for uid in order))
-    assert [d.uid for d in plan(world.snapshot, NOW).decisions] == [1, 2, 3, 4]
+    assert [d.uid for d in plan(world.snapshot.copy(), NOW).decisions] == [1, 2, 3, 4]
 
 
 @given(worlds(), gangs(99))

@@ -20,7 +20,7 @@ def taking(*ways: int, regions: tuple[str, ...] = ()) -> Acceptance:
 
 
 def admitted(world: World) -> dict[int, set[str]]:
-    made = plan(world.snapshot, NOW).decisions
+    made = plan(world.snapshot.copy(), NOW).decisions
     return {d.uid: {name for _, name in d.nodes} for d in made if isinstance(d, Admit)}
 
 
@@ -58,7 +58,7 @@ def test_a_machine_that_fits_nowhere_on_its_way_is_told_so(
 ) -> None:
     world = World([node("gpu", 8, accepts=taking(0)), node("rest", 4, accepts=taking(2))])
     world.wait(gang(1, cpus, gpus=gpus, machine=machine))
-    (refused,) = plan(world.snapshot, NOW).decisions
+    (refused,) = plan(world.snapshot.copy(), NOW).decisions
     assert isinstance(refused, StockOut) and refused.reason.startswith(told)
     assert why(world, 1) == refused.reason
 
@@ -71,7 +71,7 @@ def test_a_job_runs_on_nodes_of_its_region() -> None:
         ]
     )
     world.wait(gang(1, 4, region="us-east4"), gang(2, 4), gang(3, 1, region="europe-west1"))
-    made = plan(world.snapshot, NOW).decisions
+    made = plan(world.snapshot.copy(), NOW).decisions
     told = (
         "needs a node for region europe-west1; there are nodes for us-central1, us-east1, us-east4"
     )
@@ -85,7 +85,7 @@ def test_a_replica_that_lost_its_place_keeps_to_its_way() -> None:
     world.run(job, "a")
     primary, worker = (replica for replica, _ in job.replicas)
     world.put(GangState(job, places=((primary, "a"),), unplaced=((worker, "a"),)))
-    assert plan(world.snapshot, NOW).decisions == (Place(job.uid, worker, "a"),)
+    assert plan(world.snapshot.copy(), NOW).decisions == (Place(job.uid, worker, "a"),)
 
 
 def test_what_a_cluster_might_take_that_does_not_answer_waits_for_it() -> None:
@@ -96,7 +96,7 @@ def test_what_a_cluster_might_take_that_does_not_answer_waits_for_it() -> None:
     )
     world = World([node("west.a", accepts=here), silent])
     world.wait(gang(1, 64, region="us-east1"), gang(2, 64))
-    (refused,) = plan(world.snapshot, NOW).decisions
+    (refused,) = plan(world.snapshot.copy(), NOW).decisions
     assert isinstance(refused, StockOut) and refused.uid == 2
     assert why(world, 1) == "cluster east does not answer: no slurmctld"
     world.set_nodes([node("west.a", accepts=here), node("east.a", 64, accepts=there)])

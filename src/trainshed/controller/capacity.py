@@ -6,20 +6,18 @@ that the next decision does not give the same capacity away again. The job's nex
 snapshot. If a job is stored anew before it has applied a decision, the decision is undone and must not be
 applied any more (`counts`).
 
-Decisions that would hold up the event loop are made in several turns of it, and so are the answers to
-pre-flights. Changes that arrive between these turns are applied to the snapshot at the end; questions between
-them are answered from the snapshot as it was at the beginning.
+Decisions are made about a copy of the snapshot: where there are many jobs and nodes, in a thread, while the
+event loop goes on. What of them still holds afterwards counts; what does not is decided anew. Pre-flights are
+answered likewise (docs/adr/0169).
 """
 
 import asyncio
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core.capacity import (
     UNLIMITED,
@@ -47,10 +45,10 @@ from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.engines.port import Node, NodeState
+from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
-from trainshed.scheduler.explaining import PreflightPlanning
+from trainshed.scheduler.deciding import NEVER, decide, state_after, still_holds
 from trainshed.scheduler.fair_share import position
-from trainshed.scheduler.falling_back import fall_backs
 from trainshed.scheduler.model import (
     PLAIN,
     Admit,
@@ -59,20 +57,18 @@ from trainshed.scheduler.model import (
     GangState,
     NodeCapacity,
     Place,
+    Plan,
     Policy,
     Preempt,
     StockOut,
     gang,
-    with_choice,
 )
-from trainshed.scheduler.planning import Planning
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
-_TURN: Final = 0.01
-"""Seconds of processor time after which a decision continues in another turn of the event loop."""
-_NEVER = 2**62
-"""`not_before` of a job that has not applied its stock-out yet, so that it is not refused twice."""
+AT_ONCE: Final = 1000
+"""Jobs and nodes up to which a decision is made on the event loop: at most some 20 ms of it."""
+T = TypeVar("T")
 
 
 class NodeNews(Struct, frozen=True):
@@ -84,44 +80,34 @@ class NodeNews(Struct, frozen=True):
     running_stays: bool = False
 
 
-class _Question(Struct, eq=False):
-    """A pre-flight that waits for its answer."""
-
-    job: Job
-    now: Nanos
-    answer: asyncio.Future[Preflight]
-
-
 class CapacityTracker:
     """The scheduler's snapshot with what it is built from; one per controller.
 
     `wake_at`: called with the moment (ns) at which the passing of time alone may let a job start.
-    `go_on_soon`: called when `go_on` has to be called in another turn of the event loop. `spent`: seconds of
-    processor time used so far.
+    `deliver`: gets the decisions that `decide` has left for later. `at_once`: with more jobs and nodes
+    decisions are made in a thread.
     """
 
     def __init__(
         self,
         policy: Policy,
         wake_at: Callable[[int], None],
-        go_on_soon: Callable[[], None],
-        spent: Callable[[], float] = time.thread_time,
+        deliver: Callable[[Sequence[Decision]], None],
+        at_once: int = AT_ONCE,
     ) -> None:
         self._wake_at = wake_at
-        self._go_on_soon = go_on_soon
-        self._spent = spent
-        #: The decision or answer in progress; None = none.
-        self._deciding: Iterator[Decision | None] | None = None
-        #: Its plan, which works on the snapshot alone meanwhile.
-        self._planning: Planning | PreflightPlanning | None = None
-        #: Pre-flights that are not answered yet; the first of them may be in progress.
-        self._questions: deque[_Question] = deque()
-        #: Whether the last thing begun was a pre-flight: then a decision comes before the next one.
-        self._has_answered = False
-        #: Changes that arrived since that began, in order.
-        self._told_since: list[Callable[[], None]] = []
-        #: The last state of each job that arrived since then; None = the job is over.
-        self._latest: dict[JobUid, Job | None] = {}
+        self._deliver = deliver
+        self._at_once = at_once
+        #: A single one, so that decisions and pre-flights alternate.
+        self._thread = ThreadPoolExecutor(1, "planner")
+        #: Held while a pre-flight is answered.
+        self._asking = asyncio.Lock()
+        #: The decision that is being made in the thread; None = none.
+        self._deciding: asyncio.Task[None] | None = None
+        #: Jobs that came since it began.
+        self._came: list[JobUid] = []
+        #: What pre-flights are refused with; None = they are answered.
+        self._refusal: Exception | None = None
         self._snapshot = Snapshot()
         self._snapshot.set_policy(policy)
         self._policy = policy
@@ -146,41 +132,29 @@ class CapacityTracker:
             return
         if job.uid in self._delays and not _is_starting(job, self._delays[job.uid][0]):
             del self._delays[job.uid]
-        if self._deciding is not None:
-            if self._is_no_news(job):
-                return
-            self._latest[job.uid] = job
-        self._tell(partial(self._put, job))
-
-    def _is_no_news(self, job: Job) -> bool:
-        """Whether the job's state is the one that the decision in progress is based on. To apply it
-        afterwards would undo what has been decided about the job by then."""
-        known = self._state(job.uid)
-        return (
-            job.uid not in self._latest
-            and known is not None
-            and gang_state(job, known, self._policy) == known
-        )
-
-    def _put(self, job: Job) -> None:
         before = self._state(job.uid)
         if self._told.get(job.uid) is job:
             return
         state = gang_state(job, before, self._policy)
         if state != before:
             self._snapshot.put(state)
-            # Behind jobs that did not fit a moment ago, a further one cannot change the next plan.
-            is_in_vain = before is None and self._was_in_vain and self._snapshot.is_behind(job.uid)
-            self._changed = self._changed or not is_in_vain
+            if before is not None:
+                self._changed = True
+            elif self._deciding is not None:
+                self._came.append(job.uid)
+            else:
+                self._look_at(job.uid)
         self._told[job.uid] = job
+
+    def _look_at(self, uid: JobUid) -> None:
+        """Take note of a new job: behind jobs that did not fit a moment ago, a further one cannot change the
+        next plan."""
+        self._changed = self._changed or not (self._was_in_vain and self._snapshot.is_behind(uid))
 
     def gives_back(self, job: Job) -> bool:
         """Whether the job, as it is about to be stored, holds less capacity than in its last known state."""
         before = self._state(job.uid)
-        if job.uid in self._latest:
-            latest = self._latest[job.uid]
-            before = gang_state(latest, before, self._policy) if latest is not None else None
-        if before is None or (job.uid not in self._latest and self._told.get(job.uid) is job):
+        if before is None or self._told.get(job.uid) is job:
             return False
         now = gang_state(job, before, self._policy)
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
@@ -194,11 +168,6 @@ class CapacityTracker:
 
     def forget(self, uid: JobUid) -> None:
         self._delays.pop(uid, None)
-        if self._deciding is not None:
-            self._latest[uid] = None
-        self._tell(partial(self._forget, uid))
-
-    def _forget(self, uid: JobUid) -> None:
         self._told.pop(uid, None)
         if uid in self._snapshot.entries:
             self._snapshot.remove(uid)
@@ -207,14 +176,11 @@ class CapacityTracker:
     def set_nodes(self, nodes: Sequence[Node]) -> None:
         """Set the nodes that the engine offers."""
         self._nodes = {node.name: node for node in nodes}
-        self._tell(self._refresh_nodes)
+        self._refresh_nodes()
 
     def set_node_state(self, node: str, state: NodeState, cause: str) -> None:
         """Set the state that the engine reports of a node."""
         self._engine_says[node] = (state, cause)
-        self._tell(partial(self._refresh_node, node))
-
-    def _refresh_node(self, node: str) -> None:
         if node in self._nodes:
             self._snapshot.set_node(self._node_room(self._nodes[node]))
             self._changed = True
@@ -222,13 +188,10 @@ class CapacityTracker:
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
         """Set the nodes that operators put under maintenance."""
         self._drains = {drain.node: drain for drain in drains}
-        self._tell(self._refresh_nodes)
+        self._refresh_nodes()
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
-        self._tell(partial(self._set_quotas, dict(quotas)))
-
-    def _set_quotas(self, quotas: dict[QuotaKey, float]) -> None:
-        self._snapshot.set_quotas(quotas)
+        self._snapshot.set_quotas(dict(quotas))
         self._changed = True
 
     def time_passed(self) -> None:
@@ -238,83 +201,52 @@ class CapacityTracker:
     # --- questions ---
 
     def decide(self, now: Nanos) -> tuple[Decision, ...]:
-        """Return the decisions that follow from all changes, each once. Cheap if nothing has changed. If
-        deciding takes long, this returns a part, and `go_on` the rest."""
-        if not self._changed or self._deciding is not None:
+        """Return the decisions that follow from all changes, each once. Cheap if nothing has changed. Where
+        there are many jobs and nodes they are delivered later."""
+        if not self._changed or self._deciding is not None or self._refusal is not None:
             return ()
-        self._changed = self._has_answered = False
-        self._deciding = self._decisions(now)
-        return self._decided(self._deciding)
-
-    def go_on(self, now: Nanos) -> tuple[Decision, ...]:
-        """Return further decisions, as `decide`; to be called after `go_on_soon` was."""
-        is_answered_next = self._questions and not (self._changed and self._has_answered)
-        if self._deciding is None and is_answered_next:
-            self._begin_answer()
-        return self._decided(self._deciding) if self._deciding is not None else self.decide(now)
-
-    def _decided(self, deciding: Iterator[Decision | None]) -> tuple[Decision, ...]:
-        """Return what can be decided in one turn of the event loop."""
-        made: list[Decision] = []
-        until = self._spent() + _TURN
-        try:
-            for decision in deciding:
-                if decision is not None:
-                    made.append(decision)
-                if self._spent() >= until:
-                    self._go_on_soon()
-                    return tuple(made)
-        except BaseException:
-            self._end()
-            raise
-        self._end()
-        return tuple(made)
-
-    def _decisions(self, now: Nanos) -> Iterator[Decision | None]:
-        """Yield the decisions, and None after each step on the way to them."""
-        self._was_in_vain = False
+        self._changed = self._was_in_vain = False
         if not (self._snapshot.queue or self._snapshot.unplaced):
             self._snapshot.set_reservations(())
-            return
-        fallen, soonest = fall_backs(self._snapshot, now)
-        for decision in fallen:
-            self._count(decision)
-            yield decision
-        self._planning = Planning(self._snapshot, now)
-        while (made := self._planning.go_on()) is None:
-            yield None
-        self._planning = None
-        self._snapshot.set_reservations(made.reservations)
-        self._was_in_vain = not (fallen or made.decisions or made.reservations)
+            return ()
+        planned = self._snapshot.copy()
+        if planned.size <= self._at_once:
+            return self._taken(decide(planned, now))
+        self._deciding = begin(self._decide_apart(planned, now), "deciding who starts")
+        return ()
+
+    async def _decide_apart(self, planned: Snapshot, now: Nanos) -> None:
+        try:
+            made = await self._apart(partial(decide, planned, now))
+        finally:
+            self._deciding = None
+            came, self._came = self._came, []
+        decisions = self._taken(made, planned)
+        for uid in came:
+            if uid in self._snapshot.entries:
+                self._look_at(uid)
+        self._deliver(decisions)
+
+    def _apart(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _taken(self, made: Plan, planned: Snapshot | None = None) -> tuple[Decision, ...]:
+        """Take the decisions, and return them. `planned`: what they are about, if the snapshot may have
+        changed since; then only those count that still hold."""
+        self._was_in_vain = not (made.decisions or made.reservations)
+        taken: list[Decision] = []
         for decision in made.decisions:
-            self._count(decision)
-            yield decision
-        if moments := [at for at in (soonest, made.look_again) if at]:
-            self._wake_at(min(moments))
-
-    def _end(self) -> None:
-        """End the decision in progress, and apply the changes that arrived meanwhile."""
-        self._deciding = self._planning = None
-        self._latest.clear()
-        told, self._told_since = self._told_since, []
-        for tell in told:
-            tell()
-        if self._changed or self._questions:
-            self._go_on_soon()
-
-    def _tell(self, change: Callable[[], None]) -> None:
-        """Change the snapshot, now or when nothing is being decided."""
-        if self._deciding is None:
-            change()
-        else:
-            self._told_since.append(change)
-
-    @property
-    def _settled(self) -> Snapshot:
-        """The snapshot as it was before the plan in progress."""
-        if self._planning is not None:
-            self._planning.step_back()
-        return self._snapshot
+            if planned is not None and not still_holds(self._snapshot, planned, decision):
+                self._changed = True
+                continue
+            before = self._snapshot.entries[decision.uid].state
+            self._snapshot.put(state_after(before, decision))
+            self._told.pop(decision.uid, None)
+            taken.append(decision)
+        self._snapshot.set_reservations(made.reservations)
+        if made.look_again:
+            self._wake_at(made.look_again)
+        return tuple(taken)
 
     def counts(self, uid: JobUid, event: Event) -> bool:
         """Whether the decision that `event` reports still counts; True for events that report none. If it
@@ -330,7 +262,7 @@ class CapacityTracker:
             case Preempted():
                 return state.leaving
             case CapacityRefused():
-                return state.not_before == _NEVER
+                return state.not_before == NEVER
             case FellBack(choice):
                 return state.gang.choice == choice
             case _:
@@ -366,11 +298,11 @@ class CapacityTracker:
     @property
     def queue_length(self) -> int:
         """How many jobs wait."""
-        return len(self._settled.queue)
+        return len(self._snapshot.queue)
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
         """Return why a job waits for its places, or for its start there; None if it does not wait."""
-        waiting = explaining.why(self._settled, uid, now)
+        waiting = explaining.why(self._snapshot, uid, now)
         if waiting is None and uid in self._delays:
             delay = self._delays[uid][1]
             return Waiting(
@@ -384,58 +316,36 @@ class CapacityTracker:
 
     def position(self, uid: JobUid) -> int:
         """Return a job's position in the queue: 1 = next, 0 = it does not wait."""
-        return position(self._settled, uid)
+        return position(self._snapshot, uid)
 
-    def preflight(self, job: Job, now: Nanos, answer: asyncio.Future[Preflight]) -> None:
-        """Set `answer` to whether a job like this would be admitted now. It is worked out in several turns of
-        the event loop, after the decision in progress."""
-        self._questions.append(_Question(job, now, answer))
-        if self._deciding is None:
-            self._begin_answer()
-            assert self._deciding is not None
-            self._decided(self._deciding)
+    async def preflight(self, job: Job, now: Nanos) -> Preflight:
+        """Return whether a job like this would be admitted now. Raises what `refuse` was given."""
+        async with self._asking:
+            if self._refusal is not None:
+                raise self._refusal
+            asked, planned = gang(job, self._policy), self._snapshot.copy()
+            if planned.size <= self._at_once:
+                return explaining.preflight(planned, asked, now)
+            return await self._apart(partial(explaining.preflight, planned, asked, now))
 
     def refuse(self, error: Exception) -> None:
-        """Fail all pre-flights that wait."""
-        for question in self._questions:
-            _refuse(question, error)
-
-    def _begin_answer(self) -> None:
-        self._has_answered = True
-        self._deciding = self._answering(self._questions[0])
-
-    def _answering(self, question: _Question) -> Iterator[None]:
-        """Work out an answer, one step per item. Failures go to the caller who asked."""
-        try:
-            if question.answer.done():
-                return
-            self._planning = asking = PreflightPlanning(
-                self._snapshot, gang(question.job, self._policy), question.now
-            )
-            while (found := asking.go_on()) is None:
-                yield None
-                if question.answer.done():
-                    asking.close()
-                    return
-            question.answer.set_result(found)
-        except Exception as error:
-            _refuse(question, error)
-        finally:
-            self._questions.popleft()
+        """Decide no more, and refuse pre-flights."""
+        self._refusal = error
+        self._thread.shutdown(wait=False)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
         causes = {name: one.cause for name, one in news.items() if one is not None}
         # Includes what is wrong with nodes that take work all the same.
         causes = {name: said for name, (_, said) in self._engine_says.items() if said} | causes
-        return explaining.node_statuses(self._settled, causes)
+        return explaining.node_statuses(self._snapshot, causes)
 
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         """Return every quota of the project in the region that has a limit, is used, or is waited for; by
         metric."""
         told = {
             one.key: one
-            for one in explaining.quota_statuses(self._settled, project_id)
+            for one in explaining.quota_statuses(self._snapshot, project_id)
             if one.key.region == region
         }
         for key in (QuotaKey(project_id, region, metric) for metric in metrics()):
@@ -446,7 +356,7 @@ class CapacityTracker:
 
     def all_quota_statuses(self) -> tuple[QuotaStatus, ...]:
         """Return every quota of any project that is set, used or waited for."""
-        return explaining.quota_statuses(self._settled)
+        return explaining.quota_statuses(self._snapshot)
 
     # --- inside ---
 
@@ -454,23 +364,6 @@ class CapacityTracker:
         """Return the last known state of a job, including decisions made since."""
         entry = self._snapshot.entries.get(uid)
         return entry.state if entry else None
-
-    def _count(self, decision: Decision) -> None:
-        before = self._snapshot.entries[decision.uid].state
-        match decision:
-            case Admit(_, nodes):
-                state = replace(before, places=nodes, unplaced=())
-            case Place(_, replica, node):
-                unplaced = tuple(one for one in before.unplaced if one[0] != replica)
-                state = replace(before, places=(*before.places, (replica, node)), unplaced=unplaced)
-            case Preempt():
-                state = replace(before, leaving=True)
-            case StockOut():
-                state = replace(before, not_before=_NEVER)
-            case FallBack(_, choice):
-                state = replace(before, gang=with_choice(before.gang, choice), not_before=0)
-        self._snapshot.put(state)
-        self._told.pop(decision.uid, None)
 
     def _refresh_nodes(self) -> None:
         self._snapshot.set_nodes([self._node_room(node) for node in self._nodes.values()])
@@ -489,11 +382,6 @@ class CapacityTracker:
             node.accepts,
             node.unreached,
         )
-
-
-def _refuse(question: _Question, error: Exception) -> None:
-    if not question.answer.done():
-        question.answer.set_exception(error)
 
 
 def _is_starting(job: Job, attempt: int) -> bool:

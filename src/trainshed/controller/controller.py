@@ -10,7 +10,6 @@ deciding, committing and carrying out share one table of live jobs.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -18,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.controller.alarms import LONGEST_DELAY, Alarms
-from trainshed.controller.capacity import CapacityTracker, event_of_decision
+from trainshed.controller.capacity import AT_ONCE, CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier, preparation_message
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.job_meters import count_step
@@ -125,12 +124,11 @@ class Controller:
         curves: JobCurves | None = None,
         meters: Meters | None = None,
         outbox: OutboxWorker | None = None,
-        spent: Callable[[], float] = time.thread_time,
+        at_once: int = AT_ONCE,
     ) -> None:
         """`ports`: makes the carrier's ports, given the function that takes their events. `now`: ns since the
         epoch. `owner`: names this service in the ledger. `max_child_jobs`: see `JobsOfJobs`. `outbox`: makes
-        the notifications of steps; None = nobody is notified. `spent`: seconds of processor time that this
-        thread has used."""
+        the notifications of steps; None = nobody is notified. `at_once`: see `CapacityTracker`."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -140,7 +138,7 @@ class Controller:
         self._owner = owner
         self._epoch = 0
         self._failures = failures or FailurePolicy()
-        self._capacity = CapacityTracker(scheduling, self._decide_at, self._decide_on_soon, spent)
+        self._capacity = CapacityTracker(scheduling, self._decide_at, self._decided_apart, at_once)
         self._next_decision: asyncio.TimerHandle | None = None
         self._alarms = Alarms(now, self._deadline_passed)
         self._tuning = TuningReconciler(stores, self.wake)
@@ -315,9 +313,7 @@ class Controller:
     async def preflight(self, job: Job) -> Preflight:
         if self._closing:
             raise Unavailable(_STOPS)
-        answer = asyncio.get_running_loop().create_future()
-        self._capacity.preflight(job, self._now(), answer)
-        found = await answer
+        found = await self._capacity.preflight(job, self._now())
         isolation = self._ports.engine.capabilities().isolation
         beginnings = expected_beginnings(job, self._ports.launch_defaults, isolation)
         return replace(found, beginnings=tuple(beginnings))
@@ -685,40 +681,38 @@ class Controller:
 
     # --- the scheduler's decisions ---
 
-    def _decide(self, decide: Callable[[Nanos], Sequence[Decision]] | None = None) -> None:
+    def _decide(self) -> None:
         """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
         if not self._closing:
-            for uid, event in self._decided(decide=decide):
+            for uid, event in self._decided():
                 self.report(uid, event)
 
-    def _decide_on_soon(self) -> None:
-        """Continue a decision in the next turn of the event loop: one about many nodes and jobs takes several
-        turns."""
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._decide, self._capacity.go_on)
+    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
+        """Report decisions that took a while, and see what has changed meanwhile."""
+        if not self._closing:
+            for uid, event in self._events(decisions):
+                self.report(uid, event)
+            self._decide()
 
-    def _decided(
-        self,
-        current: Job | None = None,
-        decide: Callable[[Nanos], Sequence[Decision]] | None = None,
-    ) -> list[tuple[JobUid, Event]]:
+    def _decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
         """Return what `_decisions` yields; nothing if the scheduler fails."""
         try:
-            return list(self._decisions(current, decide))
+            return list(self._decisions(current))
         except Exception:
             # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
             # plan fails over another job.
             log.exception("the scheduler failed; it is asked again at the next change")
             return []
 
-    def _decisions(
-        self,
-        current: Job | None = None,
-        decide: Callable[[Nanos], Sequence[Decision]] | None = None,
-    ) -> Iterator[tuple[JobUid, Event]]:
+    def _decisions(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
         """Yield new decisions as events of the jobs that they are about. `current`: a job that is about to be
-        stored. `decide`: makes the decisions; None = a new plan, if anything has changed."""
-        for decision in (decide or self._capacity.decide)(self._now()):
+        stored."""
+        return self._events(self._capacity.decide(self._now()), current)
+
+    def _events(
+        self, decisions: Sequence[Decision], current: Job | None = None
+    ) -> Iterator[tuple[JobUid, Event]]:
+        for decision in decisions:
             is_current = current is not None and current.uid == decision.uid
             job = current if is_current else self._stored(decision.uid)
             if (event := event_of_decision(decision, job)) is not None:

@@ -39,6 +39,12 @@ class Meter:
         #: Running gangs and their amounts.
         self.holders: dict[JobUid, int] = {}
 
+    def copy(self) -> "Meter":
+        made = Meter(self.key, alone=self.alone)
+        made.limit, made.used, made.waiting = self.limit, self.used, self.waiting
+        made.holders = self.holders.copy()
+        return made
+
     def allows(self, amount: int, free: int, used: int) -> bool:
         """Whether `amount` more may be used where `free` is left and `used` is in use."""
         return amount <= free or (self.alone and used <= 0)
@@ -47,13 +53,17 @@ class Meter:
 class Project:
     """What a project uses now, for fair share."""
 
-    __slots__ = ("id", "running", "used")
+    __slots__ = ("running", "used")
 
-    def __init__(self, project_id: str) -> None:
-        self.id = project_id
+    def __init__(self) -> None:
         self.used: dict[str, int] = {}
         #: Its gangs that are placed, oldest first.
         self.running: list[Age] = []
+
+    def copy(self) -> "Project":
+        made = Project()
+        made.used, made.running = self.used.copy(), self.running.copy()
+        return made
 
     def add(self, takes: Takes, times: int) -> None:
         for what, amount in takes:
@@ -108,14 +118,14 @@ class Shape:
         self.amounts = tuple([(metric, amount(value)) for metric, value in quota if value])
         #: What it takes of the number of replicas.
         self.replicas = amount(sum(count for _, count in request.kinds))
-        #: Who is charged for gangs of it, by their project: a shape is of one region.
+        #: What a gang of it takes of which meters, by its project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
         #: Replicas of its gangs, by which it is found quickly: most gangs share theirs with others.
         self.samples: list[Replicas] = []
 
 
-Charged = tuple[Project, tuple[tuple[Meter, int], ...]]
-"""Whose share a gang counts for, and what it takes of each meter; of the number of replicas last."""
+Charged = tuple[tuple[QuotaKey, int], ...]
+"""What a gang takes of each meter; of the number of replicas last."""
 
 
 _NOTHING: Mapping[str, Sequence[Kind]] = {}
@@ -135,8 +145,7 @@ class Entry(Struct, order=True, gc=False):
     shape: Shape
     #: The sort of each of its replicas, in their order.
     kinds: tuple[Kind, ...]
-    project: Project
-    meters: tuple[tuple[Meter, int], ...]
+    meters: Charged
     #: From when on it could have been placed (ns); its patience counts from here.
     eligible_at: Nanos
     #: What it has on each node.
@@ -167,15 +176,12 @@ class Entry(Struct, order=True, gc=False):
         return self.state.until or ENDLESS
 
 
-def entry_of(state: GangState, shape: Shape, kinds: tuple[Kind, ...], charged: Charged) -> Entry:
+def entry_of(state: GangState, shape: Shape, kinds: tuple[Kind, ...], meters: Charged) -> Entry:
     """Return the entry of a gang in this state."""
     gang, since, until = state.gang, state.waiting_since, state.not_before
-    project, meters = charged
     eligible_at = since if since > until else until
     held = _held(state, kinds) if state.places else _NOTHING
-    return Entry(
-        gang.created, gang.uid, state, gang, shape, kinds, project, meters, eligible_at, held
-    )
+    return Entry(gang.created, gang.uid, state, gang, shape, kinds, meters, eligible_at, held)
 
 
 def _held(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Kind]]:

@@ -29,8 +29,8 @@ from trainshed.scheduler.feasibility import (
     nodes_that_hold,
     unreached,
 )
-from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Plan, Preempt
-from trainshed.scheduler.planning import Planning
+from trainshed.scheduler.model import Admit, Demand, Gang, GangState, Preempt
+from trainshed.scheduler.planning import plan
 from trainshed.scheduler.resources import (
     Kind,
     Kinds,
@@ -39,7 +39,7 @@ from trainshed.scheduler.resources import (
     placement_orders,
     plus,
 )
-from trainshed.scheduler.snapshot import Snapshot
+from trainshed.scheduler.snapshot import AT_ONCE, Snapshot
 
 _NAMED = 5
 """So many blockers are named."""
@@ -64,79 +64,26 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 
 def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     """Return whether a gang that is not in the snapshot would start at once, and where; else why not. Costs
-    one plan; the snapshot is afterwards as it was. Raises ValueError if its uid is in the snapshot."""
-    asking = PreflightPlanning(snapshot, gang, now)
-    while (found := asking.go_on()) is None:
-        pass
-    return found
-
-
-class PreflightPlanning:
-    """A pre-flight that is made step by step, like `planning.Planning`: nobody may change the snapshot before
-    it is made; to read the snapshot between two steps, call `step_back` first."""
-
-    def __init__(self, snapshot: Snapshot, gang: Gang, now: Nanos) -> None:
-        """Raises ValueError if the gang's uid is in the snapshot."""
-        if gang.uid in snapshot.entries:
-            raise ValueError(
-                f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
-            )
-        self._snapshot, self._gang, self._now = snapshot, gang, now
-        self._missing = _missing(snapshot, gang)
-        snapshot.put(GangState(gang, waiting_since=now))
-        self._entry = snapshot.entries[gang.uid]
-        self._is_shown = True
-        self._position = position(snapshot, gang.uid)
-        self._planning = Planning(snapshot, now)
-
-    def go_on(self) -> Preflight | None:
-        """Take another step; return the answer, once there is one. The snapshot is then as it was before, and
-        also when this raises."""
-        if not self._is_shown:
-            self._snapshot.show(self._entry)
-            self._is_shown = True
-        try:
-            planned = self._planning.go_on()
-            found = None if planned is None else self._found(planned)
-        except BaseException:
-            self.close()
-            raise
-        if found is not None:
-            self.close()
-        return found
-
-    def step_back(self) -> None:
-        """Put the snapshot back as it was before the question was asked; `go_on` continues."""
-        self._planning.step_back()
-        if self._is_shown:
-            self._snapshot.hide(self._entry)
-            self._is_shown = False
-
-    def close(self) -> None:
-        """Ask no more, and put the snapshot back as it was."""
-        self._planning.step_back()
-        if not self._is_shown:
-            self._snapshot.show(self._entry)
-        self._snapshot.remove(self._gang.uid)
-
-    def _found(self, planned: Plan) -> Preflight:
-        snapshot, gang, made = self._snapshot, self._gang, planned.decisions
-        admitted = next((d for d in made if isinstance(d, Admit) and d.uid == gang.uid), None)
-        if admitted is not None:
-            places = tuple((str(replica), node) for replica, node in admitted.nodes)
-            return Preflight(places, None, self._position, self._missing)
-        in_force = snapshot.reservations
-        snapshot.set_reservations(planned.reservations)
-        try:
-            waiting = _waiting(snapshot, self._entry, self._now)
-        finally:
-            snapshot.set_reservations(in_force)
-        yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
-        if yielding:
-            offer = f"would start as soon as {_jobs(snapshot, yielding)} had left: spot work gives way to it"
-            names = tuple(snapshot.entries[uid].gang.name for uid in yielding[:_NAMED])
-            waiting = replace(waiting, hint=offer, blockers=names)
-        return Preflight((), waiting, self._position, self._missing)
+    one plan, and uses up the snapshot: give it a copy. Raises ValueError if its uid is in the snapshot."""
+    if gang.uid in snapshot.entries:
+        raise ValueError(
+            f"job {gang.uid} is in the snapshot already: a pre-flight needs a uid of its own"
+        )
+    snapshot.put(GangState(gang, waiting_since=now))
+    at, missing = position(snapshot, gang.uid), _missing(snapshot, gang)
+    planned = plan(snapshot.copy(), now)
+    made = planned.decisions
+    admitted = next((d for d in made if isinstance(d, Admit) and d.uid == gang.uid), None)
+    if admitted is not None:
+        places = tuple((str(replica), node) for replica, node in admitted.nodes)
+        return Preflight(places, None, at, missing)
+    snapshot.set_reservations(planned.reservations)
+    waiting = _waiting(snapshot, snapshot.entries[gang.uid], now)
+    yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
+    if yielding:
+        offer = f"would start as soon as {_jobs(snapshot, yielding)} had left: spot work gives way to it"
+        waiting = replace(waiting, hint=offer, blockers=_names(snapshot, yielding))
+    return Preflight((), waiting, at, missing)
 
 
 def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
@@ -154,7 +101,8 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         message = _no_node(snapshot, entry.shape.kinds)
         offers = (hint(snapshot, entry), _undrain(snapshot, entry.shape.kinds))
         return Waiting(WaitReason.NO_NODE, message, "; ".join(filter(None, offers)))
-    for meter, amount in entry.meters:
+    for key, amount in entry.meters:
+        meter = snapshot.meters[key]
         if meter.limit is not None and not meter.allows(
             amount, meter.limit - meter.used, meter.used
         ):
@@ -423,7 +371,8 @@ def hint(snapshot: Snapshot, entry: Entry) -> str:
 def _fits_with(snapshot: Snapshot, entry: Entry, pool: int, count: int) -> bool:
     gang = entry.gang
     replicas = [item for item in gang.replicas if item[0].pool != pool or item[0].index < count]
-    for meter, amount in entry.meters:
+    for key, amount in entry.meters:
+        meter = snapshot.meters[key]
         if meter.limit is None:
             continue
         less = _scaled(gang.replicas, replicas, amount)
@@ -496,7 +445,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
 def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
     """Return every quota that is set, used or waited for, of one project or of all; by project, region and
     metric."""
-    keys = {*snapshot.meters, *snapshot.quotas_set()}
+    keys = {*snapshot.meters, *snapshot.quotas_set()} - {AT_ONCE}
     found: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric)):
         limit, source = snapshot.limit(key)

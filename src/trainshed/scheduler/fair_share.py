@@ -7,16 +7,13 @@ that overtook it: they are left out of its project's share.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
-
-_PASSED = 256
-"""Candidates that are passed over between two pauses."""
 
 
 class _ProjectCandidates:
@@ -51,9 +48,9 @@ class _ProjectCandidates:
         #: None = before the first call of `advance`, and at the end.
         self.head: Entry | None = None
 
-    def advance(self, *, provided: bool) -> Iterator[None]:
-        """Go on to the next candidate, with a pause now and then. `provided`: the last one is provided for,
-        so the next of its shape has its turn."""
+    def advance(self, *, provided: bool) -> None:
+        """Go on to the next candidate. `provided`: the last one is provided for, so the next of its shape has
+        its turn."""
         if provided and self.head is not None:
             self._share = None
             shape = self.head.shape
@@ -62,12 +59,8 @@ class _ProjectCandidates:
             if place < len(bucket):
                 heappush(self._next, bucket[place])
         self.head = self._following()
-        passed = 0
         while self.head is not None and self._is_in_vain(self.head):
             self.head = self._following()
-            passed += 1
-            if passed % _PASSED == 0:
-                yield
 
     def _following(self) -> Entry | None:
         heads = self._group.heads
@@ -79,7 +72,8 @@ class _ProjectCandidates:
         return head
 
     def share(self, entry: Entry, now: Nanos) -> float:
-        snapshot, project = self._snapshot, entry.project
+        snapshot = self._snapshot
+        project = snapshot.projects[entry.gang.project_id]
         if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
             used = {
@@ -109,8 +103,8 @@ class _ProjectCandidates:
 
 
 class Candidates:
-    """All candidates of one level, in order, once they are gathered; the order follows what is given away
-    meanwhile. Those that `is_in_vain` names are left out."""
+    """All candidates of one level, in order; the order follows what is given away meanwhile. Those that
+    `is_in_vain` names are left out."""
 
     def __init__(
         self,
@@ -120,29 +114,23 @@ class Candidates:
         is_in_vain: Callable[[Entry], bool],
     ) -> None:
         self._snapshot = snapshot
-        self._groups = groups
         self._now = now
-        self._is_in_vain = is_in_vain
         self._heap: list[tuple[float, Entry, _ProjectCandidates]] = []
-
-    def gather(self) -> Iterator[None]:
-        """Find the first of each project, with pauses."""
-        for group in self._groups.values():
-            turn = _ProjectCandidates(self._snapshot, group, self._is_in_vain)
-            yield from turn.advance(provided=False)
+        for group in groups.values():
+            turn = _ProjectCandidates(snapshot, group, is_in_vain)
+            turn.advance(provided=False)
             if turn.head is not None:
                 self._heap.append(self._key(turn, turn.head))
-            yield
         heapify(self._heap)
 
     def peek(self) -> Entry | None:
         """Return whose turn it is, None at the end."""
         return self._heap[0][2].head if self._heap else None
 
-    def advance(self, *, provided: bool) -> Iterator[None]:
-        """Go on after the one whose turn it was, with pauses. `provided`: that one starts, or will."""
+    def advance(self, *, provided: bool) -> None:
+        """Go on after the one whose turn it was. `provided`: that one starts, or will."""
         turn = self._heap[0][2]
-        yield from turn.advance(provided=provided)
+        turn.advance(provided=provided)
         if turn.head is None:
             heappop(self._heap)
         else:
@@ -170,11 +158,12 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     queue = snapshot.queue
     level = level_of(entry)
     levels = queue.order[: bisect_left(queue.order, level)]
-    own = queue.group(entry)
+    own = queue.levels[level].own(entry.gang.project_id)
     used = _used(snapshot, levels, entry.gang.project_id)
     turn = _key(snapshot, used, own, bisect_left(own.waiting, entry))
     before = sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
-    for project_id, group in queue.levels[level].items():
+    for project_id in queue.levels[level]:
+        group = queue.levels[level].own(project_id)
         before += _earlier(snapshot, _used(snapshot, levels, project_id), group, turn)
     return before + 1
 
@@ -183,8 +172,8 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
     """Return what a project uses when all that wait on these levels have started."""
     used = dict(snapshot.projects[project_id].used)
     for key in levels:
-        group = snapshot.queue.levels[key].get(project_id)
-        for what, amount in group.sums.items() if group else ():
+        groups = snapshot.queue.levels[key]
+        for what, amount in groups.own(project_id).sums.items() if project_id in groups else ():
             used[what] = used.get(what, 0) + amount
     return used
 

@@ -1,8 +1,9 @@
 """Decides, before each plan, which waiting gangs take another of their choices: one that can never start as
 it is, or that has waited for as long as its job says while another of its choices is free."""
 
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.units import Nanos
-from trainshed.scheduler.entries import Entry, Meter
+from trainshed.scheduler.entries import Entry
 from trainshed.scheduler.explaining import SECOND, why
 from trainshed.scheduler.feasibility import assess
 from trainshed.scheduler.model import FallBack, GangState, with_choice
@@ -17,11 +18,9 @@ def fall_backs(snapshot: Snapshot, now: Nanos) -> tuple[tuple[FallBack, ...], in
     """Return which gangs fall back to what, and when the passing of time alone may make another one do so
     (ns, 0 = never). The snapshot is afterwards as it was."""
     pass_ = _Pass(snapshot, now)
-    try:
-        for entry in snapshot.flexible[:MOST]:
-            pass_.look_at(entry)
-    finally:
-        snapshot.free.give_back(pass_.taken)
+    for entry in snapshot.flexible[:MOST]:
+        pass_.look_at(entry)
+    snapshot.free.give_back(pass_.taken)
     return tuple(pass_.found), pass_.look_again
 
 
@@ -33,7 +32,7 @@ class _Pass:
         self.taken: list[Placement] = []
         self._snapshot = snapshot
         self._now = now
-        self._used: dict[Meter, int] = {}
+        self._used: dict[QuotaKey, int] = {}
 
     def look_at(self, entry: Entry) -> None:
         missing, _ = assess(self._snapshot, entry.shape.request)
@@ -59,8 +58,8 @@ class _Pass:
                 for part in places:
                     self._snapshot.free.take(part.node, part.kind, part.count)
                 self.taken += places
-                for meter, amount in other.meters:
-                    self._used[meter] = self._used.get(meter, 0) + amount
+                for key, amount in other.meters:
+                    self._used[key] = self._used.get(key, 0) + amount
                 self._decide(entry, other, missing)
                 return
         if missing and possible:
@@ -77,8 +76,9 @@ class _Pass:
 
     def _places(self, entry: Entry) -> list[Placement] | None:
         """Return where it would go now, whosever turn it is; None if it cannot start now."""
-        for meter, amount in entry.meters:
-            used = meter.used + self._used.get(meter, 0)
+        for key, amount in entry.meters:
+            meter = self._snapshot.meters[key]
+            used = meter.used + self._used.get(key, 0)
             if meter.limit is not None and not meter.allows(amount, meter.limit - used, used):
                 return None
         if not self._snapshot.policy.strict:

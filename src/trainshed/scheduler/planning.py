@@ -1,5 +1,5 @@
 """The plan: who starts, who gets another place, who is preempted, what can never fit. Pure: the same snapshot
-and moment give the same plan, and the snapshot is afterwards as it was.
+and moment give the same plan. It uses up the snapshot, of which it is given a copy.
 
 The order is priority, on-demand before spot, fair share, age (spec/queue#order). A job that does not fit may
 be overtaken for as long as the policy's patience lasts; then what it needs is reserved for it against all
@@ -15,7 +15,7 @@ from heapq import merge
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
-from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas
+from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas, entry_of
 from trainshed.scheduler.fair_share import Candidates
 from trainshed.scheduler.feasibility import assess, assess_kinds
 from trainshed.scheduler.model import Admit, Decision, GangState, Place, Plan, Preempt, StockOut
@@ -32,7 +32,7 @@ from trainshed.scheduler.snapshot import Snapshot, cheapness
 from trainshed.scheduler.transaction import Need, PlanTransaction
 
 MAX_RESERVATIONS = 8
-MAX_ADMISSIONS = 1000
+MAX_ADMISSIONS = 100
 """Most jobs that start by one plan, which bounds how long it takes; the others start by the next, which
 follows at once."""
 MAX_RELOCATIONS = 32
@@ -40,57 +40,20 @@ MAX_RELOCATIONS = 32
 
 
 def plan(snapshot: Snapshot, now: Nanos) -> Plan:
-    """Return what is to be done at `now` (ns, never less than in an earlier call)."""
-    planning = Planning(snapshot, now)
-    while (made := planning.go_on()) is None:
-        pass
-    return made
-
-
-class Planning:
-    """A plan that is made step by step. It works on the snapshot itself, which nobody may change before the
-    plan is made; to read the snapshot between two steps, call `step_back` first."""
-
-    def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
-        self._transaction = PlanTransaction(snapshot, now)
-        self._planner = _Planner(snapshot, self._transaction, now)
-        self._steps = self._planner.steps()
-        self._is_open = False
-        self._transaction.begin()
-
-    def go_on(self) -> Plan | None:
-        """Take another step, of a millisecond or so; return the plan, once it is made. The snapshot is then
-        as it was, and also when this raises."""
-        if not self._is_open:
-            self._is_open = True
-            self._transaction.redo()
-        try:
-            next(self._steps)
-        except StopIteration:
-            made = self._planner.plan()
-            self.step_back()
-            return made
-        except BaseException:
-            self.step_back()
-            raise
-        return None
-
-    def step_back(self) -> None:
-        """Put the snapshot back as it was before the plan was begun; `go_on` continues."""
-        if self._is_open:
-            self._is_open = False
-            self._transaction.undo()
+    """Return what is to be done at `now` (ns, never less than in an earlier call). Uses up the snapshot: give
+    it a copy."""
+    return _Planner(snapshot, now).plan()
 
 
 class _Planner:
     """One pass over the queue. What is free only shrinks in its course, so what failed once need not be tried
     again."""
 
-    def __init__(self, snapshot: Snapshot, transaction: PlanTransaction, now: Nanos) -> None:
+    def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self._decisions: list[Decision] = []
-        self._look_again = 0
         self._snapshot = snapshot
-        self._transaction = transaction
+        self._transaction = PlanTransaction(snapshot, now)
+        self._look_again = self._transaction.next_release
         self._now = now
         #: By request, the longest run times with which it did not fit; 0 = it does not fit at all.
         self._failed: dict[ResourceRequest, set[int]] = {}
@@ -98,38 +61,30 @@ class _Planner:
         self._hopeless: set[tuple[str, ResourceRequest, bool]] = set()
         #: Requests that nothing but a reservation can help in this plan.
         self._refused: set[ResourceRequest] = set()
-        self._preemption = Preemption(snapshot, transaction)
+        self._preemption = Preemption(snapshot, self._transaction)
         self._admitted: list[tuple[Entry, Admit]] = []
         self._running_now: list[Entry] = []
         self._reservations = 0
         self._relocations = 0
 
     def plan(self) -> Plan:
-        """Return the plan, when all steps are done."""
+        """Consider all unplaced and waiting gangs, one after the other."""
+        for _, age in self._snapshot.unplaced:
+            self._relocate(self._snapshot.entries[age[1]])
+        if self._snapshot.loads or (self._snapshot.policy.strict and len(self._snapshot.known)):
+            self._consider_all()
         reservations = tuple(self._transaction.reservations)
         return Plan(tuple(self._decisions), self._look_again, reservations)
 
-    def steps(self) -> Iterator[None]:
-        """Consider all unplaced and waiting gangs, one after the other, with a pause after each."""
-        self._look_again = self._transaction.next_release
-        for _, age in self._snapshot.unplaced:
-            self._relocate(self._snapshot.entries[age[1]])
-            yield
-        if not self._snapshot.loads and not (
-            self._snapshot.policy.strict and len(self._snapshot.known)
-        ):
-            return
-        for level in list(self._snapshot.queue.order):
+    def _consider_all(self) -> None:
+        for level in self._snapshot.queue.order:
             groups = self._snapshot.queue.levels[level]
             candidates = Candidates(self._snapshot, groups, self._now, self._is_pointless)
-            yield from candidates.gather()
             while (entry := candidates.peek()) is not None:
                 if len(self._admitted) == MAX_ADMISSIONS:
                     self._look_again = self._now  # the next plan goes on here
                     return
-                provided = self._consider(entry)
-                yield
-                yield from candidates.advance(provided=provided)
+                candidates.advance(provided=self._consider(entry))
 
     # --- gangs that wait ---
 
@@ -160,13 +115,14 @@ class _Planner:
         number of replicas, and where quotas are tight, for a quota."""
         if self._preemption.possible:
             return False
-        for meter, amount in entry.meters:
+        for key, amount in entry.meters:
+            meter = self._snapshot.meters[key]
             if meter.limit is None:
                 continue
             if not meter.allows(amount, meter.limit - meter.used, meter.used):
                 missing, _ = assess(self._snapshot, entry.shape.request)
                 return not missing  # else its job has to be told
-            if self._transaction.reserves(meter):
+            if self._transaction.reserves(key):
                 return False  # what is reserved may let it start, or hold it back
         return False
 
@@ -264,7 +220,8 @@ class _Planner:
         entries = self._snapshot.entries
         running = self._snapshot.releases
         if quotas_only:
-            holders = {uid for meter, _ in entry.meters if not meter.alone for uid in meter.holders}
+            meters = [self._snapshot.meters[key] for key, _ in entry.meters]
+            holders = {uid for meter in meters if not meter.alone for uid in meter.holders}
             running = sorted((entries[uid].over_at, uid) for uid in holders)
         before = ((when, entries[uid]) for when, uid in running if uid not in leaving)
         begun = sorted(((gang.over_at, gang) for gang in self._admitted_entries()), key=_by_end)
@@ -276,7 +233,7 @@ class _Planner:
             ends = self._transaction.ends(entry)
             until = ends if ends < ENDLESS else 0
             state = GangState(entry.gang, places=admitted.nodes, until=until)
-            self._running_now.append(self._snapshot.entry(state))
+            self._running_now.append(entry_of(state, entry.shape, entry.kinds, entry.meters))
         return self._running_now
 
     def _wake_when_impatient(self, entry: Entry) -> None:
@@ -405,7 +362,11 @@ class Preemption:
             return found[:_LOOKED_AT]
         places = find_placements(self._best_case(), kinds or entry.shape.kinds) or []
         nodes = {part.node for part in places}
-        short = [m for m, a in entry.meters if not kinds and self._transaction.left(m) < a]
+        short = [
+            self._snapshot.meters[key]
+            for key, amount in entry.meters
+            if not kinds and self._transaction.left(key) < amount
+        ]
         return [
             spot
             for spot in found

@@ -153,6 +153,12 @@ class _Classes:
         self.keys: list[Vector] = []
         self.members: dict[Vector, list[str]] = {}
 
+    def copy(self) -> "_Classes":
+        made = _Classes()
+        made.keys = self.keys.copy()
+        made.members = {vector: members.copy() for vector, members in self.members.items()}
+        return made
+
     def add(self, node: str, vector: Vector) -> None:
         members = self.members.get(vector)
         if members is None:
@@ -210,6 +216,12 @@ class NodeResources:
         self._layouts: dict[str, Layout] = {}
         self._classes: dict[Layout, _Classes] = {}
         self._routes: dict[tuple[str, str, str], list[Layout]] = {}
+
+    def copy(self) -> "NodeResources":
+        made = NodeResources()
+        made._vectors, made._layouts = self._vectors.copy(), self._layouts.copy()
+        made._classes = {layout: classes.copy() for layout, classes in self._classes.items()}
+        return made
 
     def __contains__(self, node: str) -> bool:
         return node in self._vectors

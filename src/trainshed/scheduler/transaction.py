@@ -1,16 +1,13 @@
-"""What is free in the course of one plan: what it gives away, what it reserves, and what a gang still lacks.
-
-It works on the snapshot's own entries and puts everything back at the end, and in between when somebody reads
-them: a copy of ten thousand nodes would cost more than the plan.
-"""
+"""What is free in the course of one plan: what it gives away, what it reserves, what a gang still lacks."""
 
 from bisect import insort
 from collections.abc import Iterable
 
 from msgspec import Struct
 
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.units import Nanos
-from trainshed.scheduler.entries import Entry, Meter
+from trainshed.scheduler.entries import Entry
 from trainshed.scheduler.model import Reservation
 from trainshed.scheduler.resources import (
     ENDLESS,
@@ -49,7 +46,7 @@ Hidden = tuple[str, Layout, Vector]
 
 
 class PlanTransaction:
-    """The changes of one plan to its snapshot; `undo` takes all of them back."""
+    """The changes of one plan to its snapshot, which is used up by them."""
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self.snapshot = snapshot
@@ -62,56 +59,15 @@ class PlanTransaction:
         #: A node that must not be used at the moment; "" = none.
         self.avoid = ""
         #: When the next back-off is over (ns), 0 = there is none.
-        self.next_release = 0
-        self._released: list[Entry] = []
-        self._admitted: list[Entry] = []
-        self._origin: dict[str, tuple[Layout, Vector]] = {}
-        #: By node, where nothing is reserved: what `undo` has found free.
-        self._undone: dict[str, Vector] = {}
+        self.next_release = snapshot.queue.release_due(now)
         self._guards: dict[str, list[NodeGuard]] = {}
         self._guarded: dict[str, tuple[Layout, Vector]] = {}
         #: The most of each that is free on any guarded node of a layout; None = not known since one changed.
         self._most_guarded: dict[Layout, Vector] | None = None
         self._claims: dict[str, Vector] = {}
-        self._meter_guards: dict[Meter, list[MeterGuard]] = {}
-        self._meter_claims: dict[Meter, int] = {}
-        self._loads = snapshot.loads.copy() if not self.strict else []
-
-    def begin(self) -> None:
-        """Find the gangs whose back-off is over; they may start from the first `redo` on."""
-        self._released, self.next_release = self.snapshot.queue.due(self.now)
-
-    def undo(self) -> None:
-        """Put the snapshot back as it was before `redo`."""
-        for entry in self._released:
-            self.snapshot.queue.group(entry).withdraw(entry)
-        for name in self._guarded:
-            self.free.add(name, *self._guarded[name])
-        for name, (_, vector) in self._origin.items():
-            now = self.free.vector(name)
-            if name not in self._guarded:
-                self._undone[name] = now
-            if now != vector:
-                self.free.move(name, vector)
-        self._charge(-1)
-
-    def redo(self) -> None:
-        """Make the changes again that `undo` took back; at first those of `begin`."""
-        for entry in self._released:
-            self.snapshot.queue.group(entry).release(entry)
-        for name in self._guarded:
-            self.free.discard(name)
-        for name, vector in self._undone.items():
-            if self.free.vector(name) != vector:
-                self.free.move(name, vector)
-        self._undone.clear()
-        self._charge(1)
-
-    def _charge(self, times: int) -> None:
-        for entry in self._admitted:
-            entry.project.add(entry.takes, times)
-            for meter, amount in entry.meters:
-                meter.used += amount * times
+        self._meter_guards: dict[QuotaKey, list[MeterGuard]] = {}
+        self._meter_claims: dict[QuotaKey, int] = {}
+        self._loads = snapshot.loads
 
     def ends(self, entry: Entry) -> int:
         """Return when a gang that starts now is over at the latest (ns)."""
@@ -119,24 +75,26 @@ class PlanTransaction:
 
     # What is free of a quota
 
-    def left(self, meter: Meter) -> int:
+    def left(self, key: QuotaKey) -> int:
         """Return what is free of a meter beyond what is reserved of it."""
+        meter = self.snapshot.meters[key]
         if meter.limit is None:
             return ENDLESS
-        return meter.limit - meter.used - self._meter_claims.get(meter, 0)
+        return meter.limit - meter.used - self._meter_claims.get(key, 0)
 
-    def reserves(self, meter: Meter) -> bool:
+    def reserves(self, key: QuotaKey) -> bool:
         """Whether some of a quota is kept free for a gang."""
-        return meter in self._meter_guards
+        return key in self._meter_guards
 
     def allows(self, entry: Entry) -> bool:
         """Whether quotas and the number of replicas let it start now."""
-        for meter, amount in entry.meters:
+        for key, amount in entry.meters:
+            meter = self.snapshot.meters[key]
             if meter.limit is None:
                 continue
             if not meter.allows(amount, meter.limit - meter.used, meter.used):
                 return False
-            for guard in self._meter_guards.get(meter, ()):
+            for guard in self._meter_guards.get(key, ()):
                 if _outlasts(self.ends(entry), guard.at) and amount > guard.spare:
                     self.held_back = True
                     return False
@@ -161,7 +119,6 @@ class PlanTransaction:
         if not self.strict:
             return
         if part.node not in self._guarded:
-            self._note(part.node)
             self.free.take(part.node, part.kind, part.count)
             return
         layout, vector = self._guarded[part.node]
@@ -179,11 +136,10 @@ class PlanTransaction:
 
     def admit(self, entry: Entry) -> None:
         """Charge the project and the quotas of a gang that starts."""
-        self._admitted.append(entry)
-        entry.project.add(entry.takes, 1)
-        for meter, amount in entry.meters:
-            meter.used += amount
-            for guard in self._meter_guards.get(meter, ()):
+        self.snapshot.projects.own(entry.gang.project_id).add(entry.takes, 1)
+        for key, amount in entry.meters:
+            self.snapshot.meters.own(key).used += amount
+            for guard in self._meter_guards.get(key, ()):
                 if _outlasts(self.ends(entry), guard.at):
                     guard.spare -= amount
 
@@ -219,7 +175,7 @@ class PlanTransaction:
         at: Nanos,
         parts: list[Placement],
         extra: dict[str, Vector],
-        spares: list[tuple[Meter, int]],
+        spares: list[tuple[QuotaKey, int]],
     ) -> None:
         """Reserve places and quotas for a gang. `extra`: what comes free on nodes until then; `spares`: what
         is left of its meters then."""
@@ -239,13 +195,13 @@ class PlanTransaction:
             old = self._claims.get(node)
             self._claims[node] = plus(old, claim) if old else claim
             if node not in self._guarded:
-                self._guarded[node] = (layout, self._release(node))
+                self._guarded[node] = (layout, self.free.vector(node))
+                self.free.discard(node)
                 self._most_guarded = None
-        for meter, spare in spares:
-            self._meter_guards.setdefault(meter, []).append(MeterGuard(at, spare))
-        for meter, amount in entry.meters:
-            if any(meter is reserved for reserved, _ in spares):
-                self._meter_claims[meter] = self._meter_claims.get(meter, 0) + amount
+        amounts = dict(entry.meters)
+        for key, spare in spares:
+            self._meter_guards.setdefault(key, []).append(MeterGuard(at, spare))
+            self._meter_claims[key] = self._meter_claims.get(key, 0) + amounts[key]
 
     @property
     def guarded(self) -> Iterable[str]:
@@ -320,17 +276,6 @@ class PlanTransaction:
             self._most_guarded = most
         return self._most_guarded
 
-    def _note(self, node: str) -> None:
-        if node not in self._origin:
-            self._origin[node] = (self.free.layout(node), self.free.vector(node))
-
-    def _release(self, node: str) -> Vector:
-        """Take a node that is to be guarded out of the index."""
-        self._note(node)
-        vector = self.free.vector(node)
-        self.free.discard(node)
-        return vector
-
     def _deal(self, kinds: Kinds) -> list[Placement] | None:
         if not self._loads:
             return None
@@ -372,12 +317,14 @@ class Need:
         self.quotas_only = quotas_only
         self._nodes = transaction.strict and not quotas_only
         self._kinds = (kinds or entry.shape.kinds) if self._nodes else ()
+        self._all_meters = transaction.snapshot.meters
         self._meters = [
-            (meter, amount)
-            for meter, amount in (() if kinds else entry.meters)
-            if meter.limit is not None and not (quotas_only and meter.alone)
+            (key, amount)
+            for key, amount in (() if kinds else entry.meters)
+            if self._all_meters[key].limit is not None
+            and not (quotas_only and self._all_meters[key].alone)
         ]
-        self._freed: dict[Meter, int] = dict.fromkeys((m for m, _ in self._meters), 0)
+        self._freed: dict[QuotaKey, int] = dict.fromkeys((key for key, _ in self._meters), 0)
         self._extra: dict[str, Vector] = {}
         self._lacking = {
             kind: count - transaction.count(kind, count) for kind, count in self._kinds
@@ -395,19 +342,22 @@ class Need:
 
     @property
     def quotas_met(self) -> bool:
-        return all(self._allows(meter, amount) for meter, amount in self._meters)
+        return all(self._allows(key, amount) for key, amount in self._meters)
 
     @property
     def short_of_quota(self) -> bool:
         """Whether a quota of its project is used up, which does not concern other projects."""
-        return any(not m.alone and not self._allows(m, a) for m, a in self._meters)
+        return any(
+            not self._all_meters[key].alone and not self._allows(key, amount)
+            for key, amount in self._meters
+        )
 
     def add(self, gang: Entry, times: int = 1) -> bool:
         """Imagine a gang gone; with -1: there again. Returns False if that makes no difference."""
         matters = False
-        for meter, value in gang.meters:
-            if meter in self._freed:
-                self._freed[meter] += value * times
+        for key, value in gang.meters:
+            if key in self._freed:
+                self._freed[key] += value * times
                 matters = True
         if not self._nodes:
             return matters
@@ -454,17 +404,16 @@ class Need:
     def reserve(self, at: Nanos) -> list[Placement]:
         """Reserve what it needs, from `at` on (ns, 0 = from no known time on). Returns the places."""
         parts = (self.places() if self._nodes else None) or []
-        spares: list[tuple[Meter, int]] = []
-        for meter, amount in self._meters:
-            spares.append((meter, max(0, self._left(meter) - amount)))
+        spares = [(key, max(0, self._left(key) - amount)) for key, amount in self._meters]
         self._transaction.reserve(self.entry, at, parts, self._extra, spares)
         return parts
 
-    def _allows(self, meter: Meter, amount: int) -> bool:
-        return meter.allows(amount, self._left(meter), meter.used - self._freed[meter])
+    def _allows(self, key: QuotaKey, amount: int) -> bool:
+        meter = self._all_meters[key]
+        return meter.allows(amount, self._left(key), meter.used - self._freed[key])
 
-    def _left(self, meter: Meter) -> int:
-        return self._transaction.left(meter) + self._freed[meter]
+    def _left(self, key: QuotaKey) -> int:
+        return self._transaction.left(key) + self._freed[key]
 
     def _arranged(
         self, order: Kinds, nodes: dict[str, tuple[Layout, Vector]]
