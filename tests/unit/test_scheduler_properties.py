@@ -224,8 +224,10 @@ def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: Wor
         world.end(state.gang.uid)
     world.wait(*(replace(s.gang, uid=JobUid(s.gang.uid + 100)) for s in other.states.values()))
     overloaded = {name for name, found in world.snapshot.nodes.items() if min(found.free) < 0}
-    for decision in [*world.plan().decisions, *made.decisions]:
-        if still_holds(world.snapshot, planned, decision) if decision in made.decisions else True:
+    for decision in world.plan().decisions:
+        world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
+    for decision in made.decisions:
+        if still_holds(world.snapshot, planned, decision):
             world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
     if world.policy.strict:
         assert {n for n, found in world.snapshot.nodes.items() if min(found.free) < 0} <= overloaded
