@@ -181,6 +181,17 @@ class QuotaKey(Struct, frozen=True):
     metric: str
 
 
+class QuotaSource(enum.StrEnum):
+    """Where a quota's limit comes from."""
+
+    #: An operator has set it.
+    SET = "set"
+    #: It is the public default.
+    PUBLIC = "public"
+    #: It has none.
+    NONE = "none"
+
+
 class QuotaStatus(Struct, frozen=True):
     """A quota and how much of it is used."""
 
@@ -189,8 +200,7 @@ class QuotaStatus(Struct, frozen=True):
     limit: float
     used: float
     waiting: float
-    #: "set" (by an operator), "public" (the public default), "none".
-    source: str
+    source: QuotaSource
 
 
 class Load(Struct, frozen=True):

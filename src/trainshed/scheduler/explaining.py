@@ -10,6 +10,7 @@ from trainshed.core.capacity import (
     NodeCondition,
     NodeStatus,
     Preflight,
+    QuotaSource,
     QuotaStatus,
     Waiting,
     WaitReason,
@@ -451,6 +452,6 @@ def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatu
         limit, source = snapshot.limit(key)
         meter = snapshot.meters.get(key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
-        if project_id in ("", key.project_id) and (used or waiting or source == "set"):
+        if project_id in ("", key.project_id) and (used or waiting or source is QuotaSource.SET):
             found.append(QuotaStatus(key, limit, used / 1000, waiting / 1000, source))
     return tuple(found)

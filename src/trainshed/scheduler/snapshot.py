@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import UNLIMITED, NodeCondition, QuotaKey
+from trainshed.core.capacity import UNLIMITED, NodeCondition, QuotaKey, QuotaSource
 from trainshed.core.catalog.quotas import public_limit
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
@@ -406,15 +406,15 @@ class Snapshot:
             return False
         return self.queue.group(entry).buckets[entry.shape][0] is not entry
 
-    def limit(self, key: QuotaKey) -> tuple[float, str]:
-        """Return a quota's limit, `capacity.UNLIMITED` for none, and its source: "set", "public", "none"."""
+    def limit(self, key: QuotaKey) -> tuple[float, QuotaSource]:
+        """Return a quota's limit, `capacity.UNLIMITED` for none, and its source."""
         if key in self._quotas:
-            return self._quotas[key], "set"
+            return self._quotas[key], QuotaSource.SET
         if self.policy.public_quotas:
             public = public_limit(key.metric, key.region)
             if public != UNLIMITED:
-                return public, "public"
-        return UNLIMITED, "none"
+                return public, QuotaSource.PUBLIC
+        return UNLIMITED, QuotaSource.NONE
 
     def quotas_set(self) -> Iterator[QuotaKey]:
         return iter(self._quotas)

@@ -9,6 +9,7 @@ from trainshed.core.capacity import (
     NodeStatus,
     Preflight,
     QuotaKey,
+    QuotaSource,
     QuotaStatus,
     Waiting,
 )
@@ -70,7 +71,7 @@ class ValueRoom:
                 self._limits.get(key, -1),
                 self.used.get(key, 0),
                 0,
-                "set" if key in self._limits else "none",
+                QuotaSource.SET if key in self._limits else QuotaSource.NONE,
             )
             for key in {**self.used, **self._limits}
             if (key.project_id, key.region) == (project_id, region)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
 from trainshed.api.trainshed_v1.places import read_place
-from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaStatus
+from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaSource, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.wire.trainshed_v1 import capacity as records
 
@@ -68,7 +68,7 @@ def quota_view(quota: QuotaStatus) -> records.Quota:
 
 def _without_limit(key: QuotaKey) -> QuotaStatus:
     """Return a quota that the capacity view does not list."""
-    return QuotaStatus(key, UNLIMITED, 0, 0, "none")
+    return QuotaStatus(key, UNLIMITED, 0, 0, QuotaSource.NONE)
 
 
 def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
