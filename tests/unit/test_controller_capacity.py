@@ -136,7 +136,7 @@ def numbered(uid: int) -> Job:
 
 
 async def test_what_changes_during_a_decision_is_seen_at_once_and_decided_about_after_it() -> None:
-    """ADR 169: what still holds of a decision counts, and no more."""
+    """ADR 12: what still holds of a decision counts, and no more."""
     scene = Apart("a", "b")
     first, second, third = numbered(7), numbered(8), numbered(9)
     for one in (first, second):
@@ -230,7 +230,7 @@ def with_a_smaller_choice(subject: Job) -> Job:
 def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_at(
     seed: int,
 ) -> None:
-    """ADR 137: who comes behind one of the same shape for whom there is no room is not looked at."""
+    """ADR 12: who comes behind one of the same shape for whom there is no room is not looked at."""
     draw, now = random.Random(seed), NOW
     policy = Policy(
         strict=draw.random() < 0.7, max_replicas=3, patience=draw.choice((20, 600)) * SECOND

@@ -206,7 +206,7 @@ def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
 @GENERATED
 @given(worlds())
 def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: World) -> None:
-    """ADR 169: no decision gets in the way of another one of its plan."""
+    """ADR 12: no decision gets in the way of another one of its plan."""
     planned = world.snapshot.copy()
     for decision in decide(planned, NOW).decisions:
         assert still_holds(world.snapshot, planned, decision)
@@ -216,7 +216,7 @@ def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: Wo
 @GENERATED
 @given(worlds(), worlds())
 def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: World) -> None:
-    """ADR 169: while a decision is made, nodes change, jobs end and others take their places."""
+    """ADR 12: while a decision is made, nodes change, jobs end and others take their places."""
     planned = world.snapshot.copy()
     made = decide(planned, NOW)
     world.set_nodes(other.nodes.values())

@@ -8,7 +8,7 @@ applied any more (`counts`).
 
 Decisions are made about a copy of the snapshot: where there are many jobs and nodes, in a thread, while the
 event loop goes on. What of them still holds afterwards counts; what does not is decided anew. Pre-flights are
-answered likewise (docs/adr/0169).
+answered likewise (docs/adr/0012).
 """
 
 import asyncio
