@@ -90,7 +90,7 @@ def test_a_connection_that_an_answer_lacks_or_has_twice_is_counted_once(
         ends = talk(server, MANY)
         seen = list(network._open_connections())  # pyright: ignore[reportPrivateUsage] - the kernel's answer
         for answer in ([*seen, *seen], [], seen):
-            monkeypatch.setattr(network, "_open_connections", lambda answer=answer: iter(answer))
+            monkeypatch.setattr(network, "_open_connections", answer.__iter__)
             assert all(MANY <= n < MANY + _FIN for n in moved(traffic, before, me))
         for end in ends:
             end.close()
