@@ -361,11 +361,14 @@ def test_a_program_opens_no_bucket_to_everybody(service: Service, member: str) -
 
 
 def test_acls_open_nothing(service: Service) -> None:
-    """They are taken, since clients send them, and mean nothing: policies alone grant."""
+    """Policies alone grant: lists of entries are refused, and predefined ones, which clients send, mean
+    nothing."""
     public = [{"entity": "allUsers", "role": "READER"}]
     bucket = {"name": "bucket-r", "acl": public, "defaultObjectAcl": public}
     query = "predefinedAcl=publicRead&predefinedDefaultObjectAcl=publicRead"
-    assert ask(service, program("p"), "POST", f"/storage/v1/b?project=p&{query}", bucket)[0] == 200
+    made = f"/storage/v1/b?project=p&{query}"
+    assert ask(service, program("p"), "POST", made, bucket)[0] == 400
+    assert ask(service, program("p"), "POST", made, {"name": "bucket-r"})[0] == 200
     upload = "/upload/storage/v1/b/bucket-r/o?uploadType=media&name=x&predefinedAcl=publicRead"
     assert ask(service, program("p"), "POST", upload, b"x")[0] == 200
     written = ask(service, program("p"), "PUT", "/bucket-r/y", b"y", {"x-goog-acl": "public-read"})

@@ -304,7 +304,6 @@ def test_credentials(service: Service) -> None:
     for headers in (
         {},
         {"Authorization": "Bearer wrong"},
-        {"Authorization": "Basic YTpi"},
         {"Authorization": service.token},
         {"Authorization": "Bearer"},
     ):
@@ -312,6 +311,10 @@ def test_credentials(service: Service) -> None:
             status, answer = raw(service, "GET", path, None, headers)
             assert status == 401, (headers, path)
             expect_refused(answer, 401, "UNAUTHENTICATED")
+    # A 401 would make a browser forget the credentials with which it is signed in to the console.
+    status, answer = raw(service, "GET", ML_JOBS, None, {"Authorization": "Basic YTpi"})
+    assert status == 403
+    expect_refused(answer, 401, "UNAUTHENTICATED")
 
 
 @pytest.mark.parametrize(

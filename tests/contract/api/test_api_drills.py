@@ -188,6 +188,7 @@ async def drilled(house: Drilled, *after: str) -> Any:
     house.write_log(1000, "workerpool0-0", (START + SECOND, "hello"), *before)
     house.clock = START + 5 * SECOND
     await order(house, kind="kill")
+    house.clock = START + 8 * SECOND
     await house.happen(
         NAME,
         DrillLanded(1),

@@ -40,6 +40,7 @@ async def started(house: House) -> None:
 
 
 async def running(house: House) -> None:
+    house.clock = START + SECOND
     await house.happen(
         NAME,
         RuntimePrepared(1),

@@ -55,7 +55,7 @@ def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
         root = tmp_path / "root"
         root.mkdir()
         with_programs(tmp_path / "root.tar")
-        shutil.unpack_archive(tmp_path / "root.tar", root)
+        shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
         (root / "large").write_bytes(bytes(11 << 20))
         await house.restart(usage_every=0.05)
         image = ImageRoot(str(root))

@@ -268,7 +268,7 @@ def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
         root, shown = tmp_path / "root", house.data.parent
         root.mkdir()
         with_programs(tmp_path / "root.tar")
-        shutil.unpack_archive(tmp_path / "root.tar", root)
+        shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
         (shown / "lent").write_text("of use")
         await house.restart(hidden=(house.data,), visible=(shown,))
         secret = house.data / "trainshed.db"

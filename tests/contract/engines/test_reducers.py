@@ -132,7 +132,7 @@ def test_programs_of_an_image_find_both_at_fixed_places(
             pytest.skip("container images need namespaces")
         root = tmp_path / "image"
         with_programs(tmp_path / "image.tar")
-        shutil.unpack_archive(tmp_path / "image.tar", root)
+        shutil.unpack_archive(tmp_path / "image.tar", root, filter="tar")
         uid, places = await gang(house, FIRST)
         told = part(package, ImageRoot(str(root)))
         await house.engine.launch([house.plan(uid, "true", **told)])

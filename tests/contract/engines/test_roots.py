@@ -89,7 +89,7 @@ def test_an_image_keeps_its_own_roots_and_gets_ours(
             root = tmp_path / f"root{number}"
             root.mkdir()
             with_programs(tmp_path / "root.tar", files=files)
-            shutil.unpack_archive(tmp_path / "root.tar", root)
+            shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
             image = ImageRoot(str(root))
             uid = await house.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
             assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)

@@ -157,8 +157,11 @@ async def store_works(services: Services, principal: Principal, *works: Work) ->
 
 
 async def require_default_bucket(services: Services, project: str) -> None:
-    """Make a project's default bucket if it is not there. Raises Unavailable."""
+    """Make a project's default bucket if it is not there. The service has made that of its own project at its
+    start: a job waits for it where somebody has moved it away. Raises Unavailable."""
     settings = services.settings
+    if project == settings.project:
+        return
     name = default_bucket(settings.bucket, settings.project, project)
     if name and services.buckets.bucket_location(name) is None:
         await asyncio.to_thread(services.buckets.ensure, name, settings.region, project)
