@@ -33,20 +33,20 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules of src": 0,
-    "lines of src": 0,
-    "lines of code of src": 0,
-    "lines of code on the way of a start": 0,
-    "lines of tests": 0,
-    "settings of the service": 0,
-    "settings of Slurm": 0,
-    "settings of Kubernetes": 0,
-    "commands": 0,
-    "ideas on the way of a start": 0,
-    "ideas with a cluster": 0,
-    "decision records": 0,
-    "words of decision records": 0,
-    "words of documents": 0,
+    "modules of src": 948,
+    "lines of src": 150_901,
+    "lines of code of src": 107_015,
+    "lines of code on the way of a start": 13_480,
+    "lines of tests": 140_009,
+    "settings of the service": 81,
+    "settings of Slurm": 29,
+    "settings of Kubernetes": 33,
+    "commands": 46,
+    "ideas on the way of a start": 35,
+    "ideas with a cluster": 52,
+    "decision records": 50,
+    "words of decision records": 14_835,
+    "words of documents": 99_558,
 }
 
 

@@ -23,7 +23,7 @@ from tests.e2e.hostile.table import (
     shown,
     strongest,
 )
-from tests.e2e.hostile.warm import FORKED, SERVICE, ReadyYard, WarmYard
+from tests.e2e.hostile.warm import FORKED, SERVICE, WarmYard
 from tests.e2e.hostile.yard import MEMORY, OWN, STAGED, STAGING, RootYard, Yard, opened
 from tests.e2e.running import ROOT
 
@@ -49,14 +49,11 @@ class Siege:
         pytest.param(
             (column, kind),
             # As programs begin where nothing else is said.
-            marks=[]
-            if column in strongest() and kind is (Yard if column.level == "session" else ReadyYard)
-            else [pytest.mark.soak],
+            marks=[] if column in strongest() and kind is Yard else [pytest.mark.soak],
             id=column.name + told,
         )
         for kind, told in (
             (Yard, ""),
-            (ReadyYard, ", forked"),
             (WarmYard, ", begun warm"),
             (RootYard, ", in a root of its own"),
         )
@@ -83,7 +80,7 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
     """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
     buckets, enforced by the kernel at the isolation levels that can."""
     wrong: list[str] = []
-    if isinstance(siege.yard, ReadyYard):
+    if isinstance(siege.yard, WarmYard):
         assert {row.attempt for row in WARM_ROWS} <= siege.attack.verdicts.keys()
     for row in (*ROWS, *WARM_ROWS):
         got = siege.attack.verdicts.get(row.attempt)
@@ -96,7 +93,7 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
 def test_every_program_of_a_warm_yard_began_warm(siege: Siege) -> None:
     """spec/program#warm-starts: the attacker's second life as well, or the attempts prove nothing."""
     number = siege.yard.heard(siege.attack.job, "PROCESS")
-    assert (number == FORKED) == isinstance(siege.yard, ReadyYard)
+    assert (number == FORKED) == isinstance(siege.yard, WarmYard)
     if not isinstance(siege.yard, WarmYard):
         return
     began = {job: siege.yard.beginnings(job) for job in siege.yard.jobs}

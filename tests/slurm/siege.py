@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any, ClassVar
 
 from tests.contract.ordinary_user import NOBODY
 from tests.e2e.hostile.attacks import Attack, attack
-from tests.e2e.hostile.warm import FORKED, ReadyYard
 from tests.e2e.hostile.yard import LIMITS, OTHER, OWN, Yard, common_ground, furnished, parent_of
 from tests.e2e.processes import commands
 from tests.e2e.running import cache_of
@@ -180,36 +178,6 @@ class SlurmYard(Yard):
     def victim(self) -> int:
         users = self.identity.users
         return USERS[users[1]] if users else self.identity.uid
-
-
-@dataclass
-class KeptYard(ReadyYard, SlurmYard):
-    """Nodes are kept, so that programs begin in forks of an interpreter that is up (docs/adr/0083)."""
-
-    slurm: ClassVar[str] = f"keep = {KEPT:g}\n"
-
-    def open(self) -> None:
-        """On as many allocations as are needed at once, so that whichever a program goes on with has
-        preloaders of both projects."""
-        until = time.monotonic() + _READY_SECONDS
-        for project in (OTHER, OWN):
-            numbers = list[str]()
-            while numbers != [FORKED] * _AT_ONCE:
-                assert time.monotonic() < until, f"not all programs were forked: {numbers}"
-                jobs = [self.submit(project, "numbered") for _ in range(_AT_ONCE)]
-                numbers = [self.heard(job, "PROCESS") for job in jobs]
-                for job in jobs:
-                    self.service.finish(job, 60)
-
-    def preloaders(self) -> list[int]:
-        return [pid for pid in commands("preloader.program") if self._number(pid)]
-
-    def sockets(self) -> list[str]:
-        places = dict.fromkeys(
-            (self.directory(self.identity.attacker), self.directory(self.victim))
-        )
-        look = ["find", *places, "-path", "*/.preloaders/*", "-type", "s"]
-        return self.lab.run(self.node, look).split()
 
 
 def _allocation_of(pid: int) -> str:

@@ -7,27 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import commons, gate
-from tests.e2e.hostile.table import WARM_ROWS
-from tests.e2e.hostile.warm import FORKED
 from tests.e2e.running import ROOT, Service, submit
 from tests.e2e.stories import BEGUN, PRIMARY, at, pools, story, until
 from tests.e2e.test_failure_rows import MEMORY_MIB, WAITS
 from tests.slurm.hostile_table import BEGIN, END, HELD, ROWS, VARIES, shown
 from tests.slurm.lab import SlurmLab
-from tests.slurm.siege import IDENTITIES, KeptYard, Siege, SlurmYard, besieged
+from tests.slurm.siege import IDENTITIES, Siege, SlurmYard, besieged
 
 __all__ = ["commons", "gate"]
 
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param((identity, kind), id=identity.title + told)
-        for kind, told in ((SlurmYard, ""), (KeptYard, ", forked on a node that is kept"))
-        for identity in IDENTITIES
-        # Without namespaces nothing is forked.
-        if kind is SlurmYard or identity.level != "session"
-    ],
+    params=[pytest.param((identity, SlurmYard), id=identity.title) for identity in IDENTITIES],
 )
 def siege(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Siege]:
     with besieged(slurm_lab, *request.param) as found:
@@ -45,18 +37,9 @@ def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
         expected = row.says[IDENTITIES.index(siege.identity)]
         if got is not None and expected is not VARIES and (expected is HELD) == bool(got):
             wrong.append(f"{row.attempt}: should be {expected}, got {got!r} {why.get(row.attempt)}")
-    forked = {row.attempt for row in WARM_ROWS}
-    wrong += [f"{each}: got {verdicts[each]!r}" for each in forked if verdicts.get(each)]
-    tried = forked | {row.attempt for row in ROWS}
+    tried = {row.attempt for row in ROWS}
     wrong += [f"{attempt}: is in no row" for attempt in verdicts.keys() - tried]
     assert not wrong, "\n".join(wrong)
-    assert (forked <= verdicts.keys()) is (siege.kind is KeptYard)
-
-
-@pytest.mark.soak
-def test_on_a_node_that_is_kept_the_attacker_is_a_fork(siege: Siege) -> None:
-    """Or the attempts prove nothing of forks (docs/adr/0083)."""
-    assert (siege.process == FORKED) is (siege.kind is KeptYard)
 
 
 @pytest.mark.soak

@@ -1,5 +1,5 @@
-"""Yards whose programs are forked from a preloader of their project's (docs/warm-starts.md): one that has
-imported nothing, as for all jobs, or NumPy."""
+"""A yard whose programs are forked from a preloader of their project's (docs/warm-starts.md), which has
+imported NumPy."""
 
 import time
 from dataclasses import dataclass, field
@@ -24,47 +24,11 @@ FORKED = "3"
 
 
 @dataclass
-class ReadyYard(Yard):
-    """Their programs begin as those of all jobs."""
+class WarmYard(Yard):
+    """Their programs begin warm. `uris`: the packages that programs were uploaded as, by program; `jobs`: all
+    that were submitted."""
 
     labels: dict[str, str] = field(default_factory=dict[str, str])
-
-    def open(self) -> None:
-        """Have both projects' preloaders made, by programs that begin by themselves; the attacker's last,
-        since one that is not used ends."""
-        until = time.monotonic() + _READY_SECONDS
-        for project in (OTHER, OWN):
-            while self.heard(self.submit(project, "numbered"), "PROCESS") != FORKED:
-                assert time.monotonic() < until, "no program was forked"
-
-    def target(
-        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
-    ) -> dict[str, Any]:
-        """With the preloaders: their processes, and their sockets."""
-        preloaders, sockets = self.preloaders(), self.sockets()
-        told = super().target(victim, other, endpoint, abstract, at_home)
-        assert len(preloaders) >= 2, "there is nothing to be attacked"
-        assert any("preloader" in path for path in sockets), sockets
-        told["preloaders"] = self.numbers(preloaders)
-        told["sockets"] = sockets
-        return told
-
-    def preloaders(self) -> list[int]:
-        return [
-            int(place.parent.name)
-            for place in Path("/proc").glob("[0-9]*/cmdline")
-            if _is_preloader_of(place, self.service.pid)
-        ]
-
-    def sockets(self) -> list[str]:
-        """By the paths that the attacker's machine has them at."""
-        return [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
-
-
-@dataclass
-class WarmYard(ReadyYard):
-    """`uris`: the packages that programs were uploaded as, by program; `jobs`: all that were submitted."""
-
     uris: dict[str, str] = field(default_factory=dict[str, str])
     jobs: list[str] = field(default_factory=list[str])
 
@@ -89,6 +53,29 @@ class WarmYard(ReadyYard):
         self.jobs.clear()
         # A fork of the attacker's own preloader, of somebody else's job.
         self.service.finish(self.submit(OWN, "victim", self.secret(), "fail"), 60)
+
+    def target(
+        self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
+    ) -> dict[str, Any]:
+        """With the preloaders: their processes, and their sockets."""
+        preloaders, sockets = self.preloaders(), self.sockets()
+        told = super().target(victim, other, endpoint, abstract, at_home)
+        assert len(preloaders) >= 2, "there is nothing to be attacked"
+        assert any("preloader" in path for path in sockets), sockets
+        told["preloaders"] = self.numbers(preloaders)
+        told["sockets"] = sockets
+        return told
+
+    def preloaders(self) -> list[int]:
+        return [
+            int(place.parent.name)
+            for place in Path("/proc").glob("[0-9]*/cmdline")
+            if _is_preloader_of(place, self.service.pid)
+        ]
+
+    def sockets(self) -> list[str]:
+        """By the paths that the attacker's machine has them at."""
+        return [str(path) for path in self.service.data.rglob("*") if path.is_socket()]
 
     def beginnings(self, job: str) -> list[str]:
         """What its timeline says of how each of its programs began."""
