@@ -237,9 +237,8 @@ def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(
     streamed = submitted.by["custom"]
     assert "state: SUCCEEDED" in streamed.stdout
     log = streamed.stderr.splitlines()
-    first = next(line for line in log if "\tservice\t" in line)
-    assert first.startswith("NOTICE")
-    assert "runtimeVersion:2.11 is mapped" in first, "spec/submit#defaults"
+    mapped = next(line for line in log if "runtimeVersion:2.11 is mapped" in line)
+    assert mapped.startswith("NOTICE") and "\tservice\t" in mapped, "spec/submit#defaults"
     assert any("MET cmle-training-" in line for line in log)
     assert any(line.endswith("Job completed successfully.") for line in log), (
         "the last lines are missing in what submit --stream-logs showed:\n" + "\n".join(log)

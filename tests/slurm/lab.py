@@ -160,8 +160,9 @@ class SlurmLab(Machines):
         for what in written.values():
             self.slurm("scontrol", "update", what, f"comment={mark}")
         for _ in until("the controller to save its state"):
-            state = self.directory / "state"
-            if all(mark.encode() in (state / name).read_bytes() for name in written):
+            # A new controller has not written them yet.
+            files = [self.directory / "state" / name for name in written]
+            if all(file.exists() and mark.encode() in file.read_bytes() for file in files):
                 return
 
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
