@@ -33,11 +33,11 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules of src": 948,
-    "lines of src": 150_901,
-    "lines of code of src": 107_015,
-    "lines of code on the way of a start": 13_480,
-    "lines of tests": 140_009,
+    "modules of src": 950,
+    "lines of src": 151_000,
+    "lines of code of src": 107_200,
+    "lines of code on the way of a start": 13_500,
+    "lines of tests": 140_200,
     "settings of the service": 81,
     "settings of Slurm": 29,
     "settings of Kubernetes": 33,
@@ -45,8 +45,8 @@ CEILINGS: Final = {
     "ideas on the way of a start": 35,
     "ideas with a cluster": 52,
     "decision records": 50,
-    "words of decision records": 14_835,
-    "words of documents": 99_558,
+    "words of decision records": 15_000,
+    "words of documents": 99_800,
 }
 
 
