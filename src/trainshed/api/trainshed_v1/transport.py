@@ -64,10 +64,9 @@ from trainshed.wire.trainshed_v1.viewers import ViewRequest
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
 _OF_EXPERIMENTS: Final = "trainshed.v1.Experiments."
-_PLAN: Final = 1 << 20
 _SECRET: Final = 4 << 20
-"""Most bytes of such a body. It exceeds every valid plan or secret, so that too large ones are refused with
-their own limit."""
+"""Most bytes of such a body. It exceeds every valid secret, so that too large ones are refused with their own
+limit."""
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 

@@ -122,11 +122,6 @@ def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
     return f"dataset-{dataset_id}-{annotation}-{_moment(at)}"
 
 
-def is_of_time(directory: str, at: Nanos) -> bool:
-    """Whether a directory was named at that time, to the microsecond."""
-    return directory.endswith(f"-{_moment(at)}")
-
-
 def _moment(at: Nanos) -> str:
     seconds = datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{seconds}.{at // 1000 % 10**6:06}Z"

@@ -114,13 +114,6 @@ CREATE TABLE quotas (
     PRIMARY KEY (project_id, region, metric)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE drill_plans (
-    project_id TEXT NOT NULL,
-    name       TEXT NOT NULL,
-    drills     BLOB NOT NULL,
-    PRIMARY KEY (project_id, name)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE studies (
     uid          INTEGER PRIMARY KEY,
     project_id   TEXT NOT NULL,
