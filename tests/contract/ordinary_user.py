@@ -83,6 +83,8 @@ def _copy_of_own() -> Path:
     it may lie in a home that others may not enter."""
     place = _ROOT / "build" / "interpreters" / sys.version.partition(" ")[0]
     place.parent.mkdir(parents=True, exist_ok=True)
+    # A service that these tests have started may have made it, for itself alone.
+    place.parents[1].chmod(0o755)
     with (place.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():

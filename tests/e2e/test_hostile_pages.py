@@ -17,6 +17,7 @@ from tests.e2e.browsing import CHROMIUM, WITH_CHROMIUM, sign_in
 from tests.e2e.hostile.table import COLUMNS, Column, strongest
 from tests.e2e.hostile.yard import OTHER, OWN, Yard, opened, parent_of
 from tests.e2e.running import running, trainshed
+from tests.summary_writers import GOLDEN
 from trainshed.buckets.callers import storage_key
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -44,7 +45,10 @@ def heard(yard: Yard, job: str, word: str) -> list[dict[str, object]]:
 
 def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromium: Browser) -> None:
     secret = yard.secret()
-    victim = yard.submit(OTHER, "victim", secret, "wait")
+    events = {"AIP_TENSORBOARD_LOG_DIR": "gs://attacked/logs"}
+    victim = yard.submit(OTHER, "victim", secret, "wait", **events)
+    summaries = (GOLDEN / "torch-scalars.tfevents").read_bytes()
+    yard.service.put("attacked", "logs/train/events.out.tfevents.1", summaries)
     yard.heard(victim, "ENDPOINT")
     job = yard.submit(OWN, "bait", REST=yard.service.rest, VICTIM=victim)
     laid = json.loads(yard.heard(job, "LAID"))
@@ -56,12 +60,19 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
     console = f"{yard.service.rest}/jobs/{victim}"
     page.goto(console)
     expect(page.locator("#tail")).to_contain_text(secret)
+    board = context.new_page()
+    link = yard.service.call("POST", f"/trainshed/v1/jobs/{victim}:tensorboard", {})
+    board.goto(link["uri"])
+    board.wait_for_url(f"{yard.service.rest}/tensorboard/{victim}/*/", timeout=120_000)
+    assert not context.cookies(), "another port of this host would get them"
 
     # Its servers, by all names of this machine; on its own port and, where there is IPv6, on the service's.
     bait = context.new_page()
     names = [f"{name}:{laid['port']}" for name in ("127.0.0.1", "localhost", "trainshed.localhost")]
     if laid["six"]:
         names += [f"localhost:{laid['six']}", f"trainshed.localhost:{laid['six']}"]
+    board.evaluate(f"location.href = 'http://127.0.0.1:{laid['port']}/from-board'")
+    board.wait_for_function("document.title === 'done'")
     for name in names:
         bait.goto(f"http://{name}/jobs/{victim}")
         bait.wait_for_function("document.title === 'done'")
@@ -83,12 +94,12 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
     assert {entry["host"] for entry in told} == set(names)
     assert [entry["stolen"] for entry in told] == [{}] * len(told)
     assert not [entry for entry in told if str(entry["path"]).startswith("/loot")]
+    assert not [entry for entry in told if str(entry["from"]).startswith(yard.service.rest)]
+    assert [entry["from"] for entry in told if entry["path"] == "/from-board"] == [None]
     assert all(set(entry.values()) <= {303, 401, 403} for entry in heard(yard, job, "GOT"))
     reports = heard(yard, job, "REPORT")
-    assert len(reports) == len(names)
-    assert [{name: got for name, got in report.items() if got} for report in reports] == [{}] * len(
-        names
-    )
+    assert len(reports) == len(names) + 1
+    assert not [report for report in reports if any(report.values())]
 
     page.reload()
     expect(page.locator("#tail")).to_contain_text(secret)

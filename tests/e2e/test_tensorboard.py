@@ -1,7 +1,6 @@
 """The real TensorBoard for what a job wrote, as a browser and `trainshed tensorboard` reach it."""
 
 import http.client
-import http.cookies
 import json
 import os
 import re
@@ -66,7 +65,6 @@ def job(service: Service) -> str:
 def asked(
     service: Service,
     path: str,
-    cookie: str = "",
     *,
     method: str = "GET",
     body: bytes | None = None,
@@ -75,8 +73,7 @@ def asked(
     parts = urlsplit(service.rest)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     with closing(connection):
-        sent = {**({"Cookie": cookie} if cookie else {}), **headers}
-        connection.request(method, path, body=body, headers=sent)
+        connection.request(method, path, body=body, headers=dict(headers))
         answer = connection.getresponse()
         return Answer(answer.status, answer.headers, answer.read())
 
@@ -91,35 +88,31 @@ def link_of(service: Service, *jobs: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(fragment).items()}
 
 
-def opened(service: Service, link: Mapping[str, str]) -> tuple[str, str]:
-    """As the page does: the path of a view, and the browser's cookie for it."""
+def opened(service: Service, link: Mapping[str, str]) -> str:
+    """As the page does: the path of a view, with the browser's mark for it."""
     answer = asked(service, "/tensorboard/open", method="POST", body=json.dumps(link).encode())
     assert answer.status == 200, answer.body
-    cookie: http.cookies.Morsel[str]
-    (cookie,) = http.cookies.SimpleCookie(answer.headers["Set-Cookie"]).values()
-    path = json.loads(answer.body.splitlines()[-1])["path"]
-    assert (cookie["path"], cookie["samesite"], cookie["httponly"]) == (path, "Strict", True)
-    return path, f"{cookie.key}={cookie.value}"
+    assert answer.headers["Set-Cookie"] is None
+    return "/tensorboard/" + json.loads(answer.body.splitlines()[-1])["path"]
 
 
 def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
     """spec: the page, its scripts, the runs and the scalars, all below the path of the view."""
-    path, cookie = opened(service, link_of(service, job))
-    page = asked(service, path, cookie, headers={"Accept-Encoding": "identity"})
+    path = opened(service, link_of(service, job))
+    page = asked(service, path, headers={"Accept-Encoding": "identity"})
     assert page.status == 200
     (script,) = re.findall(r'<script src="(index\.js[^"]*)"', page.body.decode())
-    assert len(asked(service, path + script, cookie).body) > 100_000
+    assert len(asked(service, path + script).body) > 100_000
     fonts = re.findall(r"url\(\s*([^)]*\.woff2)\)", page.body.decode())
     assert len(fonts) > 10
     assert {font.partition("/")[0] for font in fonts} == {"font-roboto"}, "below its own path"
-    assert asked(service, path + fonts[0], cookie).body.startswith(b"wOF2")
-    assert json.loads(asked(service, path + "data/runs", cookie).body) == ["train"]
+    assert asked(service, path + fonts[0]).body.startswith(b"wOF2")
+    assert json.loads(asked(service, path + "data/runs").body) == ["train"]
     tag, points = next(iter(TORCH.scalars.items()))
     form = f"tag={tag}&runs=train".encode()
     answer = asked(
         service,
         path + "data/plugin/scalars/scalars_multirun",
-        cookie,
         method="POST",
         body=form,
         headers={
@@ -135,9 +128,9 @@ def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
 
 def test_its_page_can_reach_nothing_but_its_own_path(service: Service, job: str) -> None:
     """docs/security.md: whatever a job wrote into it. Two policies hold both."""
-    path, cookie = opened(service, link_of(service, job))
+    path = opened(service, link_of(service, job))
     for below in ("", "data/runs", "nowhere"):
-        answer = asked(service, path + below, cookie)
+        answer = asked(service, path + below)
         policies = answer.headers.get_all("Content-Security-Policy") or []
         (ours,) = (policy for policy in policies if policy.startswith("sandbox "))
         host = urlsplit(service.rest).netloc
@@ -153,25 +146,24 @@ def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     service: Service, job: str
 ) -> None:
     """docs/security.md: a service worker would answer for the page after its job is gone."""
-    path, cookie = opened(service, link_of(service, job))
+    path = opened(service, link_of(service, job))
     script = path + "chart_worker.js"
-    assert asked(service, script, cookie).status == 200
-    assert asked(service, script, cookie, headers={"Service-Worker": "script"}).status == 403
+    assert asked(service, script).status == 200
+    assert asked(service, script, headers={"Service-Worker": "script"}).status == 403
 
 
-def test_nobody_without_the_cookie_sees_anything(service: Service, job: str) -> None:
-    path, cookie = opened(service, link_of(service, job))
-    other, _ = opened(service, link_of(service, written(service, "closed")))
-    name, _, value = cookie.partition("=")
-    until, _, signature = value.partition(".")
-    later = f"{name}={int(until) + 1}.{signature}"
-    for where, sent in ((path, ""), (path, later), (other, cookie), (path, f"{name}=1.x")):
-        assert asked(service, where, sent).status == 401
-    # The owner's token is not for a browser's requests, and no way past the cookie either.
+def test_nobody_without_the_mark_sees_anything(service: Service, job: str) -> None:
+    path = opened(service, link_of(service, job))
+    other = opened(service, link_of(service, written(service, "closed")))
+    view, mark = path.split("/")[2:4]
+    until, _, signature = mark.partition(".")
+    for wrong in ("", f"{int(until) + 1}.{signature}/", other.split("/")[3] + "/", "1.x/"):
+        assert asked(service, f"/tensorboard/{view}/{wrong}").status == 401
+    # The owner's token is not for a browser's requests, and no way past the mark either.
     bearer = {"Authorization": f"Bearer {service.token}"}
-    assert asked(service, path, headers=bearer).status == 401
+    assert asked(service, f"/tensorboard/{view}/", headers=bearer).status == 401
     foreign = asked(
-        service, path, cookie, method="POST", body=b"", headers={"Origin": "http://evil.example"}
+        service, path, method="POST", body=b"", headers={"Origin": "http://evil.example"}
     )
     assert foreign.status == 403
     for link in ({}, {"view": "1", "key": "x"}, {"view": "../x", "key": "x"}):
@@ -181,18 +173,18 @@ def test_nobody_without_the_cookie_sees_anything(service: Service, job: str) -> 
 
 def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) -> None:
     other = written(service, "second")
-    path, cookie = opened(service, link_of(service, job, other))
-    runs = json.loads(asked(service, path + "data/runs", cookie).body)
+    path = opened(service, link_of(service, job, other))
+    runs = json.loads(asked(service, path + "data/runs").body)
     assert sorted(runs) == ["first/train", "second/train"]
-    (process,) = viewers(service, path.split("/")[-2])
+    (process,) = viewers(service, path.split("/")[2])
     ending = os.pidfd_open(process)
     service.call("DELETE", f"{CUSTOM_JOBS}/{other}")
-    assert asked(service, path, cookie).status == 404
+    assert asked(service, path).status == 404
     ended, _, _ = select.select([ending], [], [], 30)
     os.close(ending)
     assert ended
     log = (service.data / "service.log").read_text()
-    assert f"viewer {path.split('/')[-2]}: started" in log
+    assert f"viewer {path.split('/')[2]}: started" in log
 
 
 def viewers(service: Service, view: str) -> list[int]:

@@ -151,10 +151,12 @@ def test_each_request_is_a_line_at_info_without_keys_of_addresses(
 ) -> None:
     with caplog.at_level(logging.INFO, "trainshed.requests"):
         asked("/with/SECRETKEY/storage/v1/b", None, status=404)
-    (record,) = caplog.records
-    assert record.levelno == logging.INFO
-    line = record.getMessage()
+        asked("/tensorboard/7-8/MARK/data/runs", None, status=200)
+    storage, view = caplog.records
+    assert storage.levelno == logging.INFO
+    line = storage.getMessage()
     assert line.startswith("GET /with/KEY/storage/v1/b 404 ") and line.endswith(" ms")
+    assert view.getMessage().startswith("GET /tensorboard/7-8/KEY/data/runs 200 ")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "trainshed.requests"):
         asked("/v1", None)

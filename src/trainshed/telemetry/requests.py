@@ -19,8 +19,9 @@ METHOD: Final = "trainshed.method"
 """Key in a scope: the full name of the method that answers, unless it is a stream."""
 _HEADER: Final = HEADER.encode()
 _WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_KEY: Final = re.compile(r"/with/[^/]+")
-"""A storage address with a key in it (`buckets.callers`): whoever reads the key can use the buckets."""
+_KEY: Final = re.compile(r"(?<=/with/)[^/]+|(?<=/tensorboard/)([0-9-]+/)[^/]+")
+"""A storage address with a key in it (`buckets.callers`), or that of a view of TensorBoard with its mark:
+whoever reads it may use the buckets, or look."""
 _numbers: Final = random.Random()
 """Ids are no secrets: they only tell requests apart, and should not cost a system call each."""
 _log = logging.getLogger("trainshed.requests")
@@ -92,4 +93,4 @@ def log_request(method: str, path: str, status: str, began: float) -> None:
     if not _log.isEnabledFor(logging.INFO):
         return
     milliseconds = (time.perf_counter() - began) * 1e3
-    _log.info("%s %s %s %.1f ms", method, _KEY.sub("/with/KEY", path), status, milliseconds)
+    _log.info("%s %s %s %.1f ms", method, _KEY.sub(r"\1KEY", path), status, milliseconds)

@@ -23,8 +23,7 @@ _PATIENCE: Final = 120.0
 _SENT: Final = ("accept", "accept-encoding", "accept-language", "content-type")
 _PASSED: Final = frozenset(
     {
-        *(b"content-type", b"content-encoding", b"content-length", b"content-disposition"),
-        *(b"cache-control", b"expires", b"etag", b"last-modified", b"vary"),
+        *(b"content-type", b"content-encoding", b"content-length", b"content-disposition", b"vary"),
         b"content-security-policy",
     }
 )

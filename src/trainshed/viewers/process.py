@@ -62,13 +62,12 @@ class ShownDirectory(Struct, frozen=True):
 
 
 class ViewerProcess:
-    """A running viewer. `prefix`: the path at which browsers find it."""
+    """A running viewer."""
 
-    def __init__(self, process: Process, line: socket.socket, workspace: Path, prefix: str) -> None:
+    def __init__(self, process: Process, line: socket.socket, workspace: Path) -> None:
         self._process = process
         self._line = line
         self._workspace = workspace
-        self._prefix = prefix
         self._is_asked = False
         self._last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         self._listening = joined(self._listen())
@@ -80,7 +79,7 @@ class ViewerProcess:
 
     async def ready(self) -> None:
         """Wait until it serves. Raises ViewerFailed."""
-        asking = joined(forwarding.status_of(self._socket, f"{self._prefix}data/environment"))
+        asking = joined(forwarding.status_of(self._socket, "/data/environment"))
         try:
             await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done() or isinstance(asking.exception(), NoAnswer):
@@ -154,7 +153,6 @@ async def start(
     workspace: Path,
     directories: Sequence[ShownDirectory],
     runtime: PreparedRuntime,
-    prefix: str,
     terms: InstallationTerms,
 ) -> ViewerProcess:
     """Start a viewer. `workspace`: a directory for it alone, emptied and made here, removed at its end.
@@ -177,11 +175,11 @@ async def start(
                 subject=SUBJECT,
             )
             await asyncio.to_thread(confinement.prepare)
-            process, line = await _spawn(confinement, runtime, logs, prefix)
+            process, line = await _spawn(confinement, runtime, logs)
     except OSError as failure:
         await asyncio.to_thread(shutil.rmtree, workspace, ignore_errors=True)
         raise ViewerFailed(f"{SUBJECT} could not be started: {failure}.") from None
-    return ViewerProcess(process, line, workspace, prefix)
+    return ViewerProcess(process, line, workspace)
 
 
 def _prepare(
@@ -208,13 +206,13 @@ def _prepare(
 
 
 async def _spawn(
-    confinement: Confinement, runtime: PreparedRuntime, logs: Path, prefix: str
+    confinement: Confinement, runtime: PreparedRuntime, logs: Path
 ) -> tuple[Process, socket.socket]:
     """Start the keeper; return it, and the connection whose end ends it."""
     program = await asyncio.to_thread(_PROGRAM.read_text)
     (listener,) = confinement.handles
     python = f"{runtime.template}/bin/python"
-    command = [python, "-I", "-c", program, str(listener), str(logs), prefix.rstrip("/")]
+    command = [python, "-I", "-c", program, str(listener), str(logs)]
     line, theirs = socket.socketpair()
     with theirs:
         try:

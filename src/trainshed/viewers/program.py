@@ -1,7 +1,7 @@
 """The program of a viewer: TensorBoard, on a socket that is open already. Its text is run by `python -c` in
 an environment of the family `tensorboard`; it imports nothing of Trainshed.
 
-Arguments: file descriptor of the socket, directory of event files, path at which browsers find the viewer.
+Arguments: file descriptor of the socket, directory of event files.
 """
 
 import importlib
@@ -9,12 +9,12 @@ import sys
 from typing import Any
 
 
-def with_its_fonts(application: Any, prefix: str) -> Any:
-    """Wrap the WSGI application so that its page requests fonts below its own path: TensorBoard's requests
-    them at the root of the host, whatever its `path_prefix` is (tensorflow/tensorboard#1885)."""
+def with_its_fonts(application: Any) -> Any:
+    """Wrap the WSGI application so that its page requests fonts below its own path, as it does with all else:
+    TensorBoard's requests them at the root of the host (tensorflow/tensorboard#1885)."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        is_page = environ["PATH_INFO"] == f"{prefix}/"  # The application changes `environ`.
+        is_page = environ["PATH_INFO"] == "/"  # The application changes `environ`.
         parts = application(environ, start_response)
         if not is_page:
             return parts
@@ -28,7 +28,7 @@ def with_its_fonts(application: Any, prefix: str) -> Any:
     return answer
 
 
-def main(listener: int, directory: str, prefix: str) -> None:
+def main(listener: int, directory: str) -> None:
     """Serve until it is ended."""
     default: Any = importlib.import_module("tensorboard.default")
     program: Any = importlib.import_module("tensorboard.program")
@@ -42,7 +42,7 @@ def main(listener: int, directory: str, prefix: str) -> None:
         def __init__(self, application: Any, flags: Any) -> None:
             # The name is not used, since the socket exists already.
             self._server = serving.make_server(
-                *("unix://viewer", 0, with_its_fonts(application, prefix)),
+                *("unix://viewer", 0, with_its_fonts(application)),
                 threaded=True,
                 request_handler=Quiet,
                 fd=listener,
@@ -61,7 +61,6 @@ def main(listener: int, directory: str, prefix: str) -> None:
     board = program.TensorBoard(plugins=default.get_static_plugins(), server_class=Server)
     board.configure(
         logdir=directory,
-        path_prefix=prefix,
         # Read in this process: the data server listens on a port without authentication.
         load_fast="false",
         # Several programs of a job write at the same time, and use another file after a restart.
@@ -71,4 +70,4 @@ def main(listener: int, directory: str, prefix: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2])

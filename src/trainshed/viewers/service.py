@@ -226,22 +226,19 @@ class LocalViewers:
         """Do as the protocol says."""
         return bool(await asyncio.to_thread(self._found, directories))
 
-    async def open(
-        self, name: str, prefix: str, directories: Sequence[LogDirectory], say: Say
-    ) -> None:
+    async def open(self, name: str, directories: Sequence[LogDirectory], say: Say) -> None:
         """Do as the protocol says."""
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
         found = await asyncio.to_thread(self._existing, directories)
         with _Told():
-            starting = self._start(name, prefix, found, runtime)
+            starting = self._start(name, found, runtime)
             async with self._pool.viewer(name, starting, tuple(found), renew=True):
                 return
 
     async def forward(
         self,
         name: str,
-        prefix: str,
         directories: Sequence[LogDirectory],
         request: Request,
         more: list[tuple[bytes, bytes]],
@@ -249,12 +246,12 @@ class LocalViewers:
         """Do as the protocol says."""
         runtime = await self._runtime(lambda line: None)
         # A page that is reloaded shows what there is now; its own further requests stay with that.
-        renew = request.path == prefix
+        renew = request.path == "/"
         found: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
             found = await asyncio.to_thread(self._existing, directories)
         with _Told():
-            starting = self._start(name, prefix, found, runtime)
+            starting = self._start(name, found, runtime)
             async with self._pool.viewer(name, starting, tuple(found), renew=renew) as viewer:
                 return await viewer.forward(request, self._closing, more)
 
@@ -291,7 +288,6 @@ class LocalViewers:
     def _start(
         self,
         name: str,
-        prefix: str,
         found: Sequence[ShownDirectory],
         runtime: PreparedRuntime,
     ) -> Callable[[], Awaitable[Viewer]]:
@@ -300,7 +296,7 @@ class LocalViewers:
             # A new directory each time: the viewer before may still be ending.
             self._started += 1
             workspace = self._root / f"{name}.{self._started}"
-            return await start(workspace, found, runtime, prefix, terms)
+            return await start(workspace, found, runtime, terms)
 
         return started
 

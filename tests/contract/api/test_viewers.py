@@ -1,5 +1,6 @@
 """Links to TensorBoard for what jobs wrote, and the directories behind them (docs/tensorboard.md)."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import force_setattr, replace
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.house import LOCATION, Answer, House
 from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
 from tests.unit.specs_requests import custom_job
@@ -38,7 +39,6 @@ class Stand:
     async def open(
         self,
         name: str,
-        prefix: str,
         directories: Sequence[LogDirectory],
         say: Callable[[str], None],
     ) -> None:
@@ -47,7 +47,6 @@ class Stand:
     async def forward(
         self,
         name: str,
-        prefix: str,
         directories: Sequence[LogDirectory],
         request: Request,
         more: list[tuple[bytes, bytes]],
@@ -126,26 +125,31 @@ async def test_a_job_without_a_directory_is_told_what_to_do(house: House) -> Non
     assert "base output directory" in told["error"]["message"]
 
 
-async def test_a_cookie_leads_to_its_view_alone(house: House) -> None:
+async def test_a_mark_leads_to_its_view_alone(house: House) -> None:
     first, second = await made(house, "a"), await made(house, "b")
     told = await link(house, first, second)
     answer = await house.call(
         "POST", "/tensorboard/open", {"view": told["view"], "key": told["key"]}, token=None
     )
-    cookie = answer.headers["set-cookie"].partition(";")[0]
-    path = f"/tensorboard/{first}-{second}/"
-    assert answer.body.splitlines()[-1] == f'{{"path":"{path}"}}'.encode()
+    assert "set-cookie" not in answer.headers
+    path: str = json.loads(answer.body.splitlines()[-1])["path"]
+    view, mark, _ = path.split("/")
+    assert view == f"{first}-{second}"
 
-    async def asked(where: str, method: str = "GET") -> int:
-        sent = await house.call(method, where, token=None, headers=[("cookie", cookie)])
-        return sent.status
+    async def asked(where: str, method: str = "GET") -> Answer:
+        return await house.call(method, f"/tensorboard/{where}", token=None)
 
-    assert await asked(f"{path}data/runs") == 200
-    assert await asked(f"/tensorboard/{first}/data/runs") == 401
-    assert await asked(f"/tensorboard/{second}-{first}/") == 401
-    for where in (f"{path}../{first}/", "/tensorboard/%2e%2e/", "/tensorboard/x/y", f"{path}%2f"):
-        assert await asked(where) in (200, 401, 404)
-    assert await asked(path, "DELETE") == 404
+    shown = await asked(f"{path}data/runs")
+    assert shown.body == f"{view} /data/runs".encode(), "the mark goes no further"
+    assert (shown.headers["cache-control"], shown.headers["referrer-policy"]) == (
+        "no-store",
+        "no-referrer",
+    )
+    for other in (f"{first}/{mark}/data/runs", f"{second}-{first}/{mark}/", f"{view}/"):
+        assert (await asked(other)).status == 401
+    for where in (f"{path}../../{first}/", "%2e%2e/", "x/y", f"{path}%2f"):
+        assert (await asked(where)).status in (200, 401, 404)
+    assert (await asked(path, "DELETE")).status == 404
 
 
 @pytest.mark.parametrize("turned_off", ["/tensorboard/1/", "/tensorboard/open"])

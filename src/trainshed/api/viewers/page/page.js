@@ -1,4 +1,4 @@
-// Changes the link behind the # for a cookie, and waits until TensorBoard serves.
+// Changes the link behind the # for a mark in the path, and waits until TensorBoard serves.
 "use strict";
 
 const state = document.getElementById("state");
@@ -49,8 +49,7 @@ async function open() {
         fail(told.error);
       } else if (told.path) {
         ended = true;
-        // Beside this page, which may lie below a path of a proxy's.
-        location.replace(`${encodeURIComponent(wanted.view)}/`);
+        location.replace(told.path);
       }
     });
     if (!ended) fail("The connection broke off.");
