@@ -25,4 +25,5 @@ mkdir -p build
 printf 'Versions under test: %s.txt\n' "$place" >&2
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 [ $# -ne 0 ] || set -- tests/unit tests/contract/api
-exec "$place/bin/python" -m pytest --numprocesses 4 --dist loadfile "$@"
+# Google's libraries announce when they will support these versions no more.
+exec "$place/bin/python" -m pytest -W ignore::FutureWarning --numprocesses 4 --dist loadfile "$@"

@@ -114,7 +114,7 @@ def test_properties(shell: Shell) -> None:
 
 
 def test_failures_are_said(shell: Shell) -> None:
-    """What `core.failure.missing_buckets` knows is said in these words."""
+    """What `core.failure.advice` knows is said in these words."""
     missing = "BucketNotFoundException: 404 gs://bucket-none bucket does not exist"
     assert missing in shell("cp", "gs://bucket-none/x", ".", status=1)
     shell("-q", "stat", "gs://bucket-none/gone", status=1)

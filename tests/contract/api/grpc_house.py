@@ -103,7 +103,7 @@ class GrpcHouse(House):
 
 def status_of(error: Any) -> Any:
     """The google.rpc.Status of a failed call."""
-    trailers = dict(error.trailing_metadata())
+    trailers = dict(list(error.trailing_metadata()))
     status: Any = pool.message_class("google.rpc.Status")()
     status.ParseFromString(trailers[DETAILS])
     assert status.code == error.code().value[0]

@@ -4,13 +4,10 @@
 from typing import Any, assert_never
 
 from trainshed.core.cluster import is_reducer
+from trainshed.core.failure.advice import advice
 from trainshed.core.failure.evidence import Cause, Evidence
-from trainshed.core.failure.missing_buckets import advice_on_bucket, missing_bucket
-from trainshed.core.failure.missing_modules import advice, missing_module
-from trainshed.core.failure.refused_paths import advice_on_path, refused_path
 from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.records import Outcome, Replica, Retry
 from trainshed.core.lifecycle.states import (
@@ -51,18 +48,8 @@ def evidence(
         is_reducer=is_reducer(spec, pool),
         text=text,
         region=spec.region,
-        advice=_advice(exit_record.tail, spec, pool) if exit_record else "",
+        advice=advice(exit_record.tail, spec, pool) if exit_record else "",
     )
-
-
-def _advice(tail: str, spec: JobSpec, pool: int) -> str:
-    """Return advice on the error in the program's last lines; "" if there is none that is known."""
-    if missing := missing_module(tail):
-        return advice(missing, spec, pool)
-    if refused := refused_path(tail):
-        return advice_on_path(refused, spec.pool(pool).program)
-    bucket = missing_bucket(tail)
-    return advice_on_bucket(bucket) if bucket else ""
 
 
 def judge_end(

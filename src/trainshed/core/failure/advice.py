@@ -1,0 +1,246 @@
+"""Advice on the error in a failed program's last lines. Pure.
+
+`advice` asks one adviser after the other. Each reads what its error says from the lines, and returns a few
+sentences on what the user can do; "" if the lines report something else.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from trainshed.core.catalog import runtime_versions
+from trainshed.core.catalog.images import listed_images, parse_prebuilt
+from trainshed.core.catalog.tables import table
+from trainshed.core.job.spec import JobSpec, Program
+from trainshed.core.launch import OWN_ROOT_LABEL
+from trainshed.core.names import Api
+from trainshed.core.runtime import CONTAINER
+
+
+def advice(tail: str, spec: JobSpec, pool: int) -> str:
+    """Return advice on the error in the last lines of a program of that pool; "" if there is none."""
+    return next(filter(None, (adviser(tail, spec, pool) for adviser in _ADVISERS)), "")
+
+
+# A module is missing. What to do depends on how the job was submitted.
+
+_MISSING_MODULE: Final = re.compile(r"(?:Error|python[\d.]*): No module named '?([A-Za-z_][\w.]*)")
+"""Matches a traceback's last line, and the error of an interpreter that is to run a module."""
+_SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
+"""The package in which the Vertex SDK puts a script."""
+_IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
+
+_FRAMEWORKS: Final = {
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "torch": "pytorch",
+    "torchvision": "pytorch",
+    "torchaudio": "pytorch",
+}
+"""What comes with an image or a runtime version rather than as a requirement: module -> framework."""
+
+
+def _on_module(tail: str, spec: JobSpec, pool: int) -> str:
+    missing = _MISSING_MODULE.findall(tail)
+    if not missing:
+        return ""
+    module: str = missing[-1]
+    program = spec.pool(pool).program
+    root = module.partition(".")[0]
+    if program.module and root == program.module.partition(".")[0]:
+        return (
+            f"{module} is a part of the job's own package and not in it: its setup.py takes every folder "
+            "with packages=find_packages() that has an __init__.py, and data files with package_data."
+        )
+    if with_framework := _with_framework(_FRAMEWORKS.get(root, ""), spec, program):
+        return with_framework
+    if "." in module and _FRAMEWORKS.get(root) == program.runtime.family:
+        return (
+            f"{root} {program.runtime.version} is there and has no module {module}: another version of it "
+            "may have."
+        )
+    distribution = _distribution(module)
+    where = _where(distribution or root, program)
+    if distribution:
+        return (
+            f"{module} is in the distribution {distribution}, "
+            f"which this job's environment does not have: {where}."
+        )
+    return f"{_if_own(root, program)} If it is in a distribution of the package index: {where}."
+
+
+def _distribution(module: str) -> str:
+    """Return the name of a well-known module's distribution on the package index; "" if it is not known."""
+    root, *below = module.split(".")
+    if (root, *below[:1]) == ("google", "cloud"):
+        return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else ""
+    known = table("modules")["distributions"]
+    return known.get(".".join((root, *below[:1]))) or known.get(root, "")
+
+
+def _with_framework(framework: str, spec: JobSpec, program: Program) -> str:
+    """Return how the job would get an environment with the framework; "" if it has one, or needs none."""
+    if not framework or program.runtime.family in (framework, CONTAINER):
+        return ""
+    title = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}[framework]
+    if spec.api is Api.ML and not program.image_uri and framework == "tensorflow":
+        version = runtime_versions.newest()
+        python = runtime_versions.default_python(version)
+        return (
+            f"{title} comes with a runtime version, and this job "
+            f"{'names ' + spec.runtime_version if spec.runtime_version else 'names none'}: submit it with "
+            f"--runtime-version={version} --python-version={python} (trainingInput.runtimeVersion, "
+            "pythonVersion)."
+        )
+    image = next(name for name in listed_images() if _framework(name) == framework)
+    flag = {
+        Api.ML: f"--master-image-uri={_IMAGES}{image}:latest (masterConfig.imageUri)",
+        Api.VERTEX: f"{_IMAGES}{image}:latest (imageUri, or executorImageUri of a package)",
+    }[spec.api]
+    return f"{title} comes with an image that holds it: name one, such as {flag}."
+
+
+def _framework(image: str) -> str:
+    prebuilt = parse_prebuilt(f"{_IMAGES}{image}:latest")
+    return prebuilt.framework if prebuilt and prebuilt.device in ("cpu", "gpu") else ""
+
+
+def _is_sdk_script(program: Program) -> bool:
+    return _SDK_SCRIPT in " ".join((program.module or "", *program.command, *program.args))
+
+
+def _where(requirement: str, program: Program) -> str:
+    if _is_sdk_script(program):
+        return f'give requirements=["{requirement}"] beside script_path'
+    if program.module:
+        return f'add "{requirement}" to install_requires in the setup.py of the job\'s package'
+    if program.runtime.family == CONTAINER:
+        return f'add a line "RUN pip install {requirement}" to the Dockerfile of the image'
+    return (
+        f"install it before the program starts, with a command like sh -c 'pip install {requirement} && exec "
+        "python3 …', or submit the program as a Python package that requires it"
+    )
+
+
+def _if_own(module: str, program: Program) -> str:
+    """Return what to do if `module` is the user's own."""
+    if _is_sdk_script(program):
+        return (
+            f"If {module} is a module of your own: script_path takes that one file alone. Put all into it, "
+            "or submit a Python package."
+        )
+    missing = f"If {module} is a module of your own, it is not in what was submitted: "
+    package = (program.module or "").rpartition(".")[0]
+    if program.module:
+        missing += (
+            "packages=find_packages() in setup.py takes every folder that has an __init__.py."
+        )
+        # Programs that were written for Python 2 import their neighbours by their bare names, many public
+        # samples among them.
+        neighbour = (
+            f"If {module} is a file of your own in {package}/, import it by its package: `from {package} "
+            f"import {module}`. "
+        )
+        return f"{neighbour if package else ''}{missing}"
+    return (
+        f"{missing}it has to be in the image, in a bucket (/gcs/BUCKET on PYTHONPATH), or in a Python "
+        "package of the job."
+    )
+
+
+# A path was denied. On Vertex a program is root in a container of its own, and may make `/workspace`. Here a
+# prebuilt image is the machine's own files, all of which the program may read and none of which it may
+# change.
+
+_REFUSED: Final = re.compile(
+    r"(?:\[Errno (?:13|30)\] (?:Permission denied|Read-only file system): '(/[^'\n]+)'"
+    r"|\bcannot (?:create|touch)(?: (?:directory|regular file))? ['\u2018]?(/[^'\u2019\n:]+)['\u2019]?: "
+    r"(?:Permission denied|Read-only file system))"
+)
+"""Matches a Python traceback, and what shells, mkdir, cp and touch print."""
+_WRITABLE: Final = ("/tmp/", "/var/tmp/", "/dev/", "/gcs/")
+"""Programs may write below these: something else was wrong."""
+_MACHINES: Final = (
+    "/bin/",
+    "/boot/",
+    "/etc/",
+    "/home/",
+    "/lib/",
+    "/lib32/",
+    "/lib64/",
+    "/proc/",
+    "/root/",
+    "/run/",
+    "/sbin/",
+    "/sys/",
+    "/usr/",
+    "/var/",
+)
+"""These are the machine's in any case, even if the job has a root directory of its own."""
+
+
+def _on_path(tail: str, spec: JobSpec, pool: int) -> str:
+    refused = [first or second for first, second in _REFUSED.findall(tail)]
+    # Many programs try one place after the other, and go on. In an image of one's own all may be changed.
+    if not refused or spec.pool(pool).program.runtime.family == CONTAINER:
+        return ""
+    path: str = refused[-1]
+    if path not in tail.rstrip().splitlines()[-1] or path.startswith(_WRITABLE):
+        return ""
+    label = ""
+    if not f"{path}/".startswith(_MACHINES):
+        label = (
+            f"With the job's label {OWN_ROOT_LABEL}=on it can make directories of its own in / (not at "
+            "isolation level session). "
+        )
+    return (
+        f"A program in a prebuilt image cannot write {path} here, as it could in a container of its own: it "
+        "writes in its working directory, its home, /tmp, /var/tmp and /dev/shm, and in buckets below /gcs. "
+        f"{label}Name one of these, or run an image of your own, all of whose files its program may change."
+    )
+
+
+# A bucket is not there. On Google's services every program reads the public buckets. Here their names lead to
+# this service's own, and what clients say of that is hard to read: `FileNotFoundError: b/some-data/o`.
+
+_BUCKET: Final = r"([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])"
+_MISSING_BUCKET: Final = (
+    # The storage library, and whatever else shows the service's own answer.
+    re.compile(rf"The specified bucket does not exist\. \(bucket: {_BUCKET}\)"),
+    # gsutil and gcloud.
+    re.compile(rf"404 gs://{_BUCKET} bucket does not exist"),
+    re.compile(rf"gs://{_BUCKET} not found: 404"),
+    # gcsfs, and so pandas, by the address that it had asked.
+    re.compile(rf"FileNotFoundError: b/{_BUCKET}/o$"),
+    # Keras and requests.
+    re.compile(rf"https?://storage\.googleapis\.com/{_BUCKET}/\S*: 404\b"),
+    re.compile(rf"404 Client Error: .*https?://storage\.googleapis\.com/{_BUCKET}/"),
+)
+
+
+def _on_bucket(tail: str, _spec: JobSpec, _pool: int) -> str:
+    lines = tail.rstrip().splitlines()
+    for line in reversed(lines):
+        for pattern in _MISSING_BUCKET:
+            match = pattern.search(line.rstrip())
+            # Many programs look into one place after the other, and go on.
+            if match and match[1] in lines[-1]:
+                return _make_bucket(match[1])
+    return ""
+
+
+def _make_bucket(bucket: str) -> str:
+    return (
+        "Inside a job, gs:// and storage.googleapis.com are this service's own buckets, and Google's public "
+        f"ones are not among them: there is no bucket {bucket} here, or not that object in it. Make the "
+        f"bucket (gcloud storage buckets create gs://{bucket}) and copy the data into it (trainshed buckets "
+        "cp), or "
+        'let the operator show Google\'s own here, by a table of [[buckets]] with store = "gcs".'
+    )
+
+
+_ADVISERS: Final[tuple[Callable[[str, JobSpec, int], str], ...]] = (
+    _on_module,
+    _on_path,
+    _on_bucket,
+)
